@@ -1,0 +1,160 @@
+//! The closed table of everything that can go wrong.
+//!
+//! The number goes over the wire and into JSON; the name is what scripts match; blame, retry class and exit code
+//! follow from the row. Rows are only ever added.
+
+use core::fmt;
+
+/// Whose fault it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blame {
+    /// What the user asked for.
+    User,
+    /// The storage or host that is read.
+    Source,
+    /// The storage or host that is written.
+    Sink,
+    /// Whatever is between them.
+    Network,
+    /// The other end broke the protocol.
+    Peer,
+    /// A bug of haul.
+    Haul,
+}
+
+/// What may help.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retry {
+    /// Nothing within this run.
+    Never,
+    /// The same object or file again.
+    Again,
+    /// A new connection.
+    Reconnect,
+    /// The same command again, once the cause is gone: the job stops at once and nothing is lost.
+    Rerun,
+}
+
+macro_rules! table {
+    ($($number:literal $variant:ident $name:literal $blame:ident $retry:ident $exit:literal $text:literal;)*) => {
+        /// An error, as a row of the table.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u16)]
+        #[allow(missing_docs)]
+        pub enum Code { $($variant = $number,)* }
+
+        impl Code {
+            /// All rows.
+            pub const ALL: &'static [Code] = &[$(Code::$variant),*];
+            /// The row with this number.
+            pub const fn from_number(number: u16) -> Option<Code> {
+                match number { $($number => Some(Code::$variant),)* _ => None }
+            }
+            /// Stable, for scripts.
+            pub const fn name(self) -> &'static str { match self { $(Code::$variant => $name,)* } }
+            /// Whose fault it is.
+            pub const fn blame(self) -> Blame { match self { $(Code::$variant => Blame::$blame,)* } }
+            /// What may help.
+            pub const fn retry(self) -> Retry { match self { $(Code::$variant => Retry::$retry,)* } }
+            /// Exit code of a command that ends with it.
+            pub const fn exit(self) -> u8 { match self { $(Code::$variant => $exit,)* } }
+            /// For people.
+            pub const fn text(self) -> &'static str { match self { $(Code::$variant => $text,)* } }
+        }
+    };
+}
+
+table! {
+    10 SourceMissing     "source-missing"      Source  Never     3 "no such file or directory";
+    11 SourceChanged     "source-changed"      Source  Again     3 "changed while it was read";
+    12 SourceVanished    "source-vanished"     Source  Never     3 "vanished while it was read";
+    13 SourceRead        "source-read"         Source  Again     3 "cannot be read";
+    14 SourcePermission  "source-permission"   Source  Never     3 "permission denied at the source";
+    15 UnsupportedKind   "unsupported-kind"    Source  Never     3 "is neither file, directory nor symlink";
+    16 SourceDirectory   "source-directory"    User    Never     3 "is a directory, and -r was not given";
+    20 SinkPermission    "sink-permission"     Sink    Never     3 "permission denied at the sink";
+    21 SinkNoSpace       "sink-no-space"       Sink    Rerun     1 "no space left at the sink";
+    22 SinkQuota         "sink-quota"          Sink    Rerun     1 "quota exceeded at the sink";
+    23 SinkReadOnly      "sink-read-only"      Sink    Rerun     1 "the sink's file system is read-only";
+    24 SinkWrite         "sink-write"          Sink    Again     3 "cannot be written";
+    25 SinkNotDirectory  "sink-not-directory"  Sink    Never     3 "a file or symlink stands where a directory must be";
+    26 SinkIsDirectory   "sink-is-directory"   Sink    Never     3 "a directory stands where a file must be";
+    27 SinkParentFailed  "sink-parent-failed"  Sink    Never     3 "its directory could not be made";
+    28 SinkSync          "sink-sync"           Sink    Again     3 "could not be made durable";
+    29 SinkMissing       "sink-missing"        User    Never     1 "no such directory at the destination";
+    30 Confinement       "confinement"         Peer    Never     3 "would leave the destination";
+    31 NameInvalid       "name-invalid"        Sink    Never     3 "has a name that the sink cannot store";
+    32 SinkAttributes    "sink-attributes"     Sink    Never     3 "attributes could not be set";
+    40 HashMismatch      "hash-mismatch"       Network Again     3 "arrived with other bytes than were read";
+    50 HostUnknown       "host-unknown"        User    Never     4 "the host name cannot be resolved";
+    51 HostUnreachable   "host-unreachable"    Network Reconnect 4 "the host cannot be reached";
+    52 PortBlocked       "port-blocked"        Network Reconnect 4 "no data port can be reached";
+    53 PeerMissing       "peer-missing"        User    Never     4 "haul was not found on the other host";
+    54 PeerVersion       "peer-version"        User    Never     4 "the other host has another version of haul";
+    55 AuthFailed        "auth-failed"         Peer    Never     4 "the other end could not prove who it is";
+    56 PeerSilent        "peer-silent"         Network Reconnect 4 "the other end is silent";
+    57 ConnectionLost    "connection-lost"     Network Reconnect 4 "the connection was lost";
+    58 SshFailed         "ssh-failed"          User    Never     4 "ssh could not start the other end";
+    60 Protocol          "protocol-violation"  Peer    Never     1 "the other end broke the protocol";
+    61 LimitExceeded     "limit-exceeded"      Peer    Never     1 "the other end exceeded a limit";
+    70 LogDamaged        "log-damaged"         Source  Again     1 "the object log is damaged";
+    71 LogUnwritable     "log-unwritable"      Source  Never     1 "the object log cannot be written";
+    72 LogVersion        "log-version"         User    Never     1 "the object log is of a newer version";
+    80 PlainDenied       "plain-denied"        User    Never     1 "the host's policy does not allow --plain";
+    81 AlreadyRunning    "already-running"     User    Never     1 "this transfer is already running";
+    82 StateUnwritable   "state-unwritable"    User    Never     1 "the state directory cannot be written";
+    83 Superseded        "superseded"          Haul    Never     1 "a newer session has taken over";
+    84 Usage             "usage"               User    Never     2 "the command is not well formed";
+    90 Interrupted       "interrupted"         User    Rerun   130 "interrupted";
+    91 Internal          "internal"            Haul    Never     1 "internal error";
+}
+
+/// An error that happened: its row and, where a system call failed, the errno.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Failure {
+    /// The row of the table.
+    pub code: Code,
+    /// Linux errno, 0 if none.
+    pub errno: i32,
+}
+
+impl Failure {
+    /// Without errno.
+    pub const fn new(code: Code) -> Self {
+        Failure { code, errno: 0 }
+    }
+
+    /// With errno.
+    pub const fn os(code: Code, errno: i32) -> Self {
+        Failure { code, errno }
+    }
+}
+
+impl From<Code> for Failure {
+    fn from(code: Code) -> Self {
+        Failure::new(code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.errno {
+            0 => f.write_str(self.code.text()),
+            errno => write!(f, "{} (errno {errno})", self.code.text()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_are_unique_and_round_trip() {
+        for (index, code) in Code::ALL.iter().enumerate() {
+            assert_eq!(Code::from_number(*code as u16), Some(*code));
+            assert!(Code::ALL[..index].iter().all(|other| other.name() != code.name()));
+            assert!(matches!(code.exit(), 1..=5 | 130));
+        }
+    }
+}

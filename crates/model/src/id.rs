@@ -1,0 +1,91 @@
+//! Numbers that name things, one type each, so that one cannot be passed for another.
+
+use core::fmt;
+
+/// One entry (file, directory, symlink) of a session, numbered by the source in scan order from 1.
+///
+/// The k-th SOURCE that the user named hangs below the pseudo directory [`EntryId::root`]`(k)`: the peer sends no
+/// name for it, so a hostile source cannot choose one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId(pub u64);
+
+impl EntryId {
+    const ROOT_BIT: u64 = 1 << 63;
+
+    /// The pseudo directory that holds only the `index`-th SOURCE of the command line.
+    pub const fn root(index: u32) -> Self {
+        EntryId(Self::ROOT_BIT | index as u64)
+    }
+
+    /// Which SOURCE this pseudo directory holds, or `None` for a real entry.
+    pub const fn root_index(self) -> Option<u32> {
+        if self.0 & Self::ROOT_BIT != 0 { Some(self.0 as u32) } else { None }
+    }
+}
+
+impl fmt::Debug for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.root_index() {
+            Some(index) => write!(f, "root{index}"),
+            None => write!(f, "e{}", self.0),
+        }
+    }
+}
+
+/// One transfer of one object: a repaired object gets a new block id, so a late payload is never taken for another.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BlockId(pub u64);
+
+/// A buffer of a slot pool. A sink slot that the sink has granted is a credit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SlotId(pub u32);
+
+/// 128 random bits, made by the sink, that name an unfinished file (`.haul-<32 hex digits>`).
+///
+/// Bytes 0..6 tag the job, 6..10 the session, 10..16 the file: so a later session of the same job can tell its own
+/// left-over files from anybody else's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub [u8; 16]);
+
+impl Token {
+    /// No token: entries that travel in bundles.
+    pub const NONE: Token = Token([0; 16]);
+
+    /// The part that is the same for all files of a job at one sink.
+    pub fn job_tag(&self) -> &[u8] {
+        &self.0[..6]
+    }
+
+    /// The part that is the same for all files of one session of a job.
+    pub fn session_tag(&self) -> &[u8] {
+        &self.0[6..10]
+    }
+}
+
+/// A BLAKE3 output: the root of a whole file or bundle member, or the subtree value of an object at its file offset.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Hash(pub [u8; 32]);
+
+/// Names a job: a hash of what must exist at the end (see `docs/spec/wire.md`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub [u8; 16]);
+
+/// Names one session (one source process and one sink process that work together). Random.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(pub [u8; 16]);
+
+fn hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+macro_rules! hex_format {
+    ($($name:ident),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { hex(&self.0, f) }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { hex(&self.0, f) }
+        }
+    )*};
+}
+hex_format!(Token, Hash, JobId, SessionId);

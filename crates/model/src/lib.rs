@@ -1,0 +1,20 @@
+//! The words that all of haul shares: ids, entries, operations, errors, limits.
+//!
+//! Everything here is plain data. No crate below this one, no I/O, no clock: `no_std` lets the compiler keep it so.
+//! The words mean what the table in ARCHITECTURE.md says, and nothing else.
+#![no_std]
+
+extern crate alloc;
+
+pub mod bitmap;
+pub mod entry;
+pub mod error;
+pub mod id;
+pub mod limits;
+pub mod op;
+pub mod report;
+
+pub use bitmap::Bitmap;
+pub use entry::{Attributes, Entry, Identity, Item, Kind, Timestamp};
+pub use error::{Code, Failure};
+pub use id::{BlockId, EntryId, Hash, JobId, SessionId, SlotId, Token};

@@ -1,0 +1,330 @@
+//! What the masters ask of storage, as values.
+//!
+//! The masters (crate `protocol`) emit operations, storage (crate `storage`, or the simulator's disk) performs them and
+//! answers with a completion. As values they can be queued, traced, delayed, failed and replayed by decorators.
+//!
+//! The order in which the masters emit them *is* the order rule; storage never reorders what it was not asked to.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::{BlockId, Entry, EntryId, Failure, Hash, SlotId, Token};
+
+/// Which kind of thread runs an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// One after the other, in the order emitted: names and directories.
+    Ordered,
+    /// In parallel: contents.
+    Data,
+    /// Makes things durable; may take long and must not hold up the other lanes.
+    Sync,
+}
+
+/// The source master asks its storage.
+#[derive(Clone, Debug)]
+pub enum SourceOp {
+    /// Read `length` bytes at `offset` into `slot` and hash them.
+    ///
+    /// The file is opened below its held directory with `O_NOFOLLOW` on the first read and stays open until
+    /// [`SourceOp::Release`]; if it is not the version of `entry.identity` then, the result is `SourceChanged`.
+    ReadObject {
+        /// Echoed in the completion.
+        block: BlockId,
+        /// The file.
+        entry: Arc<Entry>,
+        /// Where the object starts, in bytes.
+        offset: u64,
+        /// How long it is, in bytes; at least 1.
+        length: u32,
+        /// Where the bytes go.
+        slot: SlotId,
+        /// The object is the whole file: the hash is the root, not a subtree value.
+        single: bool,
+    },
+    /// Read whole files one behind the other into `slot`. One that fails or has changed takes no space.
+    ReadMembers {
+        /// Echoed in the completion.
+        block: BlockId,
+        /// Where the bytes go.
+        slot: SlotId,
+        /// The files, in the order in which they are packed.
+        members: Vec<Arc<Entry>>,
+    },
+    /// Is the descriptor that was read from still the version of `entry.identity`?
+    Confirm {
+        /// The file.
+        entry: Arc<Entry>,
+    },
+    /// What is under this name now? (The file changed and starts again.)
+    Restat {
+        /// The entry as it was.
+        entry: Arc<Entry>,
+    },
+    /// Close the file's descriptor, if there is one. No completion.
+    Release {
+        /// The file.
+        id: EntryId,
+    },
+    /// The directory is settled; drop what is held of it. No completion.
+    Forget {
+        /// The directory.
+        id: EntryId,
+    },
+}
+
+/// One member that was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemberRead {
+    /// Where it starts in the slot.
+    pub offset: u32,
+    /// BLAKE3 root of its bytes.
+    pub hash: Hash,
+}
+
+/// Completions of [`SourceOp`].
+#[derive(Clone, Debug)]
+pub enum SourceDone {
+    /// Of `ReadObject`. `SourceChanged` where fewer bytes were there than asked for.
+    Object {
+        /// The block.
+        block: BlockId,
+        /// Its hash.
+        result: Result<Hash, Failure>,
+    },
+    /// Of `ReadMembers`.
+    Members {
+        /// The block.
+        block: BlockId,
+        /// Bytes used in the slot.
+        length: u32,
+        /// One for each member asked for, in order.
+        results: Vec<Result<MemberRead, Failure>>,
+    },
+    /// Of `Confirm`: `SourceChanged` if it is another version.
+    Confirmed {
+        /// The file.
+        id: EntryId,
+        /// Unchanged?
+        result: Result<(), Failure>,
+    },
+    /// Of `Restat`.
+    Restated {
+        /// The entry that was asked for.
+        id: EntryId,
+        /// The file as it is now (with the old id).
+        result: Result<Box<Entry>, Failure>,
+    },
+}
+
+/// One step of [`SinkOp::Prepare`].
+#[derive(Clone, Debug)]
+pub enum Prepare {
+    /// Make the directory or symlink; look whether the file is there already.
+    Entry {
+        /// What is to exist.
+        entry: Arc<Entry>,
+        /// The unfinished file that the source's log is bound to.
+        resume: Option<Token>,
+        /// The file will come in objects (else as a bundle member).
+        objects: bool,
+    },
+    /// No further entry of this directory: left-over unfinished files of earlier sessions of this job go.
+    End(EntryId),
+}
+
+/// What [`SinkOp::Prepare`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prepared {
+    /// Complete already (kind, size, mtime at the granularity that the sink stores, or link target); attributes that
+    /// differed have been set.
+    Skip,
+    /// Send it. The token names its unfinished file; [`Token::NONE`] for members of bundles.
+    Start(Token),
+    /// The unfinished file is there: send what the log lacks.
+    Resume(Token),
+    /// Directory or symlink is made, not durable yet.
+    Made,
+    /// It cannot be done.
+    Fail(Failure),
+}
+
+/// One member of a bundle, as the sink is to write it.
+#[derive(Clone, Debug)]
+pub struct MemberWrite {
+    /// The file.
+    pub entry: Arc<Entry>,
+    /// Where it starts in the slot.
+    pub offset: u32,
+    /// BLAKE3 root that its bytes must have.
+    pub hash: Hash,
+}
+
+/// The sink master asks its storage.
+#[derive(Clone, Debug)]
+pub enum SinkOp {
+    /// Names and directories, in order.
+    Prepare {
+        /// Echoed in the completion.
+        batch: u64,
+        /// The steps.
+        items: Vec<Prepare>,
+    },
+    /// Check the hash, then write the object into the unfinished file `token` (created on its first write, mode
+    /// 0600) and its hash beside it.
+    WriteObject {
+        /// Echoed in the completion.
+        block: BlockId,
+        /// The file.
+        entry: Arc<Entry>,
+        /// Names the unfinished file.
+        token: Token,
+        /// Where the object starts in the file.
+        offset: u64,
+        /// Its length.
+        length: u32,
+        /// Where the bytes are.
+        slot: SlotId,
+        /// What they must hash to; else `HashMismatch` and nothing is written.
+        hash: Hash,
+        /// The object is the whole file.
+        single: bool,
+    },
+    /// Check each member's hash, write it under a temporary name and set its attributes. Members fail one by one.
+    WriteMembers {
+        /// Echoed in the completion.
+        block: BlockId,
+        /// Where the bytes are.
+        slot: SlotId,
+        /// Bytes that arrived in the slot.
+        length: u32,
+        /// The files.
+        members: Vec<MemberWrite>,
+    },
+    /// All objects are durable: combine the root hash, compare it with `root` where the source could tell, set the
+    /// attributes on the descriptor.
+    Seal {
+        /// The file.
+        entry: Arc<Entry>,
+        /// Names the unfinished file.
+        token: Token,
+        /// The source's root, where it read every object itself.
+        root: Option<Hash>,
+    },
+    /// Make durable: contents, attributes and hashes of these files, and the temporary names of files with objects.
+    Sync {
+        /// Echoed in the completion.
+        group: u64,
+        /// Written, or sealed, since their last sync.
+        files: Vec<EntryId>,
+    },
+    /// Give these files (durable, attributes set) their final names.
+    Publish {
+        /// Echoed in the completion.
+        group: u64,
+        /// The files.
+        files: Vec<EntryId>,
+    },
+    /// Make the names of these entries durable, and those of all their parents up to the destination.
+    SyncNames {
+        /// Echoed in the completion.
+        group: u64,
+        /// Published files and new symlinks.
+        entries: Vec<EntryId>,
+    },
+    /// The file is dropped: remove its unfinished file and hashes.
+    Discard {
+        /// The file.
+        id: EntryId,
+        /// Its unfinished file; [`Token::NONE`] for members.
+        token: Token,
+    },
+    /// The directory is settled; drop what is held of it. No completion.
+    Forget {
+        /// The directory.
+        id: EntryId,
+    },
+    /// Everything is settled: set the attributes of all directories of this session, deepest first, and make them
+    /// durable.
+    FinishDirectories,
+}
+
+/// Completions of [`SinkOp`].
+#[derive(Clone, Debug)]
+pub enum SinkDone {
+    /// Of `Prepare`: one answer per entry, in order.
+    Prepared {
+        /// The batch.
+        batch: u64,
+        /// What was found.
+        answers: Vec<(EntryId, Prepared)>,
+    },
+    /// Of `WriteObject`.
+    Written {
+        /// The block.
+        block: BlockId,
+        /// `HashMismatch`: send again.
+        result: Result<(), Failure>,
+    },
+    /// Of `WriteMembers`.
+    WrittenMembers {
+        /// The block.
+        block: BlockId,
+        /// One for each member, in order.
+        results: Vec<Result<(), Failure>>,
+    },
+    /// Of `Seal`: the root hash of the whole file.
+    Sealed {
+        /// The file.
+        id: EntryId,
+        /// What `b3sum` prints for it.
+        result: Result<Hash, Failure>,
+    },
+    /// Of `Sync`: files that could not be made durable; what they received since their last good sync is lost.
+    Synced {
+        /// The group.
+        group: u64,
+        /// With their errors.
+        failed: Vec<(EntryId, Failure)>,
+    },
+    /// Of `Publish`.
+    Published {
+        /// The group.
+        group: u64,
+        /// With their errors.
+        failed: Vec<(EntryId, Failure)>,
+    },
+    /// Of `SyncNames`.
+    SyncedNames {
+        /// The group.
+        group: u64,
+        /// Entries whose names may not be durable.
+        failed: Vec<(EntryId, Failure)>,
+    },
+    /// Of `Discard`.
+    Discarded {
+        /// The file.
+        id: EntryId,
+    },
+    /// Of `FinishDirectories`.
+    DirectoriesFinished {
+        /// Paths below the destination, with their errors; at most [`crate::limits::BATCH_ITEMS_MAX`].
+        failed: Vec<(Box<[u8]>, Failure)>,
+    },
+}
+
+impl SinkOp {
+    /// Which kind of thread runs it.
+    pub fn lane(&self) -> Lane {
+        match self {
+            SinkOp::Prepare { .. } | SinkOp::Forget { .. } | SinkOp::FinishDirectories => Lane::Ordered,
+            SinkOp::WriteObject { .. } | SinkOp::WriteMembers { .. } => Lane::Data,
+            SinkOp::Seal { .. }
+            | SinkOp::Sync { .. }
+            | SinkOp::Publish { .. }
+            | SinkOp::SyncNames { .. }
+            | SinkOp::Discard { .. } => Lane::Sync,
+        }
+    }
+}
