@@ -1,1 +1,179 @@
-//! buffers
+//! The slot pool: the only owner of payload bytes.
+//!
+//! One mapping, cut into numbered slots of one size, aligned to huge pages where the kernel gives them. Between threads
+//! only slot numbers travel; whoever works on a slot takes a [`Lease`], and the pool makes sure that there is never a
+//! second one. Memory of a slot is touched when it is first used, and the masters reuse the slot freed last, so a
+//! transfer that needs few slots costs few pages.
+//!
+//! A sink slot can be *granted*: then, and only then, a receiving thread may take it for a payload that names it. That
+//! check stands between a hostile peer and a slot that is being written to disk.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use haul_model::SlotId;
+use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+
+const LEASED: u8 = 1;
+const GRANTED: u8 = 2;
+
+/// Slots of one size in one mapping.
+pub struct Pool {
+    base: NonNull<u8>,
+    slot_bytes: usize,
+    mapping_bytes: usize,
+    states: Box<[AtomicU8]>,
+}
+
+// SAFETY: the mapping is plain memory; every access goes through a `Lease`, of which `states` admits one per slot.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// Maps `count` slots of `slot_bytes` (a multiple of 4096) each. Nothing is touched yet.
+    pub fn new(count: u32, slot_bytes: u32) -> io::Result<Arc<Pool>> {
+        assert!(slot_bytes.is_multiple_of(4096) && slot_bytes > 0 && count > 0, "slots are whole pages");
+        let mapping_bytes = count as usize * slot_bytes as usize;
+        // SAFETY: a new private anonymous mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                mapping_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        // SAFETY: exactly the mapping made above; advice does not change its contents. Best effort.
+        let _ = unsafe { mm::madvise(base, mapping_bytes, Advice::LinuxHugepage) };
+        let base = NonNull::new(base.cast::<u8>()).expect("mmap does not return null");
+        let states = (0..count).map(|_| AtomicU8::new(0)).collect();
+        Ok(Arc::new(Pool { base, slot_bytes: slot_bytes as usize, mapping_bytes, states }))
+    }
+
+    /// How many slots there are.
+    pub fn count(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    /// Bytes of one slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.slot_bytes
+    }
+
+    /// Exclusive use of a slot; `None` if somebody has it or there is no such slot.
+    pub fn lease(&self, slot: SlotId) -> Option<Lease<'_>> {
+        let state = self.states.get(slot.0 as usize)?;
+        let before = state.fetch_or(LEASED, Ordering::AcqRel);
+        (before & LEASED == 0).then_some(Lease { pool: self, slot })
+    }
+
+    /// Allows one payload to be received into the slot.
+    pub fn grant(&self, slot: SlotId) {
+        if let Some(state) = self.states.get(slot.0 as usize) {
+            state.fetch_or(GRANTED, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes back what [`Pool::grant`] allowed, if it was not used yet.
+    pub fn revoke(&self, slot: SlotId) {
+        if let Some(state) = self.states.get(slot.0 as usize) {
+            state.fetch_and(!GRANTED, Ordering::AcqRel);
+        }
+    }
+
+    /// Uses up the grant: exclusive use of the slot for one payload. `None` if the slot was not granted.
+    pub fn lease_granted(&self, slot: SlotId) -> Option<Lease<'_>> {
+        let state = self.states.get(slot.0 as usize)?;
+        state.compare_exchange(GRANTED, LEASED, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        Some(Lease { pool: self, slot })
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`; leases borrow the pool, so none is left.
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.mapping_bytes) };
+    }
+}
+
+/// Exclusive use of the bytes of one slot, until dropped.
+pub struct Lease<'a> {
+    pool: &'a Pool,
+    slot: SlotId,
+}
+
+impl Lease<'_> {
+    /// Which slot.
+    pub fn slot(&self) -> SlotId {
+        self.slot
+    }
+}
+
+impl Deref for Lease<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let offset = self.slot.0 as usize * self.pool.slot_bytes;
+        // SAFETY: in bounds (`lease` checked the number), and `states` admits no other lease of this slot.
+        unsafe { std::slice::from_raw_parts(self.pool.base.as_ptr().add(offset), self.pool.slot_bytes) }
+    }
+}
+
+impl DerefMut for Lease<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let offset = self.slot.0 as usize * self.pool.slot_bytes;
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.pool.base.as_ptr().add(offset), self.pool.slot_bytes) }
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        self.pool.states[self.slot.0 as usize].fetch_and(!LEASED, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_one_lease_at_a_time_and_keeps_its_bytes() {
+        let pool = Pool::new(3, 4096).unwrap();
+        let mut lease = pool.lease(SlotId(1)).unwrap();
+        assert!(pool.lease(SlotId(1)).is_none());
+        assert!(pool.lease(SlotId(3)).is_none());
+        lease.fill(7);
+        drop(lease);
+        assert!(pool.lease(SlotId(0)).unwrap().iter().all(|byte| *byte == 0));
+        assert!(pool.lease(SlotId(1)).unwrap().iter().all(|byte| *byte == 7));
+        assert!(pool.lease(SlotId(2)).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_payload_needs_a_grant_and_uses_it_up() {
+        let pool = Pool::new(2, 4096).unwrap();
+        assert!(pool.lease_granted(SlotId(0)).is_none());
+        pool.grant(SlotId(0));
+        assert!(pool.lease_granted(SlotId(1)).is_none());
+        drop(pool.lease_granted(SlotId(0)).unwrap());
+        assert!(pool.lease_granted(SlotId(0)).is_none(), "a second payload for the same credit");
+        pool.grant(SlotId(0));
+        pool.revoke(SlotId(0));
+        assert!(pool.lease_granted(SlotId(0)).is_none());
+    }
+
+    #[test]
+    fn a_granted_slot_in_use_is_not_given_to_a_payload() {
+        let pool = Pool::new(1, 4096).unwrap();
+        pool.grant(SlotId(0));
+        let lease = pool.lease(SlotId(0)).unwrap();
+        assert!(pool.lease_granted(SlotId(0)).is_none());
+        drop(lease);
+        assert!(pool.lease_granted(SlotId(0)).is_some());
+    }
+}
