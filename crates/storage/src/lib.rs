@@ -1,1 +1,23 @@
-//! storage
+//! Storage: what the masters' operations do to files, directories and names.
+//!
+//! The masters (crate `protocol`) ask with values ([`SourceOp`], [`SinkOp`]); the engine's I/O threads hand each value
+//! to one of the two traits below. No protocol in here: storage never decides what comes next.
+
+pub mod confine;
+pub mod sink;
+
+use haul_buffers::Pool;
+use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};
+
+/// The source's storage. Called from several threads at once.
+pub trait SourceStorage: Send + Sync {
+    /// Performs one operation; `None` for those that have no completion.
+    fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone>;
+}
+
+/// The sink's storage. Called from several threads at once: operations of [`Lane::Ordered`](haul_model::op::Lane)
+/// from one thread, one after the other; those of the other lanes in parallel.
+pub trait SinkStorage: Send + Sync {
+    /// Performs one operation; `None` for those that have no completion.
+    fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone>;
+}

@@ -1,0 +1,149 @@
+//! One step beneath a held directory, and what an errno means at each end.
+//!
+//! The root that the user named is trusted; everything below it is reached from a held descriptor, one checked name at
+//! a time, and no symbolic link, magic link or `..` is ever followed. Both halves of this crate resolve names only
+//! through these functions.
+//!
+//! What must stay true: no function here takes a path that a peer chose; a name is a single component.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use haul_model::limits::NAME_BYTES_MAX;
+use haul_model::{Code, Failure};
+use rustix::fs::{self, CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, Result};
+
+/// Whether a name may be looked up or made in a held directory.
+///
+/// Empty, `.`, `..` and names with `/` or NUL are attempts to leave it; over-long ones cannot be stored.
+pub fn check_name(name: &[u8]) -> std::result::Result<(), Failure> {
+    if name.is_empty() || name == b"." || name == b".." || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+        return Err(Code::Confinement.into());
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Code::NameInvalid.into());
+    }
+    Ok(())
+}
+
+/// Opens the directory `name` in `parent` for listing, searching and syncing.
+///
+/// `ENOTDIR` where something else stands there, a symlink included.
+pub fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    match open_beneath(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Err(Errno::LOOP) => Err(Errno::NOTDIR),
+        other => other,
+    }
+}
+
+/// Holds the directory `name` in `parent` without needing read permission: good for lookups and `fstat`, not for
+/// listing or syncing.
+pub fn hold_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    match open_beneath(parent, name, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()) {
+        Err(Errno::LOOP) => Err(Errno::NOTDIR),
+        other => other,
+    }
+}
+
+/// Opens `name` in `parent` with these flags. `ELOOP` where a symlink stands there.
+///
+/// `O_NOFOLLOW`, `O_CLOEXEC` and `O_NOCTTY` are always added. Anything may stand under the name: give `O_NONBLOCK`
+/// where a fifo must not block, and check the kind with `fstat`.
+pub fn open_beneath(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    if check_name(name).is_err() {
+        return Err(if name.len() > NAME_BYTES_MAX { Errno::NAMETOOLONG } else { Errno::XDEV });
+    }
+    // openat2, unlike openat, refuses flags that mean nothing beside O_PATH.
+    let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | terminal;
+    loop {
+        let result = if has_openat2() {
+            fs::openat2(parent, name, flags, mode, RESOLVE)
+        } else {
+            // A single checked component with O_NOFOLLOW cannot leave `parent` either; openat2 adds magic links.
+            fs::openat(parent, name, flags, mode)
+        };
+        match result {
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            other => return other,
+        }
+    }
+}
+
+const RESOLVE: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_SYMLINKS);
+
+/// Kernels before 5.6 lack it, and some container filters answer `EPERM` to it.
+fn has_openat2() -> bool {
+    static PROBED: OnceLock<bool> = OnceLock::new();
+    *PROBED.get_or_init(|| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        !matches!(fs::openat2(CWD, c".", flags, Mode::empty(), RESOLVE), Err(Errno::NOSYS | Errno::PERM))
+    })
+}
+
+/// The row of the error table for a system call that failed at the sink, on something below the destination.
+pub fn sink_failure(errno: Errno) -> Failure {
+    let code = match errno {
+        Errno::ACCESS | Errno::PERM => Code::SinkPermission,
+        Errno::NOSPC => Code::SinkNoSpace,
+        Errno::DQUOT => Code::SinkQuota,
+        Errno::ROFS => Code::SinkReadOnly,
+        Errno::NOTDIR | Errno::LOOP => Code::SinkNotDirectory,
+        Errno::ISDIR => Code::SinkIsDirectory,
+        Errno::NAMETOOLONG | Errno::ILSEQ => Code::NameInvalid,
+        Errno::XDEV => Code::Confinement,
+        _ => Code::SinkWrite,
+    };
+    Failure::os(code, errno.raw_os_error())
+}
+
+/// The row of the error table for a system call that failed at the source, on an entry that the scan had seen.
+///
+/// A name that now holds another kind of thing is a change, not an attack: the user's own tree is read.
+pub fn source_failure(errno: Errno) -> Failure {
+    let code = match errno {
+        Errno::NOENT | Errno::STALE => Code::SourceVanished,
+        Errno::ACCESS | Errno::PERM => Code::SourcePermission,
+        Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::XDEV | Errno::NXIO => Code::SourceChanged,
+        _ => Code::SourceRead,
+    };
+    Failure::os(code, errno.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn names_that_would_leave_the_directory_are_refused() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a/", b"a\0b", b"../x"] {
+            assert_eq!(check_name(name), Err(Code::Confinement.into()), "{name:?}");
+        }
+        assert_eq!(check_name(&[b'a'; NAME_BYTES_MAX + 1]), Err(Code::NameInvalid.into()));
+        for name in [&b"..."[..], b" ", b"\n", b"-rf", b"\xff\xfe", b"..a", b"a\\b", &[b'a'; NAME_BYTES_MAX]]
+        {
+            assert_eq!(check_name(name), Ok(()), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn no_symlink_is_followed_and_no_name_with_a_slash_opened() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir(scratch.path().join("inside")).unwrap();
+        std::fs::write(scratch.path().join("inside/file"), b"x").unwrap();
+        std::os::unix::fs::symlink("inside", scratch.path().join("to-directory")).unwrap();
+        std::os::unix::fs::symlink("inside/file", scratch.path().join("to-file")).unwrap();
+        let held = OwnedFd::from(std::fs::File::open(scratch.path()).unwrap());
+        let parent = held.as_fd();
+        let read = |name: &[u8]| open_beneath(parent, name, OFlags::RDONLY, Mode::empty());
+        assert!(open_directory(parent, b"inside").is_ok());
+        assert_eq!(open_directory(parent, b"to-directory").unwrap_err(), Errno::NOTDIR);
+        assert_eq!(hold_directory(parent, b"to-directory").unwrap_err(), Errno::NOTDIR);
+        assert_eq!(read(b"to-file").unwrap_err(), Errno::LOOP);
+        assert_eq!(read(b"inside/file").unwrap_err(), Errno::XDEV);
+        assert_eq!(read(b"..").unwrap_err(), Errno::XDEV);
+    }
+}
