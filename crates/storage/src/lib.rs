@@ -4,7 +4,10 @@
 //! to one of the two traits below. No protocol in here: storage never decides what comes next.
 
 pub mod confine;
+mod faults;
+pub mod scan;
 pub mod sink;
+pub mod source;
 
 use haul_buffers::Pool;
 use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};

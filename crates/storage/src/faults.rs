@@ -1,0 +1,93 @@
+//! Faults for tests: a failing call or a flipped bit at a chosen moment.
+//!
+//! Compiled in only with the cargo feature `faults`, and even then nothing happens without its environment variable,
+//! which is read once. Its value is a number `N`: the N-th time that this place is reached, counted from 1, or `N+`:
+//! that time and every later one.
+//!
+//! | variable | what happens |
+//! |---|---|
+//! | `HAUL_TEST_SOURCE_READ_EIO` | a read of file content fails with `EIO` |
+//! | `HAUL_TEST_SOURCE_FLIP_BEFORE_HASH` | a bit flips after the read: the hash is that of the wrong bytes |
+//! | `HAUL_TEST_SOURCE_FLIP_AFTER_HASH` | a bit flips after the bytes were hashed: the sink must notice |
+
+#[cfg(feature = "faults")]
+pub(crate) use active::*;
+#[cfg(not(feature = "faults"))]
+pub(crate) use inert::*;
+
+#[cfg(feature = "faults")]
+mod active {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use rustix::io::Errno;
+
+    /// One place where something can go wrong.
+    pub(crate) struct Fault {
+        variable: &'static str,
+        at: OnceLock<Option<(u64, bool)>>,
+        reached: AtomicU64,
+    }
+
+    impl Fault {
+        pub(crate) const fn new(variable: &'static str) -> Self {
+            Fault { variable, at: OnceLock::new(), reached: AtomicU64::new(0) }
+        }
+
+        /// Counts the visit. True if it is the one.
+        pub(crate) fn strikes(&self) -> bool {
+            let at = self.at.get_or_init(|| {
+                let value = std::env::var(self.variable).ok()?;
+                let number = value.strip_suffix('+').unwrap_or(&value).parse().ok()?;
+                Some((number, value.ends_with('+')))
+            });
+            let Some((number, onwards)) = *at else { return false };
+            let reached = self.reached.fetch_add(1, Ordering::Relaxed) + 1;
+            reached == number || onwards && reached > number
+        }
+
+        pub(crate) fn flip(&self, bytes: &mut [u8]) {
+            let middle = bytes.len() / 2;
+            if let Some(byte) = bytes.get_mut(middle)
+                && self.strikes()
+            {
+                *byte ^= 0x10;
+            }
+        }
+    }
+
+    static SOURCE_READ_EIO: Fault = Fault::new("HAUL_TEST_SOURCE_READ_EIO");
+    static SOURCE_FLIP_BEFORE_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_BEFORE_HASH");
+    static SOURCE_FLIP_AFTER_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_AFTER_HASH");
+
+    /// Before each read of file content.
+    pub(crate) fn source_read() -> Result<(), Errno> {
+        if SOURCE_READ_EIO.strikes() { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// These bytes were read and are hashed next.
+    pub(crate) fn source_bytes_read(bytes: &mut [u8]) {
+        SOURCE_FLIP_BEFORE_HASH.flip(bytes);
+    }
+
+    /// These bytes were hashed and are sent next.
+    pub(crate) fn source_bytes_hashed(bytes: &mut [u8]) {
+        SOURCE_FLIP_AFTER_HASH.flip(bytes);
+    }
+}
+
+#[cfg(not(feature = "faults"))]
+mod inert {
+    use rustix::io::Errno;
+
+    #[inline(always)]
+    pub(crate) fn source_read() -> Result<(), Errno> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn source_bytes_read(_bytes: &mut [u8]) {}
+
+    #[inline(always)]
+    pub(crate) fn source_bytes_hashed(_bytes: &mut [u8]) {}
+}

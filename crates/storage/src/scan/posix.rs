@@ -1,0 +1,464 @@
+//! The scan of a POSIX file system.
+//!
+//! One frame for each directory between the SOURCE and the place where the scan stands. Only the deepest
+//! [`FRAMES_HELD`] frames hold a descriptor and names that were read ahead; of the others the kernel's position in the
+//! directory is remembered, and the scan comes back to them over `..`. So depth costs a small record, a directory's
+//! length costs nothing, and no path is ever put together to open something.
+//!
+//! What must stay true: below a SOURCE only single names are opened, never through a symlink, and a directory that is
+//! entered again is the one that was left (device and inode).
+
+use std::collections::HashSet;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use haul_model::limits::DEPTH_MAX;
+use haul_model::{Code, EntryId, Failure, Item, Kind};
+use rustix::fs::{self, CWD, FileType, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::listing::{Listing, Scratch};
+use super::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
+use crate::confine::{check_name, open_beneath, source_failure};
+use crate::source::{Directories, Noatime, Place, Status, link_target};
+
+/// Directories that the scan itself keeps open.
+const FRAMES_HELD: usize = 48;
+/// A batch ends early once the paths of its errors are this long: one path may have megabytes.
+const ERROR_BYTES_SOFT: usize = 1 << 20;
+
+/// Walks the SOURCEs of a [`PosixSource`](crate::source::PosixSource).
+pub struct PosixScan {
+    directories: Arc<Directories>,
+    recursive: bool,
+    ids: Arc<AtomicU64>,
+    next_root: u32,
+    /// From the top directory of the SOURCE down.
+    stack: Vec<Frame>,
+    /// What is on the stack: a directory that is met again below itself is not entered.
+    ancestors: HashSet<Place>,
+    scratch: Scratch,
+    spare: Vec<Listing>,
+    noatime: Noatime,
+    unfinished_skipped: u64,
+}
+
+struct Frame {
+    id: EntryId,
+    /// Empty for the top directory.
+    name: Box<[u8]>,
+    place: Place,
+    /// The position behind the name looked at last.
+    cookie: u64,
+    held: Option<Held>,
+}
+
+struct Held {
+    descriptor: Arc<OwnedFd>,
+    listing: Listing,
+}
+
+/// Where something is looked up.
+#[derive(Clone, Copy)]
+enum At<'a> {
+    /// A SOURCE as it was typed; it may be followed.
+    Root { path: &'a [u8], follow: bool },
+    /// A checked name in a directory.
+    Below { directory: BorrowedFd<'a>, name: &'a CStr },
+}
+
+/// What became of something that looked like a directory.
+enum Entered {
+    Frame(Frame),
+    /// It was told what there is to tell.
+    Told,
+    /// Something else stands there by now.
+    OtherKind,
+}
+
+/// Why the scan stopped reading a directory.
+enum Stop {
+    Full,
+    Subdirectory(Frame),
+    End,
+    Failed(Errno),
+}
+
+impl PosixScan {
+    pub(crate) fn new(directories: Arc<Directories>, recursive: bool, ids: Arc<AtomicU64>) -> Self {
+        PosixScan {
+            directories,
+            recursive,
+            ids,
+            next_root: 0,
+            stack: Vec::new(),
+            ancestors: HashSet::new(),
+            scratch: Scratch::new(),
+            spare: Vec::new(),
+            noatime: Noatime::new(),
+            unfinished_skipped: 0,
+        }
+    }
+
+    /// Begins the next SOURCE. False after the last one.
+    fn begin_root(&mut self, batch: &mut Batch<'_>) -> bool {
+        let index = self.next_root;
+        let directories = Arc::clone(&self.directories);
+        let Some(root) = directories.root(index) else { return false };
+        self.next_root += 1;
+        let at = At::Root { path: &root.path, follow: directories.locate_root(root).follow };
+        let parent = EntryId::root(index);
+        match at.status() {
+            Err(errno) => self.tell_error(b"", root_failure(errno), batch),
+            Ok(status) if status.kind() != Kind::Directory => {
+                self.tell(at, &status, parent, b"", batch);
+            }
+            Ok(_) if !self.recursive => self.tell_error(b"", Code::SourceDirectory.into(), batch),
+            Ok(_) => match self.enter(at, parent, b"", batch) {
+                Entered::Frame(frame) => self.push(frame),
+                Entered::Told => {}
+                Entered::OtherKind => self.tell_error(b"", Code::SourceChanged.into(), batch),
+            },
+        }
+        true
+    }
+
+    /// Goes on in the deepest directory.
+    fn advance(&mut self, batch: &mut Batch<'_>) {
+        let mut held = match self.take_held() {
+            Ok(held) => held,
+            Err(failure) => {
+                self.tell_error(b"", failure, batch);
+                return self.leave(None, batch);
+            }
+        };
+        match self.list(&mut held, batch) {
+            Stop::Full => self.put_back(held),
+            Stop::Subdirectory(frame) => {
+                self.put_back(held);
+                self.push(frame);
+            }
+            Stop::End => self.leave(Some(held), batch),
+            Stop::Failed(errno) => {
+                self.tell_error(b"", source_failure(errno), batch);
+                self.leave(Some(held), batch);
+            }
+        }
+    }
+
+    fn list(&mut self, held: &mut Held, batch: &mut Batch<'_>) -> Stop {
+        let Some(top) = self.stack.len().checked_sub(1) else { return Stop::End };
+        let parent = self.stack[top].id;
+        while !batch.is_full() {
+            let directory = held.descriptor.as_fd();
+            let Some((name, file_type, cookie)) = held.listing.next() else {
+                match held.listing.refill(directory, &mut self.scratch) {
+                    Ok(true) => continue,
+                    Ok(false) => return Stop::End,
+                    Err(errno) => return Stop::Failed(errno),
+                }
+            };
+            self.stack[top].cookie = cookie;
+            if let Some(frame) = self.visit(directory, parent, name, file_type, batch) {
+                return Stop::Subdirectory(frame);
+            }
+        }
+        Stop::Full
+    }
+
+    /// Tells what stands under one name. A directory that could be entered is told and returned.
+    fn visit(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        parent: EntryId,
+        name: &CStr,
+        file_type: FileType,
+        batch: &mut Batch<'_>,
+    ) -> Option<Frame> {
+        let at = At::Below { directory, name };
+        let name = name.to_bytes();
+        if let Err(failure) = check_name(name) {
+            self.tell_error(name, failure, batch);
+            return None;
+        }
+        if file_type == FileType::Directory {
+            match self.enter(at, parent, name, batch) {
+                Entered::Frame(frame) => return Some(frame),
+                Entered::Told => return None,
+                Entered::OtherKind => {}
+            }
+        }
+        let status = match at.status() {
+            Ok(status) => status,
+            Err(errno) => {
+                self.tell_error(name, source_failure(errno), batch);
+                return None;
+            }
+        };
+        match status.kind() {
+            // The directory did not know the type, or it has changed twice since.
+            Kind::Directory => match self.enter(at, parent, name, batch) {
+                Entered::Frame(frame) => return Some(frame),
+                Entered::Told => {}
+                Entered::OtherKind => self.tell_error(name, Code::SourceChanged.into(), batch),
+            },
+            Kind::File if is_unfinished_name(name) => self.unfinished_skipped += 1,
+            _ => {
+                self.tell(at, &status, parent, name, batch);
+            }
+        }
+        None
+    }
+
+    /// Opens a directory and tells it. What is told is of the descriptor, so it is what will be listed.
+    fn enter(&mut self, at: At<'_>, parent: EntryId, name: &[u8], batch: &mut Batch<'_>) -> Entered {
+        if self.stack.len() >= DEPTH_MAX {
+            self.tell_error(name, too_deep(), batch);
+            return Entered::Told;
+        }
+        let opened = self.directories.retry_without_cache(|| {
+            self.noatime.open(None, |extra| at.open(OFlags::RDONLY | OFlags::DIRECTORY | extra))
+        });
+        let descriptor = match opened {
+            Ok(descriptor) => descriptor,
+            Err(failure) if failure.errno == Errno::NOTDIR.raw_os_error() => return Entered::OtherKind,
+            Err(failure) => return self.tell_closed(at, parent, name, failure, batch),
+        };
+        let status = match Status::of(&descriptor) {
+            Ok(status) => status,
+            Err(errno) => {
+                self.tell_error(name, source_failure(errno), batch);
+                return Entered::Told;
+            }
+        };
+        let place = status.place();
+        if self.ancestors.contains(&place) {
+            self.tell_error(name, too_deep(), batch);
+            return Entered::Told;
+        }
+        let Some(id) = self.tell(at, &status, parent, name, batch) else { return Entered::Told };
+        let descriptor = Arc::new(descriptor);
+        self.directories.enter(id, parent, name, place, Some(Arc::clone(&descriptor)));
+        let held = Some(Held { descriptor, listing: self.spare.pop().unwrap_or_default() });
+        Entered::Frame(Frame { id, name: name.into(), place, cookie: 0, held })
+    }
+
+    /// A directory that cannot be listed: it will exist at the sink, empty, and is named.
+    fn tell_closed(
+        &mut self,
+        at: At<'_>,
+        parent: EntryId,
+        name: &[u8],
+        failure: Failure,
+        batch: &mut Batch<'_>,
+    ) -> Entered {
+        match at.status() {
+            Ok(status) if status.kind() != Kind::Directory => return Entered::OtherKind,
+            Ok(status) => {
+                if let Some(id) = self.tell(at, &status, parent, name, batch) {
+                    self.directories.enter(id, parent, name, status.place(), None);
+                    self.tell_error(name, failure, batch);
+                    batch.push(Item::End(id));
+                }
+            }
+            Err(errno) => self.tell_error(name, source_failure(errno), batch),
+        }
+        Entered::Told
+    }
+
+    fn tell(
+        &mut self,
+        at: At<'_>,
+        status: &Status,
+        parent: EntryId,
+        name: &[u8],
+        batch: &mut Batch<'_>,
+    ) -> Option<EntryId> {
+        let entry = status.entry(EntryId(0), parent, name).and_then(|mut entry| {
+            if entry.kind == Kind::Symlink {
+                entry.link_target = at.link_target()?;
+            }
+            Ok(entry)
+        });
+        match entry {
+            Ok(mut entry) => {
+                let id = EntryId(self.ids.fetch_add(1, Ordering::Relaxed));
+                entry.id = id;
+                batch.push(Item::Entry(entry));
+                Some(id)
+            }
+            Err(failure) => {
+                self.tell_error(name, failure, batch);
+                None
+            }
+        }
+    }
+
+    /// `name`: in the deepest directory; empty for that directory itself, or for the SOURCE.
+    fn tell_error(&self, name: &[u8], failure: Failure, batch: &mut Batch<'_>) {
+        let root = self.next_root.checked_sub(1).and_then(|index| self.directories.root(index));
+        let mut path = root.map(|root| root.label.clone()).unwrap_or_default();
+        let below = self.stack.iter().map(|frame| &*frame.name).chain([name]);
+        for name in below.filter(|name| !name.is_empty()) {
+            push_name(&mut path, name);
+        }
+        batch.push_error(path, failure);
+    }
+
+    fn push(&mut self, frame: Frame) {
+        self.ancestors.insert(frame.place);
+        self.stack.push(frame);
+        let above = self.stack.len().checked_sub(FRAMES_HELD + 1).and_then(|index| self.stack.get_mut(index));
+        if let Some(held) = above.and_then(|frame| frame.held.take()) {
+            self.recycle(held.listing);
+        }
+    }
+
+    /// The deepest directory has ended. `held` is what the scan had of it, if anything.
+    fn leave(&mut self, held: Option<Held>, batch: &mut Batch<'_>) {
+        let Some(frame) = self.stack.pop() else { return };
+        self.ancestors.remove(&frame.place);
+        batch.push(Item::End(frame.id));
+        let Some(held) = held else { return };
+        if let Some(parent) = self.stack.last_mut()
+            && parent.held.is_none()
+        {
+            parent.held = climb(&self.directories, held, parent);
+        } else {
+            self.recycle(held.listing);
+        }
+    }
+
+    /// The deepest directory's descriptor and names. Comes down from an ancestor if there is no other way.
+    fn take_held(&mut self) -> Result<Held, Failure> {
+        let frame = self.stack.last_mut().ok_or(Failure::new(Code::Internal))?;
+        if let Some(held) = frame.held.take() {
+            return Ok(held);
+        }
+        // Not a copy of the table's descriptor: two users would move one position.
+        let anchor = self.directories.hold(frame.id)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = self
+            .directories
+            .retry_without_cache(|| retry_on_intr(|| fs::openat(&anchor, c".", flags, Mode::empty())))?;
+        let mut held =
+            Held { descriptor: Arc::new(descriptor), listing: self.spare.pop().unwrap_or_default() };
+        held.listing.resume(held.descriptor.as_fd(), frame.cookie).map_err(source_failure)?;
+        Ok(held)
+    }
+
+    fn put_back(&mut self, held: Held) {
+        if let Some(frame) = self.stack.last_mut() {
+            frame.held = Some(held);
+        }
+    }
+
+    fn recycle(&mut self, mut listing: Listing) {
+        if self.spare.len() < FRAMES_HELD {
+            listing.clear();
+            self.spare.push(listing);
+        }
+    }
+}
+
+impl Scan for PosixScan {
+    fn next(&mut self, out: &mut Vec<Scanned>) -> bool {
+        let mut batch = Batch { full: out.len() + SCAN_BATCH, before: out.len(), out, error_bytes: 0 };
+        while !batch.is_full() {
+            if !self.stack.is_empty() {
+                self.advance(&mut batch);
+            } else if !self.begin_root(&mut batch) {
+                break;
+            }
+        }
+        batch.out.len() > batch.before
+    }
+
+    fn unfinished_skipped(&self) -> u64 {
+        self.unfinished_skipped
+    }
+}
+
+/// Over `..` to the directory above, if that is still where the scan came from.
+fn climb(directories: &Directories, child: Held, parent: &Frame) -> Option<Held> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let descriptor = directories
+        .retry_without_cache(|| retry_on_intr(|| fs::openat(&child.descriptor, c"..", flags, Mode::empty())))
+        .ok()?;
+    if Status::of(&descriptor).ok()?.place() != parent.place {
+        return None;
+    }
+    let mut listing = child.listing;
+    listing.resume(descriptor.as_fd(), parent.cookie).ok()?;
+    Some(Held { descriptor: Arc::new(descriptor), listing })
+}
+
+fn too_deep() -> Failure {
+    Failure::os(Code::SourceRead, Errno::LOOP.raw_os_error())
+}
+
+/// Of a SOURCE: what the user named was never there.
+fn root_failure(errno: Errno) -> Failure {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR => Failure::os(Code::SourceMissing, errno.raw_os_error()),
+        Errno::LOOP => Failure::os(Code::SourceRead, errno.raw_os_error()),
+        other => source_failure(other),
+    }
+}
+
+impl At<'_> {
+    fn status(self) -> Result<Status, Errno> {
+        retry_on_intr(|| match self {
+            At::Root { path, follow } => Status::of_name(CWD, path, follow),
+            At::Below { directory, name } => Status::of_name(directory, name, false),
+        })
+    }
+
+    fn open(self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self {
+            At::Root { path, follow } => {
+                let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+                retry_on_intr(|| fs::openat(CWD, path, flags | nofollow | OFlags::CLOEXEC, Mode::empty()))
+            }
+            At::Below { directory, name } => {
+                match open_beneath(directory, name.to_bytes(), flags, Mode::empty()) {
+                    // openat2's word for a symlink, where openat says that it is no directory.
+                    Err(Errno::LOOP) => Err(Errno::NOTDIR),
+                    other => other,
+                }
+            }
+        }
+    }
+
+    fn link_target(self) -> Result<Box<[u8]>, Failure> {
+        match self {
+            At::Root { path, .. } => link_target(CWD, path),
+            At::Below { directory, name } => link_target(directory, name),
+        }
+    }
+}
+
+/// What one call of [`Scan::next`] appends.
+struct Batch<'a> {
+    out: &'a mut Vec<Scanned>,
+    before: usize,
+    full: usize,
+    error_bytes: usize,
+}
+
+impl Batch<'_> {
+    fn is_full(&self) -> bool {
+        self.out.len() >= self.full || self.error_bytes >= ERROR_BYTES_SOFT
+    }
+
+    fn push(&mut self, item: Item) {
+        self.out.push(Scanned::Item(item));
+    }
+
+    fn push_error(&mut self, path: Vec<u8>, failure: Failure) {
+        self.error_bytes += path.len();
+        self.out.push(Scanned::Error { path, failure });
+    }
+}

@@ -1,0 +1,123 @@
+//! Opening files, and the descriptors that stay open between the objects of one file.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use haul_model::{Code, Entry, EntryId, Failure, Identity, Kind};
+use rustix::fs::{self, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use super::directories::{Directories, Location};
+use super::status::Status;
+
+/// Reading must not change what is read: `O_NOATIME` where the kernel permits it, which is for one's own files, or
+/// for everybody's with `CAP_FOWNER`.
+pub(crate) struct Noatime {
+    user: u32,
+    /// Somebody else's file was refused; ask only for one's own from now on.
+    denied: AtomicBool,
+}
+
+impl Noatime {
+    pub fn new() -> Self {
+        Noatime { user: rustix::process::geteuid().as_raw(), denied: AtomicBool::new(false) }
+    }
+
+    /// Calls `open` with `O_NOATIME` or nothing. `owner`: of the file, where it is known.
+    pub fn open<T>(&self, owner: Option<u32>, open: impl Fn(OFlags) -> Result<T, Errno>) -> Result<T, Errno> {
+        let own = owner == Some(self.user);
+        if own || !self.denied.load(Ordering::Relaxed) {
+            match open(OFlags::NOATIME) {
+                Err(Errno::PERM) => {
+                    if !own {
+                        self.denied.store(true, Ordering::Relaxed);
+                    }
+                }
+                other => return other,
+            }
+        }
+        open(OFlags::empty())
+    }
+}
+
+/// Opens the file at `location` and checks that it is the version of `entry.identity`.
+///
+/// Anything may have been put under the name since it was scanned: a symlink is not followed, a fifo not waited for
+/// (`O_NONBLOCK` means nothing to regular files), a terminal not adopted.
+pub(crate) fn open_regular(
+    directories: &Directories,
+    location: &Location<'_>,
+    noatime: &Noatime,
+    entry: &Entry,
+) -> Result<OwnedFd, Failure> {
+    if entry.kind != Kind::File {
+        return Err(Code::Internal.into());
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | location.nofollow();
+    let descriptor = directories.retry_without_cache(|| {
+        noatime.open(Some(entry.attributes.uid), |extra| {
+            retry_on_intr(|| fs::openat(location.directory(), location.name, flags | extra, Mode::empty()))
+        })
+    })?;
+    check_version(&descriptor, &entry.identity)?;
+    Ok(descriptor)
+}
+
+/// Is the descriptor a regular file of this version?
+pub(crate) fn check_version(descriptor: &OwnedFd, identity: &Identity) -> Result<(), Failure> {
+    let status = Status::of(descriptor).map_err(crate::confine::source_failure)?;
+    if status.kind() == Kind::File && status.identity() == *identity {
+        Ok(())
+    } else {
+        Err(Code::SourceChanged.into())
+    }
+}
+
+/// A file between its first object and its release.
+pub(crate) struct OpenFile {
+    pub descriptor: OwnedFd,
+    /// The version that was opened.
+    identity: Identity,
+}
+
+/// Files that stay open. Their number is bounded by the master
+/// ([`FILES_OPEN_MAX`](haul_model::limits::FILES_OPEN_MAX)).
+#[derive(Default)]
+pub(crate) struct OpenFiles {
+    files: Mutex<HashMap<EntryId, Arc<OpenFile>>>,
+}
+
+impl OpenFiles {
+    /// The file's descriptor, if it is open and of this version.
+    pub fn get(&self, entry: &Entry) -> Option<Arc<OpenFile>> {
+        let files = self.lock();
+        files.get(&entry.id).filter(|file| file.identity == entry.identity).cloned()
+    }
+
+    /// Keeps a descriptor that was opened for this entry. If another thread was faster, its descriptor is used: all
+    /// objects of a file come from one.
+    pub fn keep(&self, entry: &Entry, descriptor: OwnedFd) -> Arc<OpenFile> {
+        let opened = Arc::new(OpenFile { descriptor, identity: entry.identity });
+        let mut files = self.lock();
+        let replaced = match files.get(&entry.id) {
+            Some(other) if other.identity == entry.identity => return Arc::clone(other),
+            // What is left of the version before the file started again.
+            _ => files.insert(entry.id, Arc::clone(&opened)),
+        };
+        drop(files);
+        drop(replaced);
+        opened
+    }
+
+    /// Closes the file's descriptor as soon as no read uses it.
+    pub fn release(&self, id: EntryId) {
+        let released = self.lock().remove(&id);
+        drop(released);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<EntryId, Arc<OpenFile>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

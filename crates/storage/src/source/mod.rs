@@ -1,0 +1,43 @@
+//! The source half: datasets are read below the SOURCEs that the user named, and nothing else is.
+//!
+//! [`PosixSource`] performs the source master's operations on a file system; the scan
+//! ([`PosixScan`](crate::scan::PosixScan)) shares its table of directories, so that a file is opened below the very
+//! directory in which the scan found it.
+
+mod directories;
+mod files;
+mod hashing;
+mod members;
+mod objects;
+mod posix;
+mod status;
+
+pub use posix::{PosixSource, SourceOptions};
+
+pub(crate) use directories::Directories;
+pub(crate) use files::Noatime;
+pub(crate) use hashing::{object_hash, whole_hash};
+pub(crate) use status::{Place, Status, link_target};
+
+/// A SOURCE of the command line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Root {
+    /// As the user typed it, relative to the working directory. Trusted: it may lead through symlinks, and one that
+    /// ends in `/` is followed itself.
+    pub path: Vec<u8>,
+    /// What the scan puts in front of the paths of errors.
+    pub label: Vec<u8>,
+}
+
+impl Root {
+    /// Errors name it as the user did.
+    pub fn new(path: impl Into<Vec<u8>>) -> Self {
+        let path = path.into();
+        Root { label: path.clone(), path }
+    }
+
+    /// Errors name it `label`; empty for paths that are relative to the SOURCE.
+    pub fn with_label(path: impl Into<Vec<u8>>, label: impl Into<Vec<u8>>) -> Self {
+        Root { path: path.into(), label: label.into() }
+    }
+}

@@ -1,0 +1,173 @@
+//! The source master's operations on a file system.
+//!
+//! Called by the I/O threads, several at once. What they share is the table of directories and the table of open
+//! files, each locked for a look-up and never during a system call that may wait.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use haul_buffers::Pool;
+use haul_model::op::{MemberRead, SourceDone, SourceOp};
+use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId};
+use rustix::fs::{Advice, fadvise};
+use rustix::io::retry_on_intr;
+
+use super::Root;
+use super::directories::Directories;
+use super::files::{Noatime, OpenFile, OpenFiles, check_version, open_regular};
+use super::members::MemberReader;
+use super::objects::read_object;
+use super::status::{Status, link_target};
+use crate::SourceStorage;
+use crate::confine::source_failure;
+use crate::scan::PosixScan;
+
+/// How a source is read.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceOptions {
+    /// Directories are copied (`-r`). Without it a directory is an error and a SOURCE that is a symlink is followed,
+    /// as `cp` does.
+    pub recursive: bool,
+    /// Descriptors kept open for directories, besides the few of the scan.
+    pub directory_descriptors_max: usize,
+}
+
+impl Default for SourceOptions {
+    fn default() -> Self {
+        SourceOptions { recursive: true, directory_descriptors_max: 1024 }
+    }
+}
+
+/// Reads datasets from a POSIX file system.
+pub struct PosixSource {
+    directories: Arc<Directories>,
+    files: OpenFiles,
+    noatime: Noatime,
+    recursive: bool,
+}
+
+impl PosixSource {
+    /// The SOURCEs in the order of the command line.
+    pub fn new(roots: Vec<Root>, options: SourceOptions) -> Self {
+        let directories = Directories::new(roots, !options.recursive, options.directory_descriptors_max);
+        PosixSource {
+            directories: Arc::new(directories),
+            files: OpenFiles::default(),
+            noatime: Noatime::new(),
+            recursive: options.recursive,
+        }
+    }
+
+    /// Walks the SOURCEs. `ids` is the next free entry id, 1 in a new session.
+    ///
+    /// Operations are answered only for entries that a scan of this very source has found.
+    pub fn scan(&self, ids: Arc<AtomicU64>) -> PosixScan {
+        PosixScan::new(Arc::clone(&self.directories), self.recursive, ids)
+    }
+
+    fn read_object(
+        &self,
+        entry: &Entry,
+        offset: u64,
+        length: u32,
+        single: bool,
+        slot: SlotId,
+        pool: &Pool,
+    ) -> Result<Hash, Failure> {
+        let file = match self.files.get(entry) {
+            Some(file) => file,
+            None => self.open(entry)?,
+        };
+        let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
+        read_object(&file.descriptor, offset, length, single, &mut lease)
+    }
+
+    fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
+        let location = self.directories.locate(entry)?;
+        let descriptor = open_regular(&self.directories, &location, &self.noatime, entry)?;
+        // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
+        let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
+        Ok(self.files.keep(entry, descriptor))
+    }
+
+    fn read_members(
+        &self,
+        slot: SlotId,
+        members: &[Arc<Entry>],
+        pool: &Pool,
+    ) -> (u32, Vec<Result<MemberRead, Failure>>) {
+        let Some(mut lease) = pool.lease(slot) else {
+            return (0, vec![Err(Code::Internal.into()); members.len()]);
+        };
+        let mut reader = MemberReader::new(&self.directories, &self.noatime);
+        let mut used = 0;
+        let results = members
+            .iter()
+            .map(|entry| {
+                let read = reader.read(entry, &mut lease, used)?;
+                // It fitted into the slot, so this neither truncates nor overflows.
+                used += entry.size() as usize;
+                Ok(read)
+            })
+            .collect();
+        (used as u32, results)
+    }
+
+    fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
+        if let Some(file) = self.files.get(entry) {
+            return check_version(&file.descriptor, &entry.identity);
+        }
+        // Nothing was read in this session: the log proved every object, so the name is all there is to ask.
+        let now = self.look(entry)?;
+        if now.kind() == Kind::File && now.identity() == entry.identity {
+            Ok(())
+        } else {
+            Err(Code::SourceChanged.into())
+        }
+    }
+
+    fn restat(&self, entry: &Entry) -> Result<Box<Entry>, Failure> {
+        let status = self.look(entry)?;
+        let mut now = status.entry(entry.id, entry.parent, &entry.name)?;
+        if now.kind == Kind::Symlink {
+            let location = self.directories.locate(entry)?;
+            now.link_target = link_target(location.directory(), location.name)?;
+        }
+        Ok(Box::new(now))
+    }
+
+    fn look(&self, entry: &Entry) -> Result<Status, Failure> {
+        let location = self.directories.locate(entry)?;
+        retry_on_intr(|| Status::of_name(location.directory(), location.name, location.follow))
+            .map_err(source_failure)
+    }
+}
+
+impl SourceStorage for PosixSource {
+    fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
+        match op {
+            SourceOp::ReadObject { block, entry, offset, length, slot, single } => {
+                let result = self.read_object(&entry, offset, length, single, slot, pool);
+                Some(SourceDone::Object { block, result })
+            }
+            SourceOp::ReadMembers { block, slot, members } => {
+                let (length, results) = self.read_members(slot, &members, pool);
+                Some(SourceDone::Members { block, length, results })
+            }
+            SourceOp::Confirm { entry } => {
+                Some(SourceDone::Confirmed { id: entry.id, result: self.confirm(&entry) })
+            }
+            SourceOp::Restat { entry } => {
+                Some(SourceDone::Restated { id: entry.id, result: self.restat(&entry) })
+            }
+            SourceOp::Release { id } => {
+                self.files.release(id);
+                None
+            }
+            SourceOp::Forget { id } => {
+                self.directories.forget(id);
+                None
+            }
+        }
+    }
+}
