@@ -1,0 +1,186 @@
+//! The directories that are alive: those with open entries, and their ancestors.
+//!
+//! Both masters keep one. A directory is settled when its end was announced, its own answer is in and none of its
+//! children is open; then storage may forget it. So memory follows the entries under way, not the dataset.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+use haul_model::limits::{DEPTH_MAX, DIRECTORIES_OPEN_MAX, SOURCES_MAX};
+use haul_model::{Code, EntryId, Failure};
+
+struct Node {
+    parent: EntryId,
+    name: Box<[u8]>,
+    depth: u32,
+    /// Open entries in it, alive subdirectories, and 1 until its end is announced.
+    holds: u64,
+    ended: bool,
+}
+
+/// Live directories by id.
+pub struct Directories {
+    nodes: HashMap<EntryId, Node>,
+    roots: Vec<Box<[u8]>>,
+}
+
+impl Directories {
+    /// `roots`: under which name below the destination each SOURCE will stand (empty: merged into it).
+    pub fn new(roots: Vec<Box<[u8]>>) -> Self {
+        Directories { nodes: HashMap::new(), roots }
+    }
+
+    /// Is there such a parent? (An entry that starts again may come after the end of its directory was announced: its
+    /// old self keeps the directory alive.)
+    pub fn check_parent(&self, parent: EntryId) -> Result<(), Failure> {
+        match parent.root_index() {
+            Some(index) if (index as usize) < self.roots.len().min(SOURCES_MAX) => Ok(()),
+            None if self.nodes.contains_key(&parent) => Ok(()),
+            _ => Err(Failure::new(Code::Protocol)),
+        }
+    }
+
+    /// A directory is announced. It holds itself until [`Directories::end`].
+    pub fn enter(&mut self, id: EntryId, parent: EntryId, name: &[u8]) -> Result<(), Failure> {
+        self.check_parent(parent)?;
+        let depth = self.nodes.get(&parent).map_or(0, |node| node.depth + 1);
+        if self.nodes.len() >= DIRECTORIES_OPEN_MAX || depth as usize > DEPTH_MAX {
+            return Err(Failure::new(Code::LimitExceeded));
+        }
+        let node = Node { parent, name: name.into(), depth, holds: 1, ended: false };
+        if self.nodes.insert(id, node).is_some() {
+            return Err(Failure::new(Code::Protocol));
+        }
+        self.hold(parent);
+        Ok(())
+    }
+
+    /// An entry of this directory is open.
+    pub fn hold(&mut self, id: EntryId) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.holds += 1;
+        }
+    }
+
+    /// No further entry will come. Directories that are settled by that go to `settled`, children first.
+    pub fn end(&mut self, id: EntryId, settled: &mut Vec<EntryId>) -> Result<(), Failure> {
+        match self.nodes.get_mut(&id) {
+            Some(node) if !node.ended => node.ended = true,
+            _ => return Err(Failure::new(Code::Protocol)),
+        }
+        self.release(id, settled);
+        Ok(())
+    }
+
+    /// An entry of this directory has ended.
+    pub fn release(&mut self, mut id: EntryId, settled: &mut Vec<EntryId>) {
+        while let Some(node) = self.nodes.get_mut(&id) {
+            node.holds -= 1;
+            if node.holds > 0 {
+                return;
+            }
+            settled.push(id);
+            let parent = node.parent;
+            self.nodes.remove(&id);
+            id = parent;
+        }
+    }
+
+    /// The path of `name` in `parent`, below the destination.
+    pub fn path(&self, parent: EntryId, name: &[u8]) -> Vec<u8> {
+        let (index, mut path) = self.walk(parent, name);
+        if let Some(root) = self.roots.get(index as usize) {
+            prepend(&mut path, root);
+        }
+        path.reverse();
+        path
+    }
+
+    /// What a log entry is found by: like the path, but with the number of the SOURCE, so that two merged SOURCEs
+    /// with the same names stay apart.
+    pub fn key(&self, parent: EntryId, name: &[u8]) -> Vec<u8> {
+        let (index, mut path) = self.walk(parent, name);
+        path.push(b'/');
+        let mut rest = index;
+        loop {
+            path.push(b'0' + (rest % 10) as u8);
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        path.reverse();
+        path
+    }
+
+    /// None is alive.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Builds the path backwards, reversed byte by byte, up to the root.
+    fn walk(&self, mut parent: EntryId, name: &[u8]) -> (u32, Vec<u8>) {
+        let mut path: Vec<u8> = name.iter().rev().copied().collect();
+        while let Some(node) = self.nodes.get(&parent) {
+            prepend(&mut path, &node.name);
+            parent = node.parent;
+        }
+        (parent.root_index().unwrap_or(0), path)
+    }
+}
+
+fn prepend(reversed: &mut Vec<u8>, name: &[u8]) {
+    if name.is_empty() {
+        return;
+    }
+    if !reversed.is_empty() {
+        reversed.push(b'/');
+    }
+    reversed.extend(name.iter().rev());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn a_directory_lives_until_its_end_and_its_last_child() {
+        let mut directories = Directories::new(vec![b"top".as_slice().into()]);
+        let mut settled = vec![];
+        directories.enter(EntryId(1), EntryId::root(0), b"").unwrap();
+        directories.enter(EntryId(2), EntryId(1), b"sub").unwrap();
+        directories.hold(EntryId(2));
+        assert_eq!(directories.path(EntryId(2), b"file"), b"top/sub/file");
+        assert_eq!(directories.key(EntryId(2), b"file"), b"0/sub/file");
+        directories.end(EntryId(2), &mut settled).unwrap();
+        directories.end(EntryId(1), &mut settled).unwrap();
+        assert!(settled.is_empty());
+        directories.release(EntryId(2), &mut settled);
+        assert_eq!(settled, [EntryId(2), EntryId(1)]);
+        assert!(directories.is_empty());
+    }
+
+    #[test]
+    fn a_parent_that_was_never_announced_or_is_settled_is_refused() {
+        let mut directories = Directories::new(vec![b"top".as_slice().into()]);
+        assert!(directories.enter(EntryId(1), EntryId::root(1), b"").is_err());
+        assert!(directories.enter(EntryId(1), EntryId(7), b"x").is_err());
+        directories.enter(EntryId(1), EntryId::root(0), b"").unwrap();
+        assert!(directories.enter(EntryId(1), EntryId::root(0), b"").is_err());
+        directories.hold(EntryId(1));
+        directories.end(EntryId(1), &mut vec![]).unwrap();
+        assert!(directories.end(EntryId(1), &mut vec![]).is_err(), "ended twice");
+        directories.release(EntryId(1), &mut vec![]);
+        assert!(directories.check_parent(EntryId(1)).is_err());
+    }
+
+    #[test]
+    fn merged_sources_share_a_path_but_not_a_key() {
+        let directories = Directories::new(vec![b"".as_slice().into(), b"".as_slice().into()]);
+        assert_eq!(directories.path(EntryId::root(1), b"x"), b"x");
+        assert_eq!(directories.key(EntryId::root(1), b"x"), b"1/x");
+        assert_eq!(directories.key(EntryId::root(0), b"x"), b"0/x");
+    }
+}

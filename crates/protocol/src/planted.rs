@@ -1,0 +1,69 @@
+//! Bugs that can be planted: each breaks one clause of the order rule, of credits or of the link.
+//!
+//! With the feature `planted-bugs` off (always, outside the simulator's own tests) [`Planted::has`] is constantly
+//! false and the compiler removes every trace.
+
+macro_rules! bugs {
+    ($($variant:ident $text:literal;)*) => {
+        /// One way in which a careless implementation would be wrong.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[allow(missing_docs)]
+        pub enum Bug { $($variant,)* }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &'static [Bug] = &[$(Bug::$variant),*];
+            /// What it does.
+            pub const fn text(self) -> &'static str { match self { $(Bug::$variant => $text,)* } }
+        }
+    };
+}
+
+bugs! {
+    LogBeforeSync          "source: logs an object when it was sent, not when it is durable";
+    LogWithoutIdentity     "source: believes a log although the file has another identity";
+    LogOfOtherObjectSize   "source: believes a log that was cut with another object size";
+    LogKeptOnFreshStart    "source: believes the log although the sink started a new unfinished file";
+    LogKeptOnRestart       "source: a file that changed starts again with the bits of its old version";
+    LogGoneBeforeDone      "source: deletes the log entry when it sends FILE_CLOSE";
+    CloseUnconfirmed       "source: closes a file without asking whether it changed while it was read";
+    CloseBeforeDurable     "source: closes a file when all objects were sent";
+    CreditLostAtReconnect  "source: forgets the credits it holds when the connection is lost";
+    CreditUsedTwice        "source: sends two payloads into one credit";
+    RepairForgotten        "source: does not send again what the sink asked for";
+    SlotLostAtReconnect    "source: forgets the slots whose payload was being sent";
+    EndedEarly             "source: says BYE while bundles are still on the way";
+    AckBeforeSync          "sink: acknowledges an object when it was written";
+    MemberAckBeforeSync    "sink: acknowledges a bundle member when it was written";
+    PublishBeforeSync      "sink: gives the final name before the data is durable";
+    AckBeforeNameDurable   "sink: acknowledges an entry before its name is durable";
+    FailedSyncIgnored      "sink: takes a failed sync for a good one";
+    LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";
+    HashMismatchWritten    "sink: takes an object with the wrong hash as written";
+    GrantWhileWriting      "sink: grants a slot again before its object is written";
+    OldEpochAccepted       "sink: accepts a payload of an older connection";
+    LostPayloadForgotten   "sink: does not ask again for what was lost with a connection";
+    SealWithoutAll         "sink: seals a file that lacks objects";
+    GroupUnbounded         "sink: grants credits however much waits to become durable";
+    FinishBeforeCommit     "sink: finishes while a group is still not durable";
+    LinkForgetsUnacked     "link: does not repeat messages that the lost connection swallowed";
+    LinkRepeatsDelivered   "link: processes a repeated message again";
+}
+
+/// The bug that is planted in a machine, if any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Planted(#[cfg(feature = "planted-bugs")] pub Option<Bug>);
+
+impl Planted {
+    /// Is this bug planted?
+    #[inline]
+    pub fn has(self, bug: Bug) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        return self.0 == Some(bug);
+        #[cfg(not(feature = "planted-bugs"))]
+        {
+            let _ = bug;
+            false
+        }
+    }
+}

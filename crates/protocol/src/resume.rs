@@ -1,0 +1,68 @@
+//! May a log entry be believed? And how is a file cut into objects?
+
+use haul_model::limits::OBJECTS_PER_FILE_MAX;
+use haul_model::{Code, Failure, Identity};
+
+use crate::event::Logged;
+use crate::planted::{Bug, Planted};
+
+/// How many objects a file of `size` has.
+pub fn objects_of(size: u64, object_bytes: u32) -> Result<u64, Failure> {
+    let objects = size.div_ceil(u64::from(object_bytes));
+    if objects > OBJECTS_PER_FILE_MAX { Err(Failure::new(Code::LimitExceeded)) } else { Ok(objects) }
+}
+
+/// Where object `index` starts, and how long it is.
+pub fn object_range(size: u64, object_bytes: u32, index: u32) -> (u64, u32) {
+    let offset = u64::from(index) * u64::from(object_bytes);
+    (offset, size.saturating_sub(offset).min(u64::from(object_bytes)) as u32)
+}
+
+/// A log entry counts only for exactly the version of the file that it was written about, cut in the same way.
+///
+/// A lost entry costs a resend; a wrongly believed one costs the data.
+pub fn believe(logged: &Logged, identity: &Identity, object_bytes: u32, planted: Planted) -> bool {
+    let objects = identity.size.div_ceil(u64::from(object_bytes));
+    (logged.identity == *identity || planted.has(Bug::LogWithoutIdentity))
+        && (logged.object_bytes == object_bytes || planted.has(Bug::LogOfOtherObjectSize))
+        && (logged.done.len() == objects
+            || planted.has(Bug::LogOfOtherObjectSize)
+            || planted.has(Bug::LogWithoutIdentity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haul_model::{Bitmap, Timestamp, Token};
+
+    #[test]
+    fn objects_cover_a_file_exactly() {
+        for size in [1u64, 4095, 4096, 4097, 8191, 8192, 8193] {
+            let objects = objects_of(size, 4096).unwrap();
+            let total: u64 =
+                (0..objects).map(|index| u64::from(object_range(size, 4096, index as u32).1)).sum();
+            assert_eq!(total, size);
+            assert!((0..objects).all(|index| object_range(size, 4096, index as u32).1 > 0));
+        }
+        assert_eq!(objects_of(0, 4096), Ok(0));
+        assert!(objects_of(u64::MAX, 4096).is_err());
+    }
+
+    #[test]
+    fn any_difference_of_identity_or_cut_discredits_a_log() {
+        let identity = Identity { size: 9000, inode: 4, ..Identity::default() };
+        let logged = Logged { identity, object_bytes: 4096, token: Token([1; 16]), done: Bitmap::new(3) };
+        let no_bug = Planted::default();
+        assert!(believe(&logged, &identity, 4096, no_bug));
+        assert!(!believe(&logged, &identity, 8192, no_bug));
+        let later = Timestamp { seconds: 0, nanos: 1 };
+        for other in [
+            Identity { size: 9001, ..identity },
+            Identity { inode: 5, ..identity },
+            Identity { mtime: later, ..identity },
+            Identity { ctime: later, ..identity },
+        ] {
+            assert!(!believe(&logged, &other, 4096, no_bug));
+        }
+    }
+}

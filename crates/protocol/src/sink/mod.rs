@@ -1,0 +1,379 @@
+//! The sink master: answers, grants, writes, commits, acknowledges.
+//!
+//! [`Sink`] holds the entries that are open and the state of each slot. The parts: `prepare` (NEW_FILE in, FILE_ID out,
+//! drops), `receive` (announcements and payloads meet in a slot and are written), `commit` (groups through the order
+//! rule, acknowledgements).
+
+mod commit;
+mod prepare;
+mod receive;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+use haul_model::limits::BATCH_ITEMS_MAX;
+use haul_model::op::{SinkDone, SinkOp};
+use haul_model::report::{Fact, Stats};
+use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, SlotId, Token};
+use haul_wire::{Message, Repair, Settled};
+
+use self::receive::{Slot, Work};
+use crate::committer::{Committer, Phase};
+use crate::directories::Directories;
+use crate::event::{Action, Event, Outcome};
+use crate::planted::{Bug, Planted};
+use crate::states::{Coverage, SinkCause, SinkState, sink_step};
+
+/// What does not change during a session.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Slots of the sink's pool.
+    pub slots: u32,
+    /// Bytes of a slot.
+    pub slot_bytes: u32,
+    /// Names of the SOURCEs below the destination (empty: merged into it).
+    pub roots: Vec<Box<[u8]>>,
+    /// Report each file that is done, not only those that failed.
+    pub report_done: bool,
+    /// For the simulator.
+    pub planted: Planted,
+}
+
+/// An open entry.
+struct Held {
+    entry: Arc<Entry>,
+    state: SinkState,
+    /// Names the unfinished file of a file with objects.
+    token: Token,
+    objects: Option<Box<Objects>>,
+}
+
+/// A file that comes in objects.
+struct Objects {
+    total: u64,
+    /// Durable objects of this session.
+    durable: Bitmap,
+    /// The source's log says that others were durable before.
+    resumed: bool,
+    /// Writes that storage has not answered yet.
+    writing: u32,
+    /// Of the whole file, once sealed.
+    root: Option<Hash>,
+    discarding: bool,
+}
+
+/// The sink master.
+pub struct Sink {
+    config: Config,
+    object_bytes: u32,
+    directories: Directories,
+    entries: HashMap<EntryId, Held>,
+    batches: u64,
+    preparing: usize,
+
+    slots: Vec<Slot>,
+    writes: HashMap<BlockId, (SlotId, Work)>,
+    withheld: Vec<SlotId>,
+    granted: Vec<SlotId>,
+    committer: Committer,
+    repairs: Vec<Repair>,
+    durable: Vec<(EntryId, u32)>,
+    settled: Vec<(EntryId, Settled)>,
+
+    epoch: u32,
+    connected: bool,
+    draining: Option<Failure>,
+    bye: bool,
+    finishing: bool,
+    ended: bool,
+    stats: Stats,
+    coverage: Coverage,
+    actions: VecDeque<Action>,
+}
+
+impl Sink {
+    /// A session that has not begun.
+    pub fn new(config: Config) -> Self {
+        Sink {
+            object_bytes: config.slot_bytes,
+            directories: Directories::new(config.roots.clone()),
+            entries: HashMap::new(),
+            batches: 0,
+            preparing: 0,
+            slots: (0..config.slots).map(|_| Slot::Withheld).collect(),
+            writes: HashMap::new(),
+            withheld: (0..config.slots).rev().map(SlotId).collect(),
+            granted: Vec::new(),
+            committer: Committer::default(),
+            repairs: Vec::new(),
+            durable: Vec::new(),
+            settled: Vec::new(),
+            epoch: 0,
+            connected: false,
+            draining: None,
+            bye: false,
+            finishing: false,
+            ended: false,
+            stats: Stats::default(),
+            coverage: Coverage::default(),
+            actions: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Counters: this end's own until BYE, then the source's.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The source has found everything, so the totals are final.
+    pub fn totals_are_final(&self) -> bool {
+        self.bye
+    }
+
+    /// Rows of the state table that were taken.
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    /// When to send [`Event::Tick`] although nothing happens.
+    pub fn deadline_nanos(&self) -> Option<u64> {
+        self.committer.deadline_nanos()
+    }
+
+    /// No credit is granted because too much waits to become durable.
+    pub fn waits_for_sync(&self) -> bool {
+        self.committer.is_full()
+    }
+
+    /// What is to be done, in order.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Takes one event in. Afterwards [`Sink::next_action`] is to be drained.
+    pub fn on_event(&mut self, event: Event, now_nanos: u64) {
+        if self.ended {
+            return;
+        }
+        if let Err(failure) = self.handle(event, now_nanos) {
+            self.fail(failure);
+        }
+        if !self.ended {
+            self.pump(now_nanos);
+        }
+    }
+
+    fn handle(&mut self, event: Event, now_nanos: u64) -> Result<(), Failure> {
+        match event {
+            Event::LinkUp { epoch, peer } => {
+                if !self.connected && peer.object_bytes > self.config.slot_bytes {
+                    return Err(Failure::new(Code::LimitExceeded));
+                }
+                self.object_bytes = if self.connected { self.object_bytes } else { peer.object_bytes };
+                self.connected = true;
+                self.epoch = epoch;
+            }
+            Event::LinkDown => self.on_link_down(),
+            Event::Message(message) => return self.on_message(message, now_nanos),
+            Event::Payload { epoch, block, slot, length } => {
+                return self.on_payload(epoch, block, slot, length);
+            }
+            Event::SinkDone(done) => return self.on_done(done, now_nanos),
+            Event::Stop(failure) => self.fail(failure),
+            Event::Tick => {}
+            Event::Scanned(_)
+            | Event::ScanFailed { .. }
+            | Event::ScanEnded
+            | Event::SourceDone(_)
+            | Event::Sent(_) => return Err(Failure::new(Code::Internal)),
+        }
+        Ok(())
+    }
+
+    fn on_message(&mut self, message: Message, _now_nanos: u64) -> Result<(), Failure> {
+        match message {
+            Message::NewFile(items) if !self.bye => self.on_new_files(items),
+            Message::NewBlock { block, slot, epoch, id, index, length, hash } => {
+                self.on_new_block(block, slot, epoch, length, Work::Object { id, index, length, hash })
+            }
+            Message::Manifest { block, slot, epoch, length, members } => {
+                self.on_manifest(block, slot, epoch, length, members)
+            }
+            Message::FileClose { id, root } => self.on_file_close(id, root),
+            Message::FileDrop { id, failure, restarts } => self.on_file_drop(id, failure, restarts),
+            Message::Notice { path, failure } => {
+                self.stats.files_failed += 1;
+                self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));
+                Ok(())
+            }
+            Message::Bye(stats) if !self.bye => {
+                self.bye = true;
+                self.stats = stats;
+                Ok(())
+            }
+            Message::Error(failure) => {
+                self.end(Some(failure));
+                Ok(())
+            }
+            Message::Ping => Ok(()),
+            _ => Err(Failure::new(Code::Protocol)),
+        }
+    }
+
+    fn on_done(&mut self, done: SinkDone, now_nanos: u64) -> Result<(), Failure> {
+        match done {
+            SinkDone::Prepared { answers, .. } => self.on_prepared(answers, now_nanos),
+            SinkDone::Written { block, result } => self.on_written(block, result, now_nanos),
+            SinkDone::WrittenMembers { block, results } => self.on_members_written(block, results, now_nanos),
+            SinkDone::Sealed { id, result } => self.on_sealed(id, result, now_nanos),
+            SinkDone::Synced { group, failed } => self.on_synced(group, failed, now_nanos),
+            SinkDone::Published { group, failed } => self.on_published(group, failed, now_nanos),
+            SinkDone::SyncedNames { group, failed } => self.on_synced_names(group, failed, now_nanos),
+            SinkDone::Discarded { id } => self.on_discarded(id),
+            SinkDone::DirectoriesFinished { failed } => {
+                self.on_directories_finished(failed);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts whatever can be started, and tells the source what has changed.
+    fn pump(&mut self, now_nanos: u64) {
+        self.grant_withheld();
+        self.start_group(now_nanos);
+        self.flush_messages();
+        if let Some(failure) = self.draining
+            && self.writes.is_empty()
+            && self.committer.is_idle()
+        {
+            self.fail(failure);
+            return;
+        }
+        let committed = self.committer.is_idle() && self.entries.is_empty();
+        if self.bye && !self.finishing && (committed || self.config.planted.has(Bug::FinishBeforeCommit)) {
+            self.finishing = true;
+            self.actions.push_back(Action::Sink(SinkOp::FinishDirectories));
+        }
+    }
+
+    fn flush_messages(&mut self) {
+        if !self.granted.is_empty() {
+            let granted = core::mem::take(&mut self.granted);
+            granted.iter().for_each(|slot| self.actions.push_back(Action::Grant(*slot)));
+            self.actions.push_back(Action::Send(Message::BlockDone(granted)));
+        }
+        for repairs in chunks(&mut self.repairs) {
+            self.actions.push_back(Action::Send(Message::Repair(repairs)));
+        }
+        for objects in chunks(&mut self.durable) {
+            self.actions.push_back(Action::Send(Message::BlockSync { objects, entries: Vec::new() }));
+        }
+        for entries in chunks(&mut self.settled) {
+            self.actions.push_back(Action::Send(Message::BlockSync { objects: Vec::new(), entries }));
+        }
+    }
+
+    fn on_directories_finished(&mut self, failed: Vec<(Box<[u8]>, Failure)>) {
+        self.stats.files_failed += failed.len() as u64;
+        for (path, failure) in &failed {
+            self.actions.push_back(Action::Fact(Fact::Failed { path: path.to_vec(), failure: *failure }));
+        }
+        self.actions.push_back(Action::Send(Message::Finished(failed)));
+        self.end(None);
+    }
+
+    fn step(&mut self, id: EntryId, cause: SinkCause) -> Result<(), Failure> {
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Protocol))?;
+        let (state, row) = sink_step(held.state, cause)?;
+        held.state = state;
+        self.coverage.sink[row] += 1;
+        Ok(())
+    }
+
+    /// The entry ends: nothing of it stays, and its directory may be settled by that.
+    fn close(&mut self, id: EntryId, cause: SinkCause) -> Result<Held, Failure> {
+        self.step(id, cause)?;
+        let held = self.entries.remove(&id).ok_or(Failure::new(Code::Internal))?;
+        debug_assert_eq!(held.state, SinkState::Ended);
+        self.release_parent(held.entry.parent);
+        Ok(held)
+    }
+
+    fn release_parent(&mut self, parent: EntryId) {
+        let mut settled = Vec::new();
+        self.directories.release(parent, &mut settled);
+        for id in settled {
+            self.actions.push_back(Action::Sink(SinkOp::Forget { id }));
+        }
+    }
+
+    /// Some failures concern every file to come: the job ends once what is under way has ended, and goes on when the
+    /// cause is gone. Everything else concerns one file.
+    fn ends_the_job(&mut self, failure: Failure) -> bool {
+        let fatal = failure.code.retry() == haul_model::error::Retry::Rerun;
+        if fatal && self.draining.is_none() {
+            self.draining = Some(failure);
+        }
+        fatal
+    }
+
+    /// The entry will not be complete: the source is told, it is named, its unfinished file goes.
+    fn give_up(&mut self, id: EntryId, cause: SinkCause, failure: Failure) -> Result<(), Failure> {
+        if self.ends_the_job(failure) {
+            return Ok(());
+        }
+        let entry = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?.entry.clone();
+        self.settled.push((id, Settled::Failed(failure)));
+        self.report_failed(&entry, failure);
+        self.step(id, cause)?;
+        self.discard_when_written(id);
+        Ok(())
+    }
+
+    fn report_failed(&mut self, entry: &Entry, failure: Failure) {
+        self.stats.files_failed += 1;
+        let path = self.directories.path(entry.parent, &entry.name);
+        self.actions.push_back(Action::Fact(Fact::Failed { path, failure }));
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.flush_messages();
+        self.actions.push_back(Action::Send(Message::Error(failure)));
+        self.end(Some(failure));
+    }
+
+    fn end(&mut self, failure: Option<Failure>) {
+        self.ended = true;
+        self.actions.push_back(Action::Ended(Outcome { failure, stats: self.stats }));
+    }
+
+    fn phase_op(&self, number: u64, phase: Phase, ids: Vec<EntryId>) -> SinkOp {
+        match phase {
+            Phase::Sync => SinkOp::Sync { group: number, files: ids },
+            Phase::Publish => SinkOp::Publish { group: number, files: ids },
+            Phase::SyncNames => SinkOp::SyncNames { group: number, entries: ids },
+        }
+    }
+}
+
+/// Empties `items` in pieces that fit into one message each.
+fn chunks<T>(items: &mut Vec<T>) -> Vec<Vec<T>> {
+    let mut pieces = Vec::new();
+    let mut rest = core::mem::take(items).into_iter();
+    loop {
+        let piece: Vec<T> = rest.by_ref().take(BATCH_ITEMS_MAX).collect();
+        if piece.is_empty() {
+            return pieces;
+        }
+        pieces.push(piece);
+    }
+}

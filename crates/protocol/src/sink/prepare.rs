@@ -1,0 +1,211 @@
+//! NEW_FILE comes in, storage looks and makes, FILE_ID goes out; entries that the source drops.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use haul_model::limits::ENTRIES_OPEN_MAX;
+use haul_model::op::{Prepare, Prepared, SinkOp};
+use haul_model::report::Fact;
+use haul_model::{Bitmap, Code, EntryId, Failure, Hash, Kind, Token};
+use haul_wire::{Answer, Message, NewFile};
+
+use super::{Held, Objects, Sink};
+use crate::event::Action;
+use crate::planted::Bug;
+use crate::resume::objects_of;
+use crate::states::{SinkCause, SinkState};
+
+impl Sink {
+    pub(super) fn on_new_files(&mut self, items: Vec<NewFile>) -> Result<(), Failure> {
+        let mut steps = Vec::with_capacity(items.len());
+        let mut ended = Vec::new();
+        for item in items {
+            match item {
+                NewFile::End(id) => {
+                    steps.push(Prepare::End(id));
+                    self.directories.end(id, &mut ended)?;
+                }
+                NewFile::Entry { entry, objects, resume } => {
+                    if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(&entry.id) {
+                        return Err(Failure::new(Code::LimitExceeded));
+                    }
+                    match entry.kind {
+                        Kind::Directory => {
+                            self.directories.enter(entry.id, entry.parent, &entry.name)?;
+                            self.directories.hold(entry.id);
+                            self.stats.directories += 1;
+                        }
+                        Kind::File | Kind::Symlink => {
+                            self.directories.check_parent(entry.parent)?;
+                            self.stats.files_total += 1;
+                            self.stats.bytes_total += entry.size();
+                        }
+                        Kind::Other => return Err(Failure::new(Code::Protocol)),
+                    }
+                    self.directories.hold(entry.parent);
+                    let objects_held = objects.then(|| self.new_objects(entry.size())).transpose()?;
+                    let held = Held {
+                        entry: entry.clone(),
+                        state: SinkState::Preparing,
+                        token: Token::NONE,
+                        objects: objects_held,
+                    };
+                    self.entries.insert(entry.id, held);
+                    self.preparing += 1;
+                    steps.push(Prepare::Entry { entry, resume, objects });
+                }
+            }
+        }
+        self.batches += 1;
+        self.actions.push_back(Action::Sink(SinkOp::Prepare { batch: self.batches, items: steps }));
+        for id in ended {
+            self.actions.push_back(Action::Sink(SinkOp::Forget { id }));
+        }
+        Ok(())
+    }
+
+    fn new_objects(&self, size: u64) -> Result<Box<Objects>, Failure> {
+        let total = objects_of(size, self.object_bytes)?;
+        Ok(Box::new(Objects {
+            total,
+            durable: Bitmap::default(),
+            resumed: false,
+            writing: 0,
+            root: None,
+            discarding: false,
+        }))
+    }
+
+    pub(super) fn on_prepared(
+        &mut self,
+        answers: Vec<(EntryId, Prepared)>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        let mut message = Vec::with_capacity(answers.len());
+        for (id, prepared) in answers {
+            self.preparing -= 1;
+            if let Some(answer) = self.answer(id, prepared, now_nanos)? {
+                message.push((id, answer));
+            }
+        }
+        if !message.is_empty() {
+            self.actions.push_back(Action::Send(Message::FileId(message)));
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, id: EntryId, prepared: Prepared, now_nanos: u64) -> Result<Option<Answer>, Failure> {
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let entry = held.entry.clone();
+        Ok(Some(match (entry.kind, prepared) {
+            (Kind::Directory, Prepared::Made | Prepared::Skip) => {
+                self.close(id, SinkCause::Present)?;
+                self.release_parent(id);
+                Answer::Made
+            }
+            (_, Prepared::Skip) => {
+                self.stats.files_skipped += 1;
+                self.stats.bytes_skipped += entry.size();
+                self.close(id, SinkCause::Present)?;
+                Answer::Skip
+            }
+            (_, Prepared::Made) => {
+                self.step(id, SinkCause::LinkMade)?;
+                self.committer.add_link(id, now_nanos);
+                Answer::Made
+            }
+            (_, Prepared::Start(token)) => {
+                held.token = token;
+                match held.objects.as_deref_mut() {
+                    Some(objects) => {
+                        objects.durable = Bitmap::new(objects.total);
+                        self.step(id, SinkCause::Started)?;
+                    }
+                    None => self.step(id, SinkCause::StartedSmall)?,
+                }
+                Answer::Start(token)
+            }
+            (_, Prepared::Resume(token)) => {
+                held.token = token;
+                let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
+                objects.resumed = true;
+                objects.durable = Bitmap::new(objects.total);
+                self.step(id, SinkCause::Resumed)?;
+                Answer::Resume(token)
+            }
+            (kind, Prepared::Fail(failure)) => {
+                if self.ends_the_job(failure) {
+                    return Ok(None);
+                }
+                self.report_failed(&entry, failure);
+                self.close(id, SinkCause::Refused)?;
+                if kind == Kind::Directory {
+                    self.release_parent(id);
+                }
+                Answer::Fail(failure)
+            }
+        }))
+    }
+
+    /// All objects of the file are durable, says the source. Those of this session the sink can count itself.
+    pub(super) fn on_file_close(&mut self, id: EntryId, root: Option<Hash>) -> Result<(), Failure> {
+        let Some(held) = self.entries.get(&id) else { return Ok(()) };
+        if held.state == SinkState::Dropping {
+            return Ok(());
+        }
+        let objects = held.objects.as_deref().ok_or(Failure::new(Code::Protocol))?;
+        let complete = objects.resumed || objects.durable.is_full();
+        if (!complete || objects.writing > 0) && !self.config.planted.has(Bug::SealWithoutAll) {
+            return Err(Failure::new(Code::Protocol));
+        }
+        let (entry, token) = (held.entry.clone(), held.token);
+        self.step(id, SinkCause::Closed)?;
+        self.actions.push_back(Action::Sink(SinkOp::Seal { entry, token, root }));
+        Ok(())
+    }
+
+    pub(super) fn on_file_drop(
+        &mut self,
+        id: EntryId,
+        failure: Failure,
+        restarts: bool,
+    ) -> Result<(), Failure> {
+        let Some(held) = self.entries.get(&id) else { return Ok(()) };
+        let (entry, before) = (held.entry.clone(), held.state);
+        if restarts {
+            self.stats.files_total -= 1;
+            self.stats.bytes_total -= entry.size();
+        } else if before != SinkState::Dropping {
+            self.stats.files_failed += 1;
+            let path = self.directories.path(entry.parent, &entry.name);
+            self.actions.push_back(Action::Fact(Fact::Failed { path, failure }));
+        }
+        if before == SinkState::Expecting {
+            self.close(id, SinkCause::Dropped)?;
+            return Ok(());
+        }
+        self.step(id, SinkCause::Dropped)?;
+        self.discard_when_written(id);
+        Ok(())
+    }
+
+    /// Removes the unfinished file once nothing is being written into it.
+    pub(super) fn discard_when_written(&mut self, id: EntryId) {
+        let Some(held) = self.entries.get_mut(&id).filter(|held| held.state == SinkState::Dropping) else {
+            return;
+        };
+        let token = held.token;
+        if let Some(objects) = held.objects.as_deref_mut() {
+            if objects.writing > 0 || objects.discarding {
+                return;
+            }
+            objects.discarding = true;
+        }
+        self.actions.push_back(Action::Sink(SinkOp::Discard { id, token }));
+    }
+
+    pub(super) fn on_discarded(&mut self, id: EntryId) -> Result<(), Failure> {
+        self.close(id, SinkCause::Discarded)?;
+        Ok(())
+    }
+}

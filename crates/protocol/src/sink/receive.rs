@@ -1,0 +1,300 @@
+//! Announcements and payloads meet in a slot; what is whole is written; the slot is granted again.
+
+use alloc::vec::Vec;
+
+use haul_model::op::{MemberWrite, SinkOp};
+use haul_model::{BlockId, Code, EntryId, Failure, Hash, SlotId};
+use haul_wire::{Member, Repair, RepairReason};
+
+use super::Sink;
+use crate::committer::WrittenObject;
+use crate::event::Action;
+use crate::planted::Bug;
+use crate::resume::object_range;
+use crate::states::{SinkCause, SinkState};
+
+/// What a slot of the sink is doing.
+pub(super) enum Slot {
+    /// Free, not granted.
+    Withheld,
+    /// A payload may come.
+    Granted,
+    /// The payload has arrived before its announcement.
+    Arrived { block: BlockId, length: u32 },
+    /// It is announced; the payload has not arrived.
+    Announced { block: BlockId, length: u32, work: Work },
+    /// Storage is at work on it.
+    Writing,
+}
+
+/// What is to be done with a payload.
+#[derive(Clone)]
+pub(super) enum Work {
+    Object { id: EntryId, index: u32, length: u32, hash: Hash },
+    Bundle { members: Vec<Member> },
+}
+
+impl Sink {
+    fn slot(&mut self, slot: SlotId) -> Result<&mut Slot, Failure> {
+        self.slots.get_mut(slot.0 as usize).ok_or(Failure::new(Code::LimitExceeded))
+    }
+
+    pub(super) fn on_manifest(
+        &mut self,
+        block: BlockId,
+        slot: SlotId,
+        epoch: u32,
+        length: u32,
+        members: Vec<Member>,
+    ) -> Result<(), Failure> {
+        let mut end = 0;
+        for member in &members {
+            let held = self.entries.get(&member.id).ok_or(Failure::new(Code::Protocol))?;
+            let size = held.entry.size();
+            let fits = member.offset >= end && u64::from(member.offset) + size <= u64::from(length);
+            if held.objects.is_some() || !fits {
+                return Err(Failure::new(Code::Protocol));
+            }
+            end = member.offset + size as u32;
+            self.step(member.id, SinkCause::Manifested)?;
+        }
+        self.on_new_block(block, slot, epoch, length, Work::Bundle { members })
+    }
+
+    pub(super) fn on_new_block(
+        &mut self,
+        block: BlockId,
+        slot: SlotId,
+        epoch: u32,
+        length: u32,
+        work: Work,
+    ) -> Result<(), Failure> {
+        if length > self.object_bytes || epoch > self.epoch {
+            return Err(Failure::new(Code::Protocol));
+        }
+        let lost = epoch < self.epoch;
+        match self.slot(slot)? {
+            Slot::Granted if lost => self.on_lost(slot, work),
+            state @ Slot::Granted => {
+                *state = Slot::Announced { block, length, work };
+                Ok(())
+            }
+            Slot::Arrived { block: arrived, length: arrived_length }
+                if *arrived == block && *arrived_length == length =>
+            {
+                self.write(block, slot, length, work)
+            }
+            _ => Err(Failure::new(Code::Protocol)),
+        }
+    }
+
+    /// A payload of an older connection is none: its slot may have been granted anew since.
+    pub(super) fn on_payload(
+        &mut self,
+        epoch: u32,
+        block: BlockId,
+        slot: SlotId,
+        length: u32,
+    ) -> Result<(), Failure> {
+        let old = epoch != self.epoch;
+        if old && !self.config.planted.has(Bug::OldEpochAccepted) {
+            return Ok(());
+        }
+        match self.slot(slot)? {
+            state @ Slot::Granted => {
+                *state = Slot::Arrived { block, length };
+                Ok(())
+            }
+            Slot::Announced { block: announced, length: announced_length, work }
+                if *announced == block && *announced_length == length || old =>
+            {
+                let (block, work) = (*announced, work.clone());
+                self.write(block, slot, length, work)
+            }
+            _ if old => Ok(()),
+            _ => Err(Failure::new(Code::Protocol)),
+        }
+    }
+
+    /// What was announced and has not arrived will not: it is asked for again, and its slot is free.
+    pub(super) fn on_link_down(&mut self) {
+        if self.config.planted.has(Bug::LostPayloadForgotten) {
+            return;
+        }
+        for index in 0..self.slots.len() {
+            if let Slot::Announced { work, .. } = &self.slots[index] {
+                let work = work.clone();
+                // Only fails for entries in impossible states, which the next event would show as well.
+                let _ = self.on_lost(SlotId(index as u32), work);
+            }
+        }
+    }
+
+    fn on_lost(&mut self, slot: SlotId, work: Work) -> Result<(), Failure> {
+        match work {
+            Work::Object { id, index, .. } => self.ask_again(id, Some(index), RepairReason::Lost),
+            Work::Bundle { members } => {
+                for member in members {
+                    self.step(member.id, SinkCause::AskedAgain)?;
+                    self.ask_again(member.id, None, RepairReason::Lost);
+                }
+            }
+        }
+        self.free(slot);
+        Ok(())
+    }
+
+    pub(super) fn ask_again(&mut self, id: EntryId, index: Option<u32>, reason: RepairReason) {
+        self.repairs.push(Repair { id, index, reason });
+    }
+
+    fn free(&mut self, slot: SlotId) {
+        self.slots[slot.0 as usize] = Slot::Withheld;
+        self.withheld.push(slot);
+    }
+
+    /// Grants what is free, unless too much waits to become durable or the session is ending.
+    pub(super) fn grant_withheld(&mut self) {
+        let full = self.committer.is_full() && !self.config.planted.has(Bug::GroupUnbounded);
+        if !self.connected || full || self.draining.is_some() {
+            return;
+        }
+        while let Some(slot) = self.withheld.pop() {
+            self.slots[slot.0 as usize] = Slot::Granted;
+            self.granted.push(slot);
+        }
+    }
+
+    /// The payload is whole: to storage, which checks its hash before it writes.
+    fn write(&mut self, block: BlockId, slot: SlotId, length: u32, work: Work) -> Result<(), Failure> {
+        let op = match &work {
+            Work::Object { id, index, hash, .. } => {
+                let object_bytes = self.object_bytes;
+                let Some(held) = self.entries.get_mut(id).filter(|held| held.state == SinkState::Open) else {
+                    // Dropped while it was on its way.
+                    self.free(slot);
+                    return Ok(());
+                };
+                let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Protocol))?;
+                let (offset, expected) = object_range(held.entry.size(), object_bytes, *index);
+                if u64::from(*index) >= objects.total || length != expected {
+                    return Err(Failure::new(Code::Protocol));
+                }
+                objects.writing += 1;
+                SinkOp::WriteObject {
+                    block,
+                    entry: held.entry.clone(),
+                    token: held.token,
+                    offset,
+                    length,
+                    slot,
+                    hash: *hash,
+                    single: objects.total == 1,
+                }
+            }
+            Work::Bundle { members } => {
+                let mut writes = Vec::with_capacity(members.len());
+                for Member { id, offset, hash } in members {
+                    let held = self.entries.get(id).ok_or(Failure::new(Code::Internal))?;
+                    writes.push(MemberWrite { entry: held.entry.clone(), offset: *offset, hash: *hash });
+                }
+                SinkOp::WriteMembers { block, slot, length, members: writes }
+            }
+        };
+        if self.writes.insert(block, (slot, work)).is_some() {
+            return Err(Failure::new(Code::Protocol));
+        }
+        self.slots[slot.0 as usize] = Slot::Writing;
+        self.stats.objects_sent += 1;
+        self.stats.bytes_sent += u64::from(length);
+        self.actions.push_back(Action::Sink(op));
+        if self.config.planted.has(Bug::GrantWhileWriting) {
+            self.free(slot);
+        }
+        Ok(())
+    }
+
+    fn written(&mut self, block: BlockId) -> Result<Work, Failure> {
+        let (slot, work) = self.writes.remove(&block).ok_or(Failure::new(Code::Internal))?;
+        if !self.config.planted.has(Bug::GrantWhileWriting) {
+            self.free(slot);
+        }
+        Ok(work)
+    }
+
+    pub(super) fn on_written(
+        &mut self,
+        block: BlockId,
+        result: Result<(), Failure>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        let Work::Object { id, index, length, .. } = self.written(block)? else {
+            return Err(Failure::new(Code::Internal));
+        };
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let open = held.state == SinkState::Open;
+        let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
+        objects.writing -= 1;
+        if !open {
+            self.discard_when_written(id);
+            return Ok(());
+        }
+        let object = WrittenObject { id, index, bytes: length };
+        match result {
+            Ok(()) => self.add_object(object, now_nanos),
+            Err(failure) if failure.code == Code::HashMismatch => {
+                if self.config.planted.has(Bug::HashMismatchWritten) {
+                    self.add_object(object, now_nanos);
+                } else {
+                    self.ask_again(id, Some(index), RepairReason::Hash);
+                }
+            }
+            Err(failure) => self.give_up(id, SinkCause::WriteFailed, failure)?,
+        }
+        Ok(())
+    }
+
+    fn add_object(&mut self, object: WrittenObject, now_nanos: u64) {
+        if self.config.planted.has(Bug::AckBeforeSync) {
+            self.durable.push((object.id, object.index));
+        }
+        if self.config.planted.has(Bug::LateWriteInGroup) && self.committer.add_to_running(object) {
+            return;
+        }
+        self.committer.add_object(object, now_nanos);
+    }
+
+    pub(super) fn on_members_written(
+        &mut self,
+        block: BlockId,
+        results: Vec<Result<(), Failure>>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        let Work::Bundle { members } = self.written(block)? else {
+            return Err(Failure::new(Code::Internal));
+        };
+        for (Member { id, .. }, result) in members.into_iter().zip(results) {
+            let bytes = self.entries.get(&id).map_or(0, |held| held.entry.size());
+            match result {
+                Ok(()) => {
+                    self.step(id, SinkCause::Written)?;
+                    self.committer.add_file(id, bytes, now_nanos);
+                    if self.config.planted.has(Bug::MemberAckBeforeSync) {
+                        self.settled.push((id, haul_wire::Settled::Done(None)));
+                    }
+                }
+                Err(failure) if failure.code == Code::HashMismatch => {
+                    self.step(id, SinkCause::AskedAgain)?;
+                    self.ask_again(id, None, RepairReason::Hash);
+                }
+                Err(failure) => self.give_up(id, SinkCause::WriteFailed, failure)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing is on its way into storage that could join a group.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.writes.is_empty()
+    }
+}

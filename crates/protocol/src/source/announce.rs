@@ -1,0 +1,244 @@
+//! What the scan finds goes out as NEW_FILE; what the sink answers decides how each entry goes on.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use haul_model::limits::{BATCH_BYTES_SOFT, BATCH_ITEMS_MAX};
+use haul_model::report::Fact;
+use haul_model::{Bitmap, Code, Entry, EntryId, Failure, Item, Kind, Token};
+use haul_wire::{Answer, Message, NewFile};
+
+use super::{Held, Objects, Source};
+use crate::event::{Action, LogOp, LogView, Logged};
+use crate::planted::Bug;
+use crate::resume::{believe, object_range, objects_of};
+use crate::states::{SourceCause, SourceState};
+
+/// Collects NEW_FILE items and cuts them into messages.
+#[derive(Default)]
+struct Batch {
+    items: Vec<NewFile>,
+    bytes: usize,
+}
+
+impl Source {
+    pub(super) fn on_scanned(&mut self, items: Vec<Item>, log: &mut dyn LogView) -> Result<(), Failure> {
+        let mut batch = Batch::default();
+        for item in items {
+            match item {
+                Item::Entry(entry) if entry.kind == Kind::Other => {
+                    self.stats.files_total += 1;
+                    self.fail_unannounced(&entry, Code::UnsupportedKind.into());
+                }
+                Item::Entry(entry) => self.announce(Arc::new(entry), log, &mut batch)?,
+                Item::End(id) => {
+                    self.push(&mut batch, NewFile::End(id), 16);
+                    let mut settled = Vec::new();
+                    self.directories.end(id, &mut settled)?;
+                    // The end of the directory must have been announced before storage forgets it.
+                    self.flush(&mut batch);
+                    for id in settled {
+                        self.actions.push_back(Action::Source(haul_model::op::SourceOp::Forget { id }));
+                    }
+                }
+            }
+        }
+        self.flush(&mut batch);
+        Ok(())
+    }
+
+    pub(super) fn on_scan_failed(&mut self, path: Box<[u8]>, failure: Failure) {
+        self.stats.files_total += 1;
+        self.stats.files_failed += 1;
+        self.actions.push_back(Action::Fact(Fact::Failed { path: path.to_vec(), failure }));
+        self.actions.push_back(Action::Send(Message::Notice { path, failure }));
+    }
+
+    fn fail_unannounced(&mut self, entry: &Entry, failure: Failure) {
+        self.report_failed(entry, failure);
+        let path = self.directories.path(entry.parent, &entry.name).into();
+        self.actions.push_back(Action::Send(Message::Notice { path, failure }));
+    }
+
+    fn announce(
+        &mut self,
+        entry: Arc<Entry>,
+        log: &mut dyn LogView,
+        batch: &mut Batch,
+    ) -> Result<(), Failure> {
+        let mut logged = None;
+        match entry.kind {
+            Kind::Directory => {
+                self.directories.enter(entry.id, entry.parent, &entry.name)?;
+                self.directories.hold(entry.id);
+                self.stats.directories += 1;
+            }
+            Kind::File | Kind::Symlink | Kind::Other => {
+                self.directories.check_parent(entry.parent)?;
+                self.stats.files_total += 1;
+                self.stats.bytes_total += entry.size();
+                self.stats.hard_links += u64::from(entry.kind == Kind::File && entry.links > 1);
+            }
+        }
+        if self.has_objects(&entry) {
+            if let Err(failure) = objects_of(entry.size(), self.config.object_bytes) {
+                self.fail_unannounced(&entry, failure);
+                return Ok(());
+            }
+            logged = log.lookup(&self.directories.key(entry.parent, &entry.name));
+            logged = logged.filter(|logged| self.believes(logged, &entry));
+        }
+        self.open(entry, logged, 0, batch);
+        Ok(())
+    }
+
+    pub(super) fn believes(&self, logged: &Logged, entry: &Entry) -> bool {
+        believe(logged, &entry.identity, self.config.object_bytes, self.config.planted)
+    }
+
+    fn open(&mut self, entry: Arc<Entry>, logged: Option<Logged>, restarts: u8, batch: &mut Batch) {
+        self.directories.hold(entry.parent);
+        let resume = logged.as_ref().map(|logged| logged.token);
+        let bytes = entry.name.len() + entry.link_target.len() + 80;
+        let objects = self.has_objects(&entry);
+        self.push(batch, NewFile::Entry { entry: entry.clone(), objects, resume }, bytes);
+        self.announced += 1;
+        let state = SourceState::Announced;
+        self.entries.insert(entry.id, Held { entry, state, logged, attempts: 0, restarts, objects: None });
+    }
+
+    /// The entry as it is now takes the place of the one that changed. It is announced before the old one is dropped,
+    /// so that their directory stays alive.
+    pub(super) fn reopen(&mut self, mut entry: Entry, logged: Option<Logged>, restarts: u8) {
+        entry.id = EntryId(self.next_restart);
+        self.next_restart += 1;
+        let mut batch = Batch::default();
+        self.open(Arc::new(entry), logged, restarts, &mut batch);
+        self.flush(&mut batch);
+    }
+
+    fn push(&mut self, batch: &mut Batch, item: NewFile, bytes: usize) {
+        batch.items.push(item);
+        batch.bytes += bytes;
+        if batch.items.len() == BATCH_ITEMS_MAX || batch.bytes >= BATCH_BYTES_SOFT {
+            self.flush(batch);
+        }
+    }
+
+    fn flush(&mut self, batch: &mut Batch) {
+        if !batch.items.is_empty() {
+            self.actions.push_back(Action::Send(Message::NewFile(core::mem::take(&mut batch.items))));
+            batch.bytes = 0;
+        }
+    }
+
+    /// Does the file travel in objects of its own?
+    pub(super) fn has_objects(&self, entry: &Entry) -> bool {
+        entry.kind == Kind::File && entry.size() > self.config.bundle_bytes_max
+    }
+
+    pub(super) fn on_answer(&mut self, id: EntryId, answer: Answer) -> Result<(), Failure> {
+        let held = self.entries.get(&id).ok_or(Failure::new(Code::Protocol))?;
+        let (entry, objects) = (held.entry.clone(), self.has_objects(&held.entry));
+        match (answer, entry.kind) {
+            (Answer::Skip, Kind::File | Kind::Symlink) => {
+                self.stats.files_skipped += 1;
+                self.stats.bytes_skipped += entry.size();
+                let held = self.close(id, SourceCause::Skipped)?;
+                if held.logged.is_some() {
+                    let path = self.log_key(&entry);
+                    self.actions.push_back(Action::Log(LogOp::Resume { id, path }));
+                    self.actions.push_back(Action::Log(LogOp::Remove { id }));
+                }
+            }
+            (Answer::Made, Kind::Directory) => {
+                self.close(id, SourceCause::DirectoryMade)?;
+                self.release_parent(id);
+            }
+            (Answer::Made, Kind::Symlink) => self.step(id, SourceCause::LinkMade)?,
+            (Answer::Start(token), Kind::File) if objects == Self::fresh_token(token) => {
+                if objects {
+                    self.start_objects(id, token)?
+                } else {
+                    self.start_small(id)?
+                }
+            }
+            (Answer::Resume(token), Kind::File) => self.resume_objects(id, token)?,
+            (Answer::Fail(failure), _) => {
+                self.report_failed(&entry, failure);
+                self.close(id, SourceCause::Refused)?;
+                if entry.kind == Kind::Directory {
+                    self.release_parent(id);
+                }
+            }
+            _ => return Err(Failure::new(Code::Protocol)),
+        }
+        Ok(())
+    }
+
+    fn start_small(&mut self, id: EntryId) -> Result<(), Failure> {
+        self.step(id, SourceCause::StartedSmall)?;
+        self.queue_small(id);
+        Ok(())
+    }
+
+    fn start_objects(&mut self, id: EntryId, token: Token) -> Result<(), Failure> {
+        self.step(id, SourceCause::Started)?;
+        let planted = self.config.planted;
+        let object_bytes = self.config.object_bytes;
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let objects = objects_of(held.entry.size(), object_bytes)?;
+        let durable = match held.logged.take() {
+            Some(logged) if planted.has(Bug::LogKeptOnFreshStart) => logged.done,
+            _ => Bitmap::new(objects),
+        };
+        let (entry, identity) = (held.entry.clone(), held.entry.identity);
+        self.activate(id, durable);
+        let path = self.log_key(&entry);
+        self.actions.push_back(Action::Log(LogOp::Begin {
+            id,
+            path,
+            identity,
+            object_bytes,
+            objects,
+            token,
+        }));
+        Ok(())
+    }
+
+    fn resume_objects(&mut self, id: EntryId, token: Token) -> Result<(), Failure> {
+        self.step(id, SourceCause::Resumed)?;
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let logged = held.logged.take().filter(|logged| logged.token == token);
+        let logged = logged.ok_or(Failure::new(Code::Protocol))?;
+        let entry = held.entry.clone();
+        let skipped = (0..logged.done.len()).filter(|index| logged.done.get(*index));
+        let bytes: u64 = skipped
+            .map(|index| u64::from(object_range(entry.size(), logged.object_bytes, index as u32).1))
+            .sum();
+        self.stats.objects_skipped += logged.done.count();
+        self.stats.bytes_skipped += bytes;
+        let full = logged.done.is_full();
+        self.activate(id, logged.done);
+        let path = self.log_key(&entry);
+        self.actions.push_back(Action::Log(LogOp::Resume { id, path }));
+        if full { self.confirm(id) } else { Ok(()) }
+    }
+
+    fn activate(&mut self, id: EntryId, durable: Bitmap) {
+        let complete = durable.is_full();
+        let objects =
+            Objects { durable, next: 0, again: Vec::new(), attempts: Vec::new(), opened: false, root: None };
+        if let Some(held) = self.entries.get_mut(&id) {
+            held.objects = Some(Box::new(objects));
+        }
+        if !complete {
+            self.files.push_back(id);
+        }
+    }
+
+    fn log_key(&self, entry: &Entry) -> Vec<u8> {
+        self.directories.key(entry.parent, &entry.name)
+    }
+}

@@ -1,0 +1,358 @@
+//! The source master: announces, reads, sends, logs, closes.
+//!
+//! [`Source`] holds the entries that are open and nothing else: an entry leaves its table when it has ended. The parts:
+//! `announce` (scan in, answers back), `transfer` (objects and bundles through slots and credits), `settle`
+//! (what is durable, what must come again, how entries end).
+
+mod announce;
+mod settle;
+mod transfer;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
+use haul_model::op::{SourceDone, SourceOp};
+use haul_model::report::{Fact, Stats};
+use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, SlotId, Token};
+use haul_wire::{Member, Message};
+
+use crate::credit::Credits;
+use crate::directories::Directories;
+use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome};
+use crate::planted::{Bug, Planted};
+use crate::states::{Coverage, SourceCause, SourceState, source_step};
+
+/// What does not change during a session.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes of an object, and of a slot.
+    pub object_bytes: u32,
+    /// Files up to this size travel in bundles; at most `object_bytes`. Empty files always do.
+    pub bundle_bytes_max: u64,
+    /// Slots of the source's pool.
+    pub slots: u32,
+    /// Names of the SOURCEs below the destination (empty: merged into it).
+    pub roots: Vec<Box<[u8]>>,
+    /// Report each file that is done, not only those that failed.
+    pub report_done: bool,
+    /// For the simulator.
+    pub planted: Planted,
+}
+
+/// An open entry.
+struct Held {
+    entry: Arc<Entry>,
+    state: SourceState,
+    /// What the log said when it was announced; until it is answered.
+    logged: Option<Logged>,
+    /// How often it was asked for again as a member.
+    attempts: u8,
+    /// How often it has started again because it changed.
+    restarts: u8,
+    /// Of files with objects, once answered.
+    objects: Option<Box<Objects>>,
+}
+
+/// A file that is sent in objects.
+struct Objects {
+    /// Durable at the sink.
+    durable: Bitmap,
+    /// Objects before this number have been taken up, or were durable before.
+    next: u64,
+    /// To be sent again.
+    again: Vec<u32>,
+    /// How often each of those was asked for again.
+    attempts: Vec<(u32, u8)>,
+    /// It counts against the limit of open files.
+    opened: bool,
+    /// The root, where one object is all.
+    root: Option<Hash>,
+}
+
+enum Content {
+    Object { id: EntryId, index: u32, hash: Hash },
+    Bundle { asked: Vec<EntryId>, members: Vec<Member> },
+}
+
+#[derive(PartialEq, Eq)]
+enum Stage {
+    Reading,
+    Ready,
+    Sending,
+}
+
+/// An object or bundle that occupies a slot of the source.
+struct Block {
+    local: SlotId,
+    length: u32,
+    content: Content,
+    stage: Stage,
+}
+
+/// The source master.
+pub struct Source {
+    config: Config,
+    directories: Directories,
+    entries: HashMap<EntryId, Held>,
+    announced: usize,
+    next_restart: u64,
+
+    free: Vec<SlotId>,
+    credits: Credits,
+    blocks: HashMap<BlockId, Block>,
+    next_block: u64,
+    ready: VecDeque<BlockId>,
+
+    small: VecDeque<EntryId>,
+    small_bytes: u64,
+    files: VecDeque<EntryId>,
+    files_opened: usize,
+    bundle_turn: bool,
+
+    epoch: u32,
+    link_up: bool,
+    connected: bool,
+    scan_ended: bool,
+    bye_sent: bool,
+    ended: bool,
+    stats: Stats,
+    coverage: Coverage,
+    actions: VecDeque<Action>,
+}
+
+impl Source {
+    /// A session that has not begun.
+    pub fn new(config: Config) -> Self {
+        assert!(config.bundle_bytes_max <= u64::from(config.object_bytes), "a member must fit into a slot");
+        Source {
+            directories: Directories::new(config.roots.clone()),
+            entries: HashMap::new(),
+            announced: 0,
+            next_restart: 1 << 62,
+            free: (0..config.slots).rev().map(SlotId).collect(),
+            credits: Credits::default(),
+            blocks: HashMap::new(),
+            next_block: 0,
+            ready: VecDeque::new(),
+            small: VecDeque::new(),
+            small_bytes: 0,
+            files: VecDeque::new(),
+            files_opened: 0,
+            bundle_turn: false,
+            epoch: 0,
+            link_up: false,
+            connected: false,
+            scan_ended: false,
+            bye_sent: false,
+            ended: false,
+            stats: Stats::default(),
+            coverage: Coverage::default(),
+            actions: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// May the scan go on? What it finds is kept until it has ended.
+    pub fn wants_scan(&self) -> bool {
+        self.connected && !self.scan_ended && self.entries.len() < ENTRIES_OPEN_MAX / 2
+    }
+
+    /// Counters so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The scan has ended, so the totals are final.
+    pub fn totals_are_final(&self) -> bool {
+        self.scan_ended
+    }
+
+    /// Rows of the state table that were taken.
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    /// Is anything ready to be sent, waiting only for the sink to grant a slot?
+    pub fn waits_for_credit(&self) -> bool {
+        !self.ready.is_empty() && self.credits.held() == 0
+    }
+
+    /// What is to be done, in order.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Takes one event in. Afterwards [`Source::next_action`] is to be drained.
+    pub fn on_event(&mut self, event: Event, log: &mut dyn LogView) {
+        if self.ended {
+            return;
+        }
+        if let Err(failure) = self.handle(event, log) {
+            self.fail(failure);
+        }
+        if !self.ended {
+            self.pump();
+        }
+    }
+
+    fn handle(&mut self, event: Event, log: &mut dyn LogView) -> Result<(), Failure> {
+        match event {
+            Event::LinkUp { epoch, peer } => self.on_link_up(epoch, peer.slots),
+            Event::LinkDown => self.on_link_down(),
+            Event::Scanned(items) => return self.on_scanned(items, log),
+            Event::ScanFailed { path, failure } => self.on_scan_failed(path, failure),
+            Event::ScanEnded => self.scan_ended = true,
+            Event::SourceDone(done) => return self.on_done(done),
+            Event::Sent(block) => self.on_sent(block),
+            Event::Message(message) => return self.on_message(message),
+            Event::Stop(failure) => self.fail(failure),
+            Event::Tick => {}
+            Event::SinkDone(_) | Event::Payload { .. } => return Err(Failure::new(Code::Internal)),
+        }
+        Ok(())
+    }
+
+    fn on_message(&mut self, message: Message) -> Result<(), Failure> {
+        match message {
+            Message::FileId(answers) => {
+                answers.into_iter().try_for_each(|(id, answer)| self.on_answer(id, answer))
+            }
+            Message::BlockDone(slots) => slots.into_iter().try_for_each(|slot| self.credits.granted(slot)),
+            Message::BlockSync { objects, entries } => {
+                objects.into_iter().for_each(|(id, index)| self.on_durable(id, index));
+                entries.into_iter().try_for_each(|(id, settled)| self.on_settled(id, settled))
+            }
+            Message::Repair(repairs) => repairs.into_iter().try_for_each(|repair| self.on_repair(repair)),
+            Message::Finished(failed) if self.bye_sent => {
+                self.on_finished(failed);
+                Ok(())
+            }
+            Message::Error(failure) => {
+                self.end(Some(failure));
+                Ok(())
+            }
+            Message::Ping => Ok(()),
+            _ => Err(Failure::new(Code::Protocol)),
+        }
+    }
+
+    fn on_done(&mut self, done: SourceDone) -> Result<(), Failure> {
+        match done {
+            SourceDone::Object { block, result } => self.on_object_read(block, result),
+            SourceDone::Members { block, length, results } => self.on_members_read(block, length, results),
+            SourceDone::Confirmed { id, result } => self.on_confirmed(id, result),
+            SourceDone::Restated { id, result } => self.on_restated(id, result),
+        }
+    }
+
+    fn on_link_up(&mut self, epoch: u32, sink_slots: u32) {
+        if !self.connected {
+            self.credits = Credits::new(sink_slots);
+            self.connected = true;
+        }
+        self.epoch = epoch;
+        self.link_up = true;
+    }
+
+    /// Payloads that were being sent may or may not have arrived: the sink knows, and asks for what it lacks.
+    fn on_link_down(&mut self) {
+        self.link_up = false;
+        let lost: Vec<_> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.stage == Stage::Sending)
+            .map(|(id, block)| (*id, block.local))
+            .collect();
+        for (id, local) in lost {
+            self.blocks.remove(&id);
+            if !self.config.planted.has(Bug::SlotLostAtReconnect) {
+                self.free.push(local);
+            }
+        }
+        if self.config.planted.has(Bug::CreditLostAtReconnect) {
+            self.credits.forget_all();
+        }
+    }
+
+    /// Starts whatever can be started.
+    fn pump(&mut self) {
+        self.start_reads();
+        self.send_ready();
+        let nothing_open = self.entries.is_empty()
+            || self.config.planted.has(Bug::EndedEarly)
+                && self.entries.values().all(|held| held.state == SourceState::Bundled);
+        if self.scan_ended && self.connected && nothing_open && !self.bye_sent {
+            self.bye_sent = true;
+            self.actions.push_back(Action::Send(Message::Bye(self.stats)));
+        }
+    }
+
+    fn step(&mut self, id: EntryId, cause: SourceCause) -> Result<(), Failure> {
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Protocol))?;
+        let (state, row) = source_step(held.state, cause)?;
+        if held.state == SourceState::Announced {
+            self.announced -= 1;
+        }
+        held.state = state;
+        self.coverage.source[row] += 1;
+        Ok(())
+    }
+
+    /// The entry ends: nothing of it stays, and its directory may be settled by that.
+    fn close(&mut self, id: EntryId, cause: SourceCause) -> Result<Held, Failure> {
+        self.step(id, cause)?;
+        let held = self.entries.remove(&id).ok_or(Failure::new(Code::Internal))?;
+        debug_assert_eq!(held.state, SourceState::Ended);
+        if let Some(objects) = &held.objects {
+            if objects.opened {
+                self.files_opened -= 1;
+            }
+            self.actions.push_back(Action::Source(SourceOp::Release { id }));
+            self.actions.push_back(Action::Log(LogOp::Remove { id }));
+        }
+        self.release_parent(held.entry.parent);
+        Ok(held)
+    }
+
+    fn release_parent(&mut self, parent: EntryId) {
+        let mut settled = Vec::new();
+        self.directories.release(parent, &mut settled);
+        for id in settled {
+            self.actions.push_back(Action::Source(SourceOp::Forget { id }));
+        }
+    }
+
+    /// The entry will not be complete: it is named, at both ends.
+    fn report_failed(&mut self, entry: &Entry, failure: Failure) {
+        self.stats.files_failed += 1;
+        let path = self.directories.path(entry.parent, &entry.name);
+        self.actions.push_back(Action::Fact(Fact::Failed { path, failure }));
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.actions.push_back(Action::Send(Message::Error(failure)));
+        self.end(Some(failure));
+    }
+
+    fn end(&mut self, failure: Option<Failure>) {
+        self.ended = true;
+        self.actions.push_back(Action::Ended(Outcome { failure, stats: self.stats }));
+    }
+
+    fn may_open_file(&self) -> bool {
+        self.files_opened < FILES_OPEN_MAX
+    }
+
+    fn fresh_token(token: Token) -> bool {
+        token != Token::NONE
+    }
+}

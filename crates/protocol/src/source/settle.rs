@@ -1,0 +1,219 @@
+//! What is durable, what must come again, and how entries end.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use haul_model::limits::{ATTEMPTS_MAX, RESTARTS_MAX};
+use haul_model::op::SourceOp;
+use haul_model::report::Fact;
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind};
+use haul_wire::{Message, Repair, RepairReason, Settled};
+
+use super::Source;
+use crate::event::{Action, LogOp, Logged};
+use crate::planted::Bug;
+use crate::resume::object_range;
+use crate::states::{SourceCause, SourceState};
+
+impl Source {
+    /// BLOCK_SYNC of an object: only now is it logged. For entries that have ended meanwhile it means nothing.
+    pub(super) fn on_durable(&mut self, id: EntryId, index: u32) {
+        let object_bytes = self.config.object_bytes;
+        let Some(held) = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active) else {
+            return;
+        };
+        let size = held.entry.size();
+        let Some(objects) = held.objects.as_deref_mut() else { return };
+        if !objects.durable.set(u64::from(index)) {
+            return;
+        }
+        let full = objects.durable.is_full();
+        self.stats.bytes_done += u64::from(object_range(size, object_bytes, index).1);
+        self.actions.push_back(Action::Log(LogOp::Record { id, index }));
+        if full {
+            let _ = self.confirm(id);
+        }
+    }
+
+    /// Everything of the file is durable; it counts only if it was one version that was read.
+    pub(super) fn confirm(&mut self, id: EntryId) -> Result<(), Failure> {
+        self.step(id, SourceCause::AllDurable)?;
+        let entry = self.entries[&id].entry.clone();
+        if self.config.planted.has(Bug::CloseUnconfirmed) {
+            return self.on_confirmed(id, Ok(()));
+        }
+        self.actions.push_back(Action::Source(SourceOp::Confirm { entry }));
+        Ok(())
+    }
+
+    pub(super) fn on_confirmed(&mut self, id: EntryId, result: Result<(), Failure>) -> Result<(), Failure> {
+        let confirming = |held: &&mut super::Held| held.state == SourceState::Confirming;
+        let Some(held) = self.entries.get_mut(&id).filter(confirming) else { return Ok(()) };
+        let root = held.objects.as_deref().and_then(|objects| objects.root);
+        match result {
+            Ok(()) => {
+                self.step(id, SourceCause::Confirmed)?;
+                self.actions.push_back(Action::Send(Message::FileClose { id, root }));
+                if self.config.planted.has(Bug::LogGoneBeforeDone) {
+                    self.actions.push_back(Action::Log(LogOp::Remove { id }));
+                }
+                Ok(())
+            }
+            Err(failure) => self.on_unreadable(id, failure),
+        }
+    }
+
+    /// The entry cannot be read, or is not what was announced any more.
+    pub(super) fn on_unreadable(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
+        if failure.code == Code::SourceChanged {
+            self.step(id, SourceCause::Changed)?;
+            let entry = self.entries[&id].entry.clone();
+            self.actions.push_back(Action::Source(SourceOp::Restat { entry }));
+            return Ok(());
+        }
+        self.give_up(id, SourceCause::ReadFailed, failure)
+    }
+
+    fn give_up(&mut self, id: EntryId, cause: SourceCause, failure: Failure) -> Result<(), Failure> {
+        let entry = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?.entry.clone();
+        self.report_failed(&entry, failure);
+        self.close(id, cause)?;
+        self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: false }));
+        Ok(())
+    }
+
+    /// The file that changed starts again as a new entry, a few times; then it is named.
+    pub(super) fn on_restated(
+        &mut self,
+        id: EntryId,
+        result: Result<Box<Entry>, Failure>,
+    ) -> Result<(), Failure> {
+        let held = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?;
+        let (restarts, old_size) = (held.restarts, held.entry.size());
+        let entry = match result {
+            Ok(entry) if entry.kind == Kind::File && restarts < RESTARTS_MAX => entry,
+            Ok(_) => return self.give_up(id, SourceCause::ReadFailed, Code::SourceChanged.into()),
+            Err(failure) => return self.give_up(id, SourceCause::ReadFailed, failure),
+        };
+        self.stats.bytes_total = self.stats.bytes_total + entry.size() - old_size;
+        let kept = self.log_of_old_version(id, &entry);
+        self.reopen(*entry, kept, restarts + 1);
+        self.close(id, SourceCause::Restated)?;
+        let failure = Code::SourceChanged.into();
+        self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: true }));
+        Ok(())
+    }
+
+    /// Nothing: what was sent of the old version is worthless for the new one.
+    fn log_of_old_version(&self, id: EntryId, entry: &Entry) -> Option<Logged> {
+        if !self.config.planted.has(Bug::LogKeptOnRestart) {
+            return None;
+        }
+        let objects = self.entries.get(&id)?.objects.as_deref()?;
+        let token = haul_model::Token([0xee; 16]);
+        let object_bytes = self.config.object_bytes;
+        Some(Logged { identity: entry.identity, object_bytes, token, done: objects.durable.clone() })
+    }
+
+    pub(super) fn on_repair(&mut self, repair: Repair) -> Result<(), Failure> {
+        if self.config.planted.has(Bug::RepairForgotten) {
+            return Ok(());
+        }
+        let counts = repair.reason != RepairReason::Lost;
+        let failure = Failure::new(match repair.reason {
+            RepairReason::Sync => Code::SinkSync,
+            RepairReason::Hash | RepairReason::Lost => Code::HashMismatch,
+        });
+        match repair.index {
+            None => self.repair_member(repair.id, counts, failure),
+            Some(index) => self.repair_object(repair.id, index, counts, failure),
+        }
+    }
+
+    fn repair_member(&mut self, id: EntryId, counts: bool, failure: Failure) -> Result<(), Failure> {
+        let bundled = |held: &&mut super::Held| held.state == SourceState::Bundled;
+        let Some(held) = self.entries.get_mut(&id).filter(bundled) else { return Ok(()) };
+        held.attempts += u8::from(counts);
+        if held.attempts >= ATTEMPTS_MAX {
+            return self.give_up(id, SourceCause::GivenUp, failure);
+        }
+        self.step(id, SourceCause::RepairAsked)?;
+        self.stats.objects_repaired += 1;
+        self.queue_small(id);
+        Ok(())
+    }
+
+    fn repair_object(
+        &mut self,
+        id: EntryId,
+        index: u32,
+        counts: bool,
+        failure: Failure,
+    ) -> Result<(), Failure> {
+        let active = |held: &&mut super::Held| held.state == SourceState::Active;
+        let Some(held) = self.entries.get_mut(&id).filter(active) else { return Ok(()) };
+        let Some(objects) = held.objects.as_deref_mut() else { return Ok(()) };
+        let taken = u64::from(index) < objects.next && !objects.durable.get(u64::from(index));
+        if !taken || objects.again.contains(&index) {
+            return Err(Failure::new(Code::Protocol));
+        }
+        if counts {
+            let position = objects.attempts.iter().position(|(other, _)| *other == index);
+            let position = position.unwrap_or_else(|| {
+                objects.attempts.push((index, 0));
+                objects.attempts.len() - 1
+            });
+            objects.attempts[position].1 += 1;
+            if objects.attempts[position].1 >= ATTEMPTS_MAX {
+                return self.give_up(id, SourceCause::GivenUp, failure);
+            }
+        }
+        objects.again.push(index);
+        self.stats.objects_repaired += 1;
+        if !self.files.contains(&id) {
+            self.files.push_front(id);
+        }
+        Ok(())
+    }
+
+    /// BLOCK_SYNC of an entry: it has ended, one way or the other.
+    pub(super) fn on_settled(&mut self, id: EntryId, settled: Settled) -> Result<(), Failure> {
+        let Some(held) = self.entries.get(&id) else { return Ok(()) };
+        let entry = held.entry.clone();
+        match settled {
+            Settled::Done(hash) => {
+                if self.has_objects(&entry) != (held.state == SourceState::Closing) {
+                    return Err(Failure::new(Code::Protocol));
+                }
+                if !self.has_objects(&entry) {
+                    self.stats.bytes_done += entry.size();
+                }
+                self.stats.files_done += 1;
+                self.report_done(&entry, hash);
+                self.close(id, SourceCause::Done)?;
+            }
+            Settled::Failed(_) if held.state == SourceState::Restating => {}
+            Settled::Failed(failure) => {
+                self.report_failed(&entry, failure);
+                self.close(id, SourceCause::Refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn report_done(&mut self, entry: &Entry, hash: Option<Hash>) {
+        if self.config.report_done {
+            let path = self.directories.path(entry.parent, &entry.name);
+            self.actions.push_back(Action::Fact(Fact::Done { path, bytes: entry.size(), hash }));
+        }
+    }
+
+    pub(super) fn on_finished(&mut self, failed: Vec<(Box<[u8]>, Failure)>) {
+        self.stats.files_failed += failed.len() as u64;
+        for (path, failure) in failed {
+            self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));
+        }
+        self.actions.push_back(Action::Log(LogOp::Clear));
+        self.end(None);
+    }
+}

@@ -1,0 +1,267 @@
+//! Objects and bundles: from the queue into a slot, from the slot into a credit.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use haul_model::limits::MEMBERS_MAX;
+use haul_model::op::{MemberRead, SourceOp};
+use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, SlotId};
+use haul_wire::{Member, Message};
+
+use super::{Block, Content, Source, Stage};
+use crate::event::{Action, LogOp};
+use crate::planted::Bug;
+use crate::resume::object_range;
+use crate::states::{SourceCause, SourceState};
+
+impl Source {
+    pub(super) fn queue_small(&mut self, id: EntryId) {
+        if let Some(held) = self.entries.get(&id) {
+            self.small_bytes += held.entry.size();
+            self.small.push_back(id);
+        }
+    }
+
+    /// Fills free slots. Bundles and objects take turns, so that neither waits for the other.
+    pub(super) fn start_reads(&mut self) {
+        while let Some(local) = self.free.pop() {
+            self.bundle_turn = !self.bundle_turn;
+            let started = self.bundle_turn && self.start_bundle(local)
+                || self.start_object(local)
+                || self.start_bundle(local);
+            if !started {
+                self.free.push(local);
+                return;
+            }
+        }
+    }
+
+    /// A bundle leaves when it is full, or when waiting would not fill it: nothing is under way that could add to it.
+    fn bundle_is_due(&self) -> bool {
+        !self.small.is_empty()
+            && (self.small_bytes >= u64::from(self.config.object_bytes)
+                || self.small.len() >= MEMBERS_MAX
+                || self.blocks.is_empty()
+                || self.announced == 0 && self.scan_ended)
+    }
+
+    fn start_bundle(&mut self, local: SlotId) -> bool {
+        if !self.bundle_is_due() {
+            return false;
+        }
+        let mut members: Vec<Arc<Entry>> = Vec::new();
+        let mut room = u64::from(self.config.object_bytes);
+        while members.len() < MEMBERS_MAX
+            && let Some(id) = self.small.front().copied()
+        {
+            let size = self.entries.get(&id).map_or(0, |held| held.entry.size());
+            if size > room {
+                break;
+            }
+            self.small.pop_front();
+            self.small_bytes -= size;
+            room -= size;
+            if self.step(id, SourceCause::Packed).is_ok() {
+                members.push(self.entries[&id].entry.clone());
+            }
+        }
+        let asked = members.iter().map(|entry| entry.id).collect();
+        let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() });
+        self.actions.push_back(Action::Source(SourceOp::ReadMembers { block, slot: local, members }));
+        true
+    }
+
+    fn start_object(&mut self, local: SlotId) -> bool {
+        while let Some(id) = self.files.front().copied() {
+            let may_open = self.may_open_file();
+            let object_bytes = self.config.object_bytes;
+            let Some(held) = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active)
+            else {
+                self.files.pop_front();
+                continue;
+            };
+            let Some(objects) = held.objects.as_deref_mut() else {
+                self.files.pop_front();
+                continue;
+            };
+            let index = objects.again.pop().or_else(|| {
+                let index = objects.durable.next_zero(objects.next)?;
+                objects.next = index + 1;
+                Some(index as u32)
+            });
+            let Some(index) = index else {
+                self.files.pop_front();
+                continue;
+            };
+            if !objects.opened {
+                if !may_open {
+                    objects.again.push(index);
+                    return false;
+                }
+                objects.opened = true;
+                self.files_opened += 1;
+            }
+            let entry = held.entry.clone();
+            let single = objects.durable.len() == 1;
+            let (offset, length) = object_range(entry.size(), object_bytes, index);
+            let content = Content::Object { id, index, hash: Hash([0; 32]) };
+            let block = self.new_block(local, length, content);
+            let slot = local;
+            self.actions.push_back(Action::Source(SourceOp::ReadObject {
+                block,
+                entry,
+                offset,
+                length,
+                slot,
+                single,
+            }));
+            return true;
+        }
+        false
+    }
+
+    fn new_block(&mut self, local: SlotId, length: u32, content: Content) -> BlockId {
+        self.next_block += 1;
+        let block = BlockId(self.next_block);
+        self.blocks.insert(block, Block { local, length, content, stage: Stage::Reading });
+        block
+    }
+
+    fn free_block(&mut self, block: BlockId) {
+        if let Some(block) = self.blocks.remove(&block) {
+            self.free.push(block.local);
+        }
+    }
+
+    pub(super) fn on_object_read(
+        &mut self,
+        id: BlockId,
+        result: Result<Hash, Failure>,
+    ) -> Result<(), Failure> {
+        let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let Content::Object { id: file, hash, .. } = &mut block.content else {
+            return Err(Failure::new(Code::Internal));
+        };
+        let file = *file;
+        let active = self.entries.get(&file).is_some_and(|held| held.state == SourceState::Active);
+        match result {
+            Ok(read) if active => {
+                *hash = read;
+                block.stage = Stage::Ready;
+                self.ready.push_back(id);
+            }
+            Ok(_) => self.free_block(id),
+            Err(failure) => {
+                self.free_block(id);
+                if active {
+                    self.on_unreadable(file, failure)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_members_read(
+        &mut self,
+        id: BlockId,
+        length: u32,
+        results: Vec<Result<MemberRead, Failure>>,
+    ) -> Result<(), Failure> {
+        let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let Content::Bundle { asked, members } = &mut block.content else {
+            return Err(Failure::new(Code::Internal));
+        };
+        let asked = core::mem::take(asked);
+        let mut failed = Vec::new();
+        for (id, result) in asked.into_iter().zip(results) {
+            match result {
+                Ok(MemberRead { offset, hash }) => members.push(Member { id, offset, hash }),
+                Err(failure) => failed.push((id, failure)),
+            }
+        }
+        block.length = length;
+        block.stage = Stage::Ready;
+        if members.is_empty() {
+            self.free_block(id)
+        } else {
+            self.ready.push_back(id)
+        }
+        failed.into_iter().try_for_each(|(id, failure)| self.on_unreadable(id, failure))
+    }
+
+    /// Sends what was read, as far as the credits go.
+    pub(super) fn send_ready(&mut self) {
+        while self.link_up
+            && let Some(id) = self.ready.front().copied()
+        {
+            if !self.still_wanted(id) {
+                self.ready.pop_front();
+                self.free_block(id);
+                continue;
+            }
+            let twice = self.config.planted.has(Bug::CreditUsedTwice) && self.credits.held() == 1;
+            let slot = if twice { self.credits.peek() } else { self.credits.take() };
+            let Some(slot) = slot else { return };
+            self.ready.pop_front();
+            self.send_block(id, slot);
+        }
+    }
+
+    /// A file that was dropped while its object waited is not sent.
+    fn still_wanted(&self, block: BlockId) -> bool {
+        match self.blocks.get(&block).map(|block| &block.content) {
+            Some(Content::Object { id, .. }) => {
+                self.entries.get(id).is_some_and(|held| held.state == SourceState::Active)
+            }
+            Some(Content::Bundle { .. }) => true,
+            None => false,
+        }
+    }
+
+    fn send_block(&mut self, id: BlockId, slot: SlotId) {
+        let epoch = self.epoch;
+        let Some(block) = self.blocks.get_mut(&id) else { return };
+        block.stage = Stage::Sending;
+        let (local, length) = (block.local, block.length);
+        let mut sent = None;
+        let announcement = match &mut block.content {
+            Content::Object { id: file, index, hash } => {
+                sent = Some((*file, *index, *hash));
+                Message::NewBlock { block: id, slot, epoch, id: *file, index: *index, length, hash: *hash }
+            }
+            Content::Bundle { members, .. } => {
+                Message::Manifest { block: id, slot, epoch, length, members: core::mem::take(members) }
+            }
+        };
+        self.stats.objects_sent += 1;
+        self.stats.bytes_sent += u64::from(length);
+        self.actions.push_back(Action::Send(announcement));
+        self.actions.push_back(Action::Payload { epoch, block: id, slot, local, length });
+        if let Some((file, index, hash)) = sent {
+            self.after_object_sent(file, index, hash);
+        }
+    }
+
+    fn after_object_sent(&mut self, file: EntryId, index: u32, hash: Hash) {
+        if self.config.planted.has(Bug::LogBeforeSync) {
+            self.actions.push_back(Action::Log(LogOp::Record { id: file, index }));
+        }
+        let early = self.config.planted.has(Bug::CloseBeforeDurable);
+        let Some(objects) = self.entries.get_mut(&file).and_then(|held| held.objects.as_deref_mut()) else {
+            return;
+        };
+        if objects.durable.len() == 1 {
+            objects.root = Some(hash);
+        }
+        if early {
+            objects.durable.set(u64::from(index));
+            if objects.durable.is_full() {
+                let _ = self.confirm(file);
+            }
+        }
+    }
+
+    pub(super) fn on_sent(&mut self, block: BlockId) {
+        self.free_block(block);
+    }
+}
