@@ -26,5 +26,5 @@ pub mod sink;
 pub mod source;
 pub mod states;
 
-pub use event::{Action, Event, LogOp, LogView, Logged, Outcome};
+pub use event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
 pub use planted::{Bug, Planted};

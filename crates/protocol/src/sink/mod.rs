@@ -23,7 +23,7 @@ use haul_wire::{Message, Repair, Settled};
 use self::receive::{Slot, Work};
 use crate::committer::{Committer, Phase};
 use crate::directories::Directories;
-use crate::event::{Action, Event, Outcome};
+use crate::event::{Action, Event, Outcome, Waiting};
 use crate::planted::{Bug, Planted};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
 
@@ -144,9 +144,18 @@ impl Sink {
         self.committer.deadline_nanos()
     }
 
-    /// No credit is granted because too much waits to become durable.
-    pub fn waits_for_sync(&self) -> bool {
-        self.committer.is_full()
+    /// What holds it up now.
+    pub fn waiting(&self) -> Option<Waiting> {
+        if self.committer.is_full() {
+            return Some(Waiting::Sync);
+        }
+        match (self.writes.len(), self.preparing) {
+            (0, 0) if !self.committer.is_idle() => Some(Waiting::Sync),
+            (0, 0) => Some(Waiting::Payload),
+            (0, _) => Some(Waiting::Names),
+            (writes, _) if writes * 2 >= self.slots.len() => Some(Waiting::Write),
+            _ => Some(Waiting::Payload),
+        }
     }
 
     /// What is to be done, in order.

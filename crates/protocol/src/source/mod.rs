@@ -22,7 +22,7 @@ use haul_wire::{Member, Message};
 
 use crate::credit::Credits;
 use crate::directories::Directories;
-use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome};
+use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
 use crate::planted::{Bug, Planted};
 use crate::states::{Coverage, SourceCause, SourceState, source_step};
 
@@ -176,9 +176,20 @@ impl Source {
         &self.coverage
     }
 
-    /// Is anything ready to be sent, waiting only for the sink to grant a slot?
-    pub fn waits_for_credit(&self) -> bool {
-        !self.ready.is_empty() && self.credits.held() == 0
+    /// What holds it up now.
+    pub fn waiting(&self) -> Option<Waiting> {
+        if !self.ready.is_empty() && self.credits.held() == 0 {
+            return Some(Waiting::Credit);
+        }
+        let reading = self.blocks.values().filter(|block| block.stage == Stage::Reading).count();
+        let sending = self.blocks.values().filter(|block| block.stage == Stage::Sending).count();
+        match (reading, sending) {
+            (0, 0) if self.announced > 0 => Some(Waiting::Answers),
+            (0, 0) if !self.scan_ended => Some(Waiting::Scan),
+            (0, 0) => None,
+            _ if sending > reading => Some(Waiting::Send),
+            _ => Some(Waiting::Read),
+        }
     }
 
     /// What is to be done, in order.
