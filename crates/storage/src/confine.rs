@@ -46,6 +46,41 @@ pub fn hold_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     }
 }
 
+/// Walks down from `base` through as many of `names` as one system call takes; returns the directory that was reached
+/// and how many names led to it (at least 1).
+///
+/// The caller checks what was reached against what it expects and goes on from there, so a path may be of any length.
+pub fn open_some_directories(base: BorrowedFd<'_>, names: &[&[u8]]) -> Result<(OwnedFd, usize)> {
+    /// The kernel takes 4096 bytes with the NUL.
+    const PATH_BYTES_MAX: usize = 4095;
+    let first = names.first().ok_or(Errno::INVAL)?;
+    let mut path = Vec::new();
+    let mut count = 0;
+    if has_openat2() {
+        for name in names {
+            if path.len() + 1 + name.len() > PATH_BYTES_MAX || check_name(name).is_err() {
+                break;
+            }
+            if count > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+            count += 1;
+        }
+    }
+    if count < 2 {
+        return Ok((open_directory(base, first)?, 1));
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    loop {
+        match fs::openat2(base, &*path, flags, Mode::empty(), RESOLVE) {
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(Errno::LOOP) => return Err(Errno::NOTDIR),
+            other => return Ok((other?, count)),
+        }
+    }
+}
+
 /// Opens `name` in `parent` with these flags. `ELOOP` where a symlink stands there.
 ///
 /// `O_NOFOLLOW`, `O_CLOEXEC` and `O_NOCTTY` are always added. Anything may stand under the name: give `O_NONBLOCK`

@@ -1,1 +1,298 @@
-//! The sink half: files are written under temporary names below held directories, made durable, then named.
+//! The sink on a POSIX file system: files are written under temporary names below held directories, made durable, and
+//! only then named.
+//!
+//! The engine's threads call [`PosixSink::run`]; the order of the operations is the masters' order rule. What must stay
+//! true in here: nothing below the destination is reached but through a held directory and one checked name; no final
+//! name is given to a file that was not complete; an operation that is answered with success stays true after a power
+//! cut as far as its contract says so; nothing that a peer sends makes it panic.
+//!
+//! | module | part |
+//! |---|---|
+//! | `root` | the destination as typed, and as `cp` decides what it means |
+//! | `directories`, `spool`, `finish` | directories, and their attributes at the end |
+//! | `prepare`, `sweep` | what is there already, what is left over |
+//! | `objects`, `sums`, `seal`, `hashes` | files that arrive in objects |
+//! | `members` | files that arrive in bundles |
+//! | `durable`, `file_systems`, `faults` | making things durable |
+//! | `publish` | final names |
+
+mod attributes;
+mod directories;
+mod durable;
+mod faults;
+mod file_systems;
+mod finish;
+pub(crate) mod hashes;
+mod leftovers;
+mod members;
+mod objects;
+mod prepare;
+mod publish;
+mod root;
+mod seal;
+mod spool;
+mod sums;
+mod sweep;
+pub(crate) mod tokens;
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use haul_buffers::Pool;
+use haul_model::op::{SinkDone, SinkOp};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::SinkStorage;
+use crate::confine::{check_name, sink_failure};
+use attributes::{Preserve, status};
+use directories::{Directories, Directory, Found};
+use faults::Hooks;
+use file_systems::FileSystems;
+use members::Member;
+use objects::Unfinished;
+use root::Place;
+use spool::{RecordId, Spool};
+use tokens::{TokenMaker, is_reserved};
+
+pub use faults::SyncPoint;
+#[cfg(feature = "faults")]
+pub use faults::{Fault, Faults};
+pub use file_systems::SyncMode;
+pub use leftovers::{Leftover, Leftovers, leftovers};
+pub use root::{Decision, Destination, RootFailure, SinkRoot, SourceName, decide, probe};
+
+/// What a sink is told once.
+#[derive(Clone, Debug)]
+pub struct SinkSettings {
+    /// Set owner and group too: `-p` as root.
+    pub preserve_owner: bool,
+    /// The same in all sessions of a job at this sink.
+    pub job_tag: [u8; 6],
+    /// Random for each session.
+    pub session_tag: [u8; 4],
+    /// Bytes of each object of this session: a power of two within the limits.
+    pub object_bytes: u32,
+    /// Where the attributes of directories wait; must exist.
+    pub spool_directory: PathBuf,
+    /// How things are made durable.
+    pub sync: SyncMode,
+    /// Instead of what the environment asks for.
+    #[cfg(feature = "faults")]
+    pub faults: Option<Arc<Faults>>,
+}
+
+/// What a sink cannot be opened for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenFailure {
+    /// `StateUnwritable` for the spool.
+    pub failure: Failure,
+    /// Which path, where it is about one.
+    pub path: Option<PathBuf>,
+}
+
+/// What is known of an entry between its first byte and its durable name.
+enum State {
+    /// A bundle member that is written, not yet named.
+    Member(Member),
+    /// A file with objects, not yet named.
+    Unfinished(Arc<Unfinished>),
+    /// It has its final name in this directory, not yet durable.
+    Named(Arc<Directory>),
+}
+
+/// Storage of the sink on a mounted file system.
+pub struct PosixSink {
+    preserve: Preserve,
+    object_bytes: u32,
+    tokens: TokenMaker,
+    sync: SyncMode,
+    hooks: Hooks,
+    holder: Arc<Directory>,
+    places: Vec<Place>,
+    only_directory: bool,
+    named_in_reports: bool,
+    /// Several sources may end up in one directory: left-over files are only known when all of them have ended.
+    sweep_late: bool,
+    /// A SOURCE is a file: its unfinished file lies beside the destination.
+    holder_has_files: AtomicBool,
+    directories: Directories,
+    file_systems: FileSystems,
+    spool: Spool,
+    states: Mutex<HashMap<EntryId, State>>,
+    /// Unfinished files of earlier sessions that this one goes on with.
+    resumed: Mutex<HashSet<Token>>,
+    /// Files that have their final name, which could not be made durable: they may be written again.
+    named_in_vain: Mutex<HashSet<EntryId>>,
+    /// Descriptors that written members may hold until they are synced, and how many do.
+    member_descriptors_max: usize,
+    member_descriptors: AtomicUsize,
+    objects_reread: AtomicU64,
+}
+
+/// Descriptors of directories that may be open beside those in use.
+const DIRECTORY_DESCRIPTORS_MAX: usize = 1024;
+
+impl PosixSink {
+    /// A sink below `root`. Raises the soft limit of open files of the process to the hard one.
+    pub fn open(root: SinkRoot, settings: SinkSettings) -> Result<PosixSink, OpenFailure> {
+        let fail = |failure: Failure| OpenFailure { failure, path: None };
+        if !hashes::Cut::allows(settings.object_bytes) {
+            return Err(fail(Code::LimitExceeded.into()));
+        }
+        let descriptors = raise_descriptor_limit();
+        let tokens = TokenMaker::new(settings.job_tag, settings.session_tag);
+        let spool = Spool::create(&settings.spool_directory, &tokens).map_err(|errno| OpenFailure {
+            failure: Failure::os(Code::StateUnwritable, errno.raw_os_error()),
+            path: Some(settings.spool_directory.clone()),
+        })?;
+        let file_systems = FileSystems::new(settings.sync);
+        let held = || {
+            let status = status(root.holder.as_fd())?;
+            let file_system = file_systems.of(root.holder.as_fd(), status.device)?;
+            Ok((status, file_system))
+        };
+        let (status, file_system) = held().map_err(|errno| fail(sink_failure(errno)))?;
+        let merged = root.places.contains(&Place::Held);
+        let found = Found { descriptor: root.holder, status, made: false };
+        Ok(PosixSink {
+            preserve: Preserve { owner: settings.preserve_owner },
+            object_bytes: settings.object_bytes,
+            tokens,
+            sync: settings.sync,
+            #[cfg(feature = "faults")]
+            hooks: Hooks::new(settings.faults),
+            #[cfg(not(feature = "faults"))]
+            hooks: Hooks::default(),
+            holder: Directory::held(found, RecordId::HOLDER, file_system),
+            sweep_late: merged && root.places.len() > 1,
+            places: root.places,
+            only_directory: root.only_directory,
+            named_in_reports: root.named_in_reports,
+            holder_has_files: AtomicBool::new(false),
+            directories: Directories::new(DIRECTORY_DESCRIPTORS_MAX.min(descriptors / 8)),
+            file_systems,
+            spool,
+            states: Mutex::new(HashMap::new()),
+            resumed: Mutex::new(HashSet::new()),
+            named_in_vain: Mutex::new(HashSet::new()),
+            member_descriptors_max: descriptors / 2,
+            member_descriptors: AtomicUsize::new(0),
+            objects_reread: AtomicU64::new(0),
+        })
+    }
+
+    /// Objects whose hash had to be computed again from the file, because the one beside it was lost or damaged.
+    pub fn objects_reread(&self) -> u64 {
+        self.objects_reread.load(Ordering::Relaxed)
+    }
+
+    /// The name of an entry in its directory. Every operation asks anew, whatever an earlier one found: no name is
+    /// used that was not checked.
+    fn name_of<'a>(&'a self, entry: &'a Entry) -> Result<&'a [u8], Failure> {
+        if entry.id.root_index().is_some() {
+            return Err(Code::Protocol.into());
+        }
+        if let Some(index) = entry.parent.root_index() {
+            if !entry.name.is_empty() {
+                return Err(Code::Confinement.into());
+            }
+            return match self.places.get(index as usize) {
+                None => Err(Code::Confinement.into()),
+                Some(Place::Named(name)) if entry.kind == Kind::Directory || !self.only_directory => Ok(name),
+                Some(Place::Named(_)) => Err(Code::SinkNotDirectory.into()),
+                Some(Place::Held) => Err(Code::SinkIsDirectory.into()),
+            };
+        }
+        check_name(&entry.name)?;
+        if is_reserved(&entry.name) {
+            return Err(Code::NameInvalid.into());
+        }
+        Ok(&entry.name)
+    }
+
+    /// The directory and the name of an entry that is not the held destination itself.
+    fn locate<'a>(&'a self, entry: &'a Entry) -> Result<(Arc<Directory>, &'a [u8]), Failure> {
+        let name = self.name_of(entry)?;
+        if entry.parent.root_index().is_some() {
+            return Ok((Arc::clone(&self.holder), name));
+        }
+        let directory = self.directories.get(entry.parent).ok_or(Code::SinkParentFailed)?;
+        Ok((directory, name))
+    }
+
+    /// The entry is the destination itself, which its contents are merged into.
+    fn is_held(&self, entry: &Entry) -> bool {
+        let place = entry.parent.root_index().and_then(|index| self.places.get(index as usize));
+        place == Some(&Place::Held) && entry.kind == Kind::Directory
+    }
+}
+
+impl SinkStorage for PosixSink {
+    fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone> {
+        match op {
+            SinkOp::Prepare { batch, items } => {
+                Some(SinkDone::Prepared { batch, answers: self.prepare(items) })
+            }
+            SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single } => {
+                let object = objects::Object { offset, length, hash, single };
+                let result = self.write_object(&entry, token, object, slot, pool);
+                Some(SinkDone::Written { block, result })
+            }
+            SinkOp::WriteMembers { block, slot, length, members } => {
+                let results = self.write_members(members, slot, length, pool);
+                Some(SinkDone::WrittenMembers { block, results })
+            }
+            SinkOp::Seal { entry, token, root } => {
+                Some(SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, root) })
+            }
+            SinkOp::Sync { group, files } => {
+                Some(SinkDone::Synced { group, failed: self.sync_files(&files) })
+            }
+            SinkOp::Publish { group, files } => {
+                Some(SinkDone::Published { group, failed: self.publish(&files) })
+            }
+            SinkOp::SyncNames { group, entries } => {
+                Some(SinkDone::SyncedNames { group, failed: self.sync_names(&entries) })
+            }
+            SinkOp::Discard { id, token } => {
+                self.discard(id, token);
+                Some(SinkDone::Discarded { id })
+            }
+            SinkOp::Forget { id } => {
+                self.directories.forget(id);
+                None
+            }
+            SinkOp::FinishDirectories => {
+                Some(SinkDone::DirectoriesFinished { failed: self.finish_directories() })
+            }
+        }
+    }
+}
+
+/// How many descriptors the process may have now.
+fn raise_descriptor_limit() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| limit.maximum.is_none_or(|maximum| current < maximum)) {
+        limit.current = limit.maximum;
+        // Fewer are enough; they are then used more sparingly.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    getrlimit(Resource::Nofile).current.map_or(1 << 20, |current| current.min(1 << 20) as usize)
+}
+
+/// A panic elsewhere must not spread: what these locks guard is valid between any two steps.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(shared: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    shared.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    shared.write().unwrap_or_else(PoisonError::into_inner)
+}

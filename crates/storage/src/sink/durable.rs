@@ -1,0 +1,357 @@
+//! Making contents and names durable, in groups.
+//!
+//! On file systems that are known to do it right one `syncfs` covers a group; elsewhere each file is synced on its own
+//! descriptor, several at a time. A failed sync is never repeated on a descriptor: the kernel reports an error once and
+//! may call the same pages clean the next time.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use haul_model::{Code, EntryId, Failure};
+use rustix::io::Errno;
+
+use super::directories::Directory;
+use super::faults::{Reach, SyncPoint};
+use super::file_systems::{FileSystem, SyncMode};
+use super::objects::Unfinished;
+use super::{PosixSink, State, lock};
+use crate::confine::sink_failure;
+
+/// Threads that sync one large group file by file.
+const THREADS_MAX: usize = 16;
+/// Files for which another thread pays.
+const FILES_PER_THREAD: usize = 4;
+
+/// The row for a sync that failed; a full disk keeps its own row, as it is often only noticed then.
+pub(super) fn sync_failure(errno: Errno) -> Failure {
+    let failure = sink_failure(errno);
+    match failure.code {
+        Code::SinkNoSpace | Code::SinkQuota | Code::SinkReadOnly => failure,
+        _ => Failure::os(Code::SinkSync, errno.raw_os_error()),
+    }
+}
+
+/// One file of a group.
+enum Work {
+    Member {
+        descriptor: Option<OwnedFd>,
+        file_system: Arc<FileSystem>,
+        errors: u64,
+    },
+    File(Arc<Unfinished>),
+    /// It is named already: an earlier group made it durable.
+    Done,
+    Unknown,
+}
+
+impl Work {
+    fn file_system(&self) -> Option<&Arc<FileSystem>> {
+        match self {
+            Work::Member { file_system, .. } => Some(file_system),
+            Work::File(file) => Some(&file.directory.file_system),
+            Work::Done | Work::Unknown => None,
+        }
+    }
+}
+
+impl PosixSink {
+    pub(super) fn sync_files(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
+        let group = self.take_work(files);
+        let mut whole = Wholes::default();
+        if self.sync != SyncMode::Never {
+            let systems = group.iter().filter_map(|(_, work)| work.file_system());
+            systems.filter(|system| system.whole).for_each(|system| whole.add(system));
+            whole.sync(self, SyncPoint::FileSystemData);
+        }
+        let mut results = in_parallel(&group, |(_, work)| self.sync_one(work, &whole));
+        self.sync_temporary_names(&group, &mut results);
+        let mut failed = Vec::new();
+        for ((id, work), result) in group.into_iter().zip(results) {
+            if let Work::Member { descriptor: Some(_), .. } = &work {
+                self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+            }
+            let Err(failure) = result else { continue };
+            match work {
+                Work::File(file) => file.lose(),
+                Work::Member { .. } => {
+                    let state = lock(&self.states).remove(&id);
+                    state.into_iter().for_each(|state| self.remove_state(state));
+                }
+                Work::Done | Work::Unknown => {}
+            }
+            failed.push((id, failure));
+        }
+        failed
+    }
+
+    fn take_work(&self, files: &[EntryId]) -> Vec<(EntryId, Work)> {
+        let mut states = lock(&self.states);
+        let take = |id: &EntryId| {
+            let work = match states.get_mut(id) {
+                Some(State::Member(member)) => Work::Member {
+                    descriptor: member.descriptor.take(),
+                    file_system: Arc::clone(&member.directory.file_system),
+                    errors: member.errors,
+                },
+                Some(State::Unfinished(file)) => Work::File(Arc::clone(file)),
+                Some(State::Named(_)) => Work::Done,
+                None => Work::Unknown,
+            };
+            (*id, work)
+        };
+        files.iter().map(take).collect()
+    }
+
+    fn sync_one(&self, work: &Work, whole: &Wholes) -> Result<(), Failure> {
+        match work {
+            Work::Member { descriptor, file_system, errors } => {
+                if let Some(result) = whole.result(file_system) {
+                    result?;
+                    return if file_system.errors() == *errors { Ok(()) } else { Err(Code::SinkSync.into()) };
+                }
+                match descriptor {
+                    Some(file) if self.sync != SyncMode::Never => self
+                        .hooks
+                        .sync(SyncPoint::MemberData, file.as_fd(), Reach::Everything)
+                        .map_err(sync_failure),
+                    // Synced when it was written.
+                    _ => Ok(()),
+                }
+            }
+            Work::File(file) => {
+                if let Some(result) = whole.result(&file.directory.file_system) {
+                    result?;
+                } else if self.sync != SyncMode::Never {
+                    self.sync_unfinished(file)?;
+                }
+                if file.holds() { Ok(()) } else { Err(Code::SinkSync.into()) }
+            }
+            Work::Done => Ok(()),
+            Work::Unknown => Err(Code::Internal.into()),
+        }
+    }
+
+    fn sync_unfinished(&self, file: &Unfinished) -> Result<(), Failure> {
+        let _alone = lock(&file.syncing);
+        if !file.holds() {
+            return Err(Code::SinkSync.into());
+        }
+        let (contents, sums) = file.descriptors();
+        let (point, reach) = if file.sealed.load(Ordering::Acquire) {
+            (SyncPoint::SealedData, Reach::Everything)
+        } else {
+            (SyncPoint::ObjectData, Reach::Data)
+        };
+        let sync = |descriptor: Option<Arc<OwnedFd>>, point, reach| match descriptor {
+            Some(descriptor) => self.hooks.sync(point, descriptor.as_fd(), reach),
+            // Nothing was written since it was closed.
+            None => Ok(()),
+        };
+        let synced =
+            sync(contents, point, reach).and_then(|()| sync(sums, SyncPoint::ObjectSums, Reach::Data));
+        if synced.is_err() {
+            file.sync_failed();
+        }
+        synced.map_err(sync_failure)
+    }
+
+    /// An unfinished file that nobody finds after a crash cannot be resumed.
+    fn sync_temporary_names(&self, group: &[(EntryId, Work)], results: &mut [Result<(), Failure>]) {
+        if self.sync == SyncMode::Never {
+            return;
+        }
+        let is_new = |file: &Unfinished| {
+            !file.directory.file_system.whole && !file.name_durable.load(Ordering::Acquire)
+        };
+        let new = || {
+            group.iter().filter_map(|(_, work)| match work {
+                Work::File(file) if is_new(file) => Some(file),
+                _ => None,
+            })
+        };
+        let synced = self.sync_directories(new().map(|file| &file.directory), SyncPoint::TempName);
+        for ((_, work), result) in group.iter().zip(results) {
+            let Work::File(file) = work else { continue };
+            if result.is_err() || !is_new(file) {
+                continue;
+            }
+            match synced.get(&Arc::as_ptr(&file.directory)) {
+                Some(Err(failure)) => *result = Err(*failure),
+                _ => file.name_durable.store(true, Ordering::Release),
+            }
+        }
+    }
+
+    pub(super) fn sync_names(&self, entries: &[EntryId]) -> Vec<(EntryId, Failure)> {
+        let mut failed = Vec::new();
+        let mut named = Vec::with_capacity(entries.len());
+        let states = lock(&self.states);
+        for id in entries {
+            match states.get(id) {
+                Some(State::Named(directory)) => named.push((*id, Arc::clone(directory))),
+                _ => failed.push((*id, Code::Internal.into())),
+            }
+        }
+        drop(states);
+        let synced =
+            self.sync_directories(named.iter().map(|(_, directory)| directory), SyncPoint::FinalName);
+        let mut states = lock(&self.states);
+        for (id, directory) in named {
+            match synced.get(&Arc::as_ptr(&directory)) {
+                Some(Err(failure)) => {
+                    lock(&self.named_in_vain).insert(id);
+                    failed.push((id, *failure));
+                }
+                _ => {
+                    states.remove(&id);
+                }
+            }
+        }
+        failed
+    }
+
+    /// Makes the names in these directories durable, and those of the directories themselves up to the one that holds
+    /// the destination.
+    ///
+    /// Also of directories that were found: a session that was killed may have made them.
+    fn sync_directories<'a>(
+        &self,
+        directories: impl Iterator<Item = &'a Arc<Directory>>,
+        point: SyncPoint,
+    ) -> HashMap<*const Directory, Result<(), Failure>> {
+        let mut wanted: HashMap<*const Directory, &Arc<Directory>> = HashMap::new();
+        wanted.extend(directories.map(|directory| (Arc::as_ptr(directory), directory)));
+        if self.sync == SyncMode::Never {
+            return wanted.keys().map(|key| (*key, Ok(()))).collect();
+        }
+        // Each directory that has to be synced, once.
+        let mut steps: HashMap<*const Directory, (&Arc<Directory>, SyncPoint)> = HashMap::new();
+        let mut whole = Wholes::default();
+        for directory in wanted.values() {
+            let mut step = Some((*directory, point));
+            while let Some((next, point)) = step {
+                if next.file_system.whole {
+                    whole.add(&next.file_system);
+                } else {
+                    steps.entry(Arc::as_ptr(next)).or_insert((next, point));
+                }
+                let parent = next.parent.as_ref().filter(|_| !next.name_durable.load(Ordering::Acquire));
+                step = parent.map(|parent| (parent, SyncPoint::ParentNames));
+            }
+        }
+        whole.sync(self, SyncPoint::FileSystemNames);
+        let steps: Vec<_> = steps.into_values().collect();
+        let results = in_parallel(&steps, |(directory, point)| self.sync_directory(directory, *point));
+        let results: HashMap<_, _> =
+            steps.iter().map(|(directory, _)| Arc::as_ptr(directory)).zip(results).collect();
+        let result = |directory: &Arc<Directory>| {
+            let whole = whole.result(&directory.file_system);
+            whole.or_else(|| results.get(&Arc::as_ptr(directory)).copied()).unwrap_or(Ok(()))
+        };
+        wanted.iter().map(|(key, directory)| (*key, settle_chain(directory, result))).collect()
+    }
+
+    fn sync_directory(&self, directory: &Arc<Directory>, point: SyncPoint) -> Result<(), Failure> {
+        let held = self.directories.descriptor(directory)?;
+        let synced = self.hooks.sync(point, held.as_fd(), Reach::Everything);
+        if synced.is_err() {
+            self.directories.close(directory);
+        }
+        synced.map_err(sync_failure)
+    }
+}
+
+/// What the results of single directories mean for the names in `directory`; remembers it for those above.
+fn settle_chain(
+    directory: &Arc<Directory>,
+    result: impl Fn(&Arc<Directory>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut all = result(directory);
+    let mut next = directory;
+    while let Some(parent) = &next.parent {
+        if next.name_durable.load(Ordering::Acquire) {
+            break;
+        }
+        match result(parent) {
+            Ok(()) if !next.name_lost.load(Ordering::Acquire) => {}
+            Ok(()) => all = all.and(Err(Code::SinkSync.into())),
+            Err(failure) => {
+                next.name_lost.store(true, Ordering::Release);
+                all = all.and(Err(failure));
+            }
+        }
+        next = parent;
+    }
+    if all.is_ok() {
+        let mut next = directory;
+        while let Some(parent) = &next.parent {
+            if next.name_durable.swap(true, Ordering::AcqRel) {
+                break;
+            }
+            next = parent;
+        }
+    }
+    all
+}
+
+/// File systems that are synced as a whole for one group, and how that went.
+#[derive(Default)]
+pub(super) struct Wholes(Vec<(Arc<FileSystem>, Result<(), Failure>)>);
+
+impl Wholes {
+    /// This one has to be synced too.
+    pub fn add(&mut self, file_system: &Arc<FileSystem>) {
+        if !self.0.iter().any(|(known, _)| Arc::ptr_eq(known, file_system)) {
+            self.0.push((Arc::clone(file_system), Ok(())));
+        }
+    }
+
+    /// Syncs them all.
+    pub fn sync(&mut self, sink: &PosixSink, point: SyncPoint) {
+        for (file_system, result) in &mut self.0 {
+            *result = file_system.sync(&sink.hooks, point).map_err(sync_failure);
+        }
+    }
+
+    /// Of this one, if it is among them.
+    pub fn result(&self, file_system: &Arc<FileSystem>) -> Option<Result<(), Failure>> {
+        self.0.iter().find(|(known, _)| Arc::ptr_eq(known, file_system)).map(|(_, result)| *result)
+    }
+}
+
+/// `work` for each item, in order of the items; by several threads where there are many.
+fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = (items.len() / FILES_PER_THREAD).min(THREADS_MAX);
+    if threads < 2 {
+        return items.iter().map(work).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else { return done };
+            done.push((index, work(item)));
+        }
+    };
+    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    std::thread::scope(|scope| {
+        // Where no thread can be had, this one does it all.
+        let helpers: Vec<_> = (1..threads)
+            .filter_map(|_| std::thread::Builder::new().name("sync".into()).spawn_scoped(scope, run).ok())
+            .collect();
+        let mut done = run();
+        for helper in helpers {
+            done.extend(helper.join().unwrap_or_default());
+        }
+        for (index, result) in done {
+            results[index] = Some(result);
+        }
+    });
+    results
+        .into_iter()
+        .map(|result| result.expect("every item was taken by a thread that has ended"))
+        .collect()
+}

@@ -1,0 +1,211 @@
+//! Every place where the sink makes something durable, by name, behind one function.
+//!
+//! The names exist so that a test can remove any one of them and show that a crash then loses something that was
+//! called durable. Without the feature `faults` a [`Hooks`] is empty and the function is only the system call.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs;
+use rustix::io::{Errno, Result};
+
+#[cfg(feature = "faults")]
+use std::sync::{Arc, Mutex, OnceLock};
+
+macro_rules! points {
+    ($($(#[$doc:meta])* $variant:ident $name:literal;)*) => {
+        /// A place where something is made durable.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum SyncPoint { $($(#[$doc])* $variant,)* }
+
+        impl SyncPoint {
+            /// All of them.
+            pub const ALL: &'static [SyncPoint] = &[$(SyncPoint::$variant,)*];
+
+            /// As `HAUL_TEST_SKIP_SYNC` names it.
+            pub const fn name(self) -> &'static str { match self { $(SyncPoint::$variant => $name,)* } }
+        }
+    };
+}
+
+points! {
+    /// Objects of an unfinished file.
+    ObjectData "object-data";
+    /// Their hashes. Losing them costs a re-read of the file, never data.
+    ObjectSums "object-sums";
+    /// The name of an unfinished file: without it nothing can be resumed.
+    TempName "temp-name";
+    /// Contents and attributes of a bundle member.
+    MemberData "member-data";
+    /// Contents and attributes of a file whose root is known.
+    SealedData "sealed-data";
+    /// Attributes of a file that was complete already.
+    SkippedAttributes "skipped-attributes";
+    /// The directory that holds final names and symlinks.
+    FinalName "final-name";
+    /// The directories above it, up to the one that holds the destination.
+    ParentNames "parent-names";
+    /// Attributes and names of all directories, at the end.
+    DirectoryAttributes "directory-attributes";
+    /// The directory that holds the destination, at the end.
+    DestinationName "destination-name";
+    /// Instead of the points on contents, where a whole file system can be synced.
+    FileSystemData "file-system-data";
+    /// Instead of the points on names.
+    FileSystemNames "file-system-names";
+    /// Instead of the points at the end.
+    FileSystemDirectories "file-system-directories";
+}
+
+/// How much of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// Contents and size.
+    Data,
+    /// Attributes too; for a directory, its names.
+    Everything,
+    /// Everything on this file system.
+    FileSystem,
+}
+
+/// What tests change; nothing otherwise.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks {
+    #[cfg(feature = "faults")]
+    faults: Option<Arc<Faults>>,
+}
+
+impl Hooks {
+    /// With these faults, or those that the environment asks for.
+    #[cfg(feature = "faults")]
+    pub fn new(faults: Option<Arc<Faults>>) -> Self {
+        static ENVIRONMENT: OnceLock<Option<Arc<Faults>>> = OnceLock::new();
+        Hooks { faults: faults.or_else(|| ENVIRONMENT.get_or_init(Faults::from_environment).clone()) }
+    }
+
+    /// The only caller of `fsync`, `fdatasync` and `syncfs`.
+    pub fn sync(&self, point: SyncPoint, descriptor: BorrowedFd<'_>, reach: Reach) -> Result<()> {
+        if !self.before_sync(point)? {
+            return Ok(());
+        }
+        loop {
+            let result = match reach {
+                Reach::Data => fs::fdatasync(descriptor),
+                Reach::Everything => fs::fsync(descriptor),
+                Reach::FileSystem => fs::syncfs(descriptor),
+            };
+            if result != Err(Errno::INTR) {
+                return result;
+            }
+        }
+    }
+
+    #[cfg(not(feature = "faults"))]
+    fn before_sync(&self, _point: SyncPoint) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// Before contents are written.
+    #[cfg(not(feature = "faults"))]
+    #[inline]
+    pub fn before_write(&self) -> Result<()> {
+        Ok(())
+    }
+
+    #[cfg(feature = "faults")]
+    fn before_sync(&self, point: SyncPoint) -> Result<bool> {
+        let Some(faults) = &self.faults else { return Ok(true) };
+        faults.count(Fault::Sync(point))?;
+        Ok(!faults.skipped.contains(&point))
+    }
+
+    /// Before contents are written.
+    #[cfg(feature = "faults")]
+    pub fn before_write(&self) -> Result<()> {
+        self.faults.as_ref().map_or(Ok(()), |faults| faults.count(Fault::Write))
+    }
+}
+
+/// Where an error can be made to happen.
+#[cfg(feature = "faults")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Contents are written.
+    Write,
+    /// Something is made durable.
+    Sync(SyncPoint),
+}
+
+/// What a test asks for: syncs that do nothing, and system calls that fail.
+#[cfg(feature = "faults")]
+#[derive(Debug, Default)]
+pub struct Faults {
+    skipped: Vec<SyncPoint>,
+    /// Where, after how many calls, with which errno.
+    failures: Mutex<Vec<(Fault, u64, i32)>>,
+    seen: Mutex<Vec<Fault>>,
+}
+
+#[cfg(feature = "faults")]
+impl Faults {
+    /// Syncs at this point do nothing.
+    pub fn skip(mut self, point: SyncPoint) -> Self {
+        self.skipped.push(point);
+        self
+    }
+
+    /// The `nth` call (from 1) at `fault` fails with `errno`; the calls after it succeed.
+    pub fn fail(self, fault: Fault, nth: u64, errno: i32) -> Self {
+        lock(&self.failures).push((fault, nth, errno));
+        self
+    }
+
+    /// What was called so far, in order.
+    pub fn seen(&self) -> Vec<Fault> {
+        lock(&self.seen).clone()
+    }
+
+    /// `HAUL_TEST_SKIP_SYNC=<point>[,<point>...]` and `HAUL_TEST_FAIL=<point or "write">:<nth>:<errno>[,...]`.
+    ///
+    /// Panics at a word that it does not know: a test that asks for nothing would pass for the wrong reason.
+    fn from_environment() -> Option<Arc<Faults>> {
+        let words = |variable: &str| std::env::var(variable).unwrap_or_default();
+        let (skips, failures) = (words("HAUL_TEST_SKIP_SYNC"), words("HAUL_TEST_FAIL"));
+        let point = |name: &str| {
+            let mut points = SyncPoint::ALL.iter();
+            *points.find(|point| point.name() == name).unwrap_or_else(|| panic!("no sync point {name:?}"))
+        };
+        let mut faults = Faults::default();
+        for name in skips.split(',').filter(|name| !name.is_empty()) {
+            faults = faults.skip(point(name));
+        }
+        for rule in failures.split(',').filter(|rule| !rule.is_empty()) {
+            let parts: Vec<&str> = rule.split(':').collect();
+            let [name, nth, errno] = parts[..] else { panic!("not a fault: {rule:?}") };
+            let fault = if name == "write" { Fault::Write } else { Fault::Sync(point(name)) };
+            faults = faults.fail(fault, nth.parse().expect("a count"), errno.parse().expect("an errno"));
+        }
+        let asked = !faults.skipped.is_empty() || !lock(&faults.failures).is_empty();
+        asked.then(|| Arc::new(faults))
+    }
+
+    fn count(&self, at: Fault) -> Result<()> {
+        lock(&self.seen).push(at);
+        let mut result = Ok(());
+        lock(&self.failures).retain_mut(|(fault, left, errno)| {
+            if *fault == at {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    result = Err(Errno::from_raw_os_error(*errno));
+                    return false;
+                }
+            }
+            true
+        });
+        result
+    }
+}
+
+#[cfg(feature = "faults")]
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,172 @@
+//! The file systems that a destination spans: which of them can be synced as a whole, and to what unit they store
+//! times.
+//!
+//! `syncfs` reports a write-back error once per descriptor, to whichever call comes first. So there is one descriptor
+//! per file system, opened before the first write, and an error that any call gets counts against everything that was
+//! written before it: that is what [`FileSystem::errors`] is for.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use haul_model::{Attributes, Timestamp};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::io::Result;
+
+use super::attributes::{same_time, status, timestamps};
+use super::faults::{Hooks, Reach, SyncPoint};
+use super::lock;
+use super::tokens::{TempName, TokenMaker};
+
+/// How things are made durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SyncMode {
+    /// A file system at a time on those that are known to report errors then, else file by file.
+    #[default]
+    Measured,
+    /// File by file everywhere.
+    EachFile,
+    /// Not at all: an acknowledged object survives a killed process, not a power cut.
+    Never,
+}
+
+/// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and reports errors: tested, not
+/// believed. Never FUSE or NFS.
+const WHOLE: [u64; 4] = [
+    0xEF53,      // ext4
+    0x5846_5342, // XFS
+    0x9123_683E, // btrfs
+    0x0102_1994, // tmpfs
+];
+
+/// One file system below the destination.
+pub(crate) struct FileSystem {
+    device: u64,
+    /// Held since before the first write here, so that `syncfs` on it reports every error since.
+    anchor: OwnedFd,
+    /// May be synced as a whole.
+    pub whole: bool,
+    errors: AtomicU64,
+    started: AtomicU64,
+    running: Mutex<()>,
+    unit_nanos: OnceLock<u64>,
+}
+
+impl FileSystem {
+    /// Of an open directory.
+    fn of(directory: BorrowedFd<'_>, device: u64, mode: SyncMode) -> Result<FileSystem> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let anchor = fs::openat(directory, c".", flags, Mode::empty())?;
+        #[allow(clippy::unnecessary_cast)]
+        let kind = fs::fstatfs(&anchor)?.f_type as u64 & 0xFFFF_FFFF;
+        Ok(FileSystem {
+            device,
+            anchor,
+            whole: mode == SyncMode::Measured && WHOLE.contains(&kind),
+            errors: AtomicU64::new(0),
+            started: AtomicU64::new(0),
+            running: Mutex::new(()),
+            unit_nanos: OnceLock::new(),
+        })
+    }
+
+    /// How many times syncing it failed. Sampled before a write; if it has changed at the sync, the write is lost.
+    pub fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Acquire)
+    }
+
+    /// Makes everything durable that was written to it before the call.
+    pub fn sync(&self, hooks: &Hooks, point: SyncPoint) -> Result<()> {
+        let before = (self.started.load(Ordering::Acquire), self.errors());
+        let _running = lock(&self.running);
+        // Another thread began, and finished, a sync since this call: it covered this one.
+        if self.started.load(Ordering::Acquire) != before.0 && self.errors() == before.1 {
+            return Ok(());
+        }
+        self.started.fetch_add(1, Ordering::AcqRel);
+        let result = hooks.sync(point, self.anchor.as_fd(), Reach::FileSystem);
+        if result.is_err() {
+            self.errors.fetch_add(1, Ordering::AcqRel);
+        }
+        result
+    }
+
+    /// To what unit it stores times, in nanoseconds; measured once, in `directory`.
+    pub fn unit_nanos(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> u64 {
+        if let Some(unit) = self.unit_nanos.get() {
+            return *unit;
+        }
+        match measure_unit(directory, tokens) {
+            Ok(unit) => *self.unit_nanos.get_or_init(|| unit),
+            // Nothing can be made in this directory; the next one may do.
+            Err(_) => 1,
+        }
+    }
+}
+
+fn measure_unit(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<u64> {
+    const PROBE: Timestamp = Timestamp { seconds: 1_000_000_001, nanos: 123_456_789 };
+    // Full, 100 ns (NTFS, SMB), 1 us, 1 ms, 10 ms (exFAT), 1 s (Lustre, HFS+), 2 s (FAT).
+    const UNITS: [u64; 7] = [1, 100, 1_000, 1_000_000, 10_000_000, 1_000_000_000, 2_000_000_000];
+    let name = TempName::contents(tokens.make());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = fs::openat(directory, name.as_c_str(), flags, Mode::from_raw_mode(0o600))?;
+    let attributes = Attributes { mtime: PROBE, atime: PROBE, ..Attributes::default() };
+    let stored = fs::futimens(&file, &timestamps(&attributes)?).and_then(|()| status(file.as_fd()));
+    fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
+    let stored = stored?.mtime;
+    let exact = |unit: &u64| {
+        let nanos = PROBE.seconds as u64 * 1_000_000_000 + u64::from(PROBE.nanos);
+        let cut = nanos - nanos % unit;
+        stored.seconds == (cut / 1_000_000_000) as i64 && u64::from(stored.nanos) == cut % 1_000_000_000
+    };
+    Ok(UNITS.into_iter().find(exact).unwrap_or(1))
+}
+
+/// All file systems of a sink.
+pub(crate) struct FileSystems {
+    mode: SyncMode,
+    known: Mutex<Vec<Arc<FileSystem>>>,
+}
+
+impl FileSystems {
+    /// None yet.
+    pub fn new(mode: SyncMode) -> Self {
+        FileSystems { mode, known: Mutex::new(Vec::new()) }
+    }
+
+    /// The one that holds this directory.
+    pub fn of(&self, directory: BorrowedFd<'_>, device: u64) -> Result<Arc<FileSystem>> {
+        let mut known = lock(&self.known);
+        if let Some(found) = known.iter().find(|file_system| file_system.device == device) {
+            return Ok(Arc::clone(found));
+        }
+        let new = Arc::new(FileSystem::of(directory, device, self.mode)?);
+        known.push(Arc::clone(&new));
+        Ok(new)
+    }
+
+    /// Whether this one can be synced as a whole; no for one that is not known.
+    pub fn is_whole(&self, device: u64) -> bool {
+        lock(&self.known).iter().any(|file_system| file_system.device == device && file_system.whole)
+    }
+
+    /// All that were touched.
+    pub fn all(&self) -> Vec<Arc<FileSystem>> {
+        lock(&self.known).clone()
+    }
+}
+
+/// Whether a stored time is the wanted one, as far as its file system can tell.
+pub(crate) fn is_stored_as(
+    file_system: &FileSystem,
+    directory: BorrowedFd<'_>,
+    tokens: &TokenMaker,
+    stored: Timestamp,
+    wanted: Timestamp,
+) -> bool {
+    // Measuring costs a temporary file: only where it can make a difference.
+    stored == wanted
+        || (stored.seconds.abs_diff(wanted.seconds) <= 2
+            && same_time(stored, wanted, file_system.unit_nanos(directory, tokens)))
+}

@@ -1,0 +1,160 @@
+//! BLAKE3 of files that arrive as objects: the value of each object's subtree, and the root that they combine to.
+//!
+//! Objects are equal, aligned and a power of two of KiB long (the last may be shorter), so each is one subtree of the
+//! file's tree and the root is what `b3sum` prints (BLAKE3 paper, section 2.1; crate blake3, `hazmat`).
+
+use blake3::Hasher;
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use haul_model::limits::{FILE_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_BYTES_MIN};
+use haul_model::{Code, Failure, Hash};
+
+/// How a file is cut into objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cut {
+    /// Bytes of the file.
+    pub size: u64,
+    /// Bytes of each object but the last.
+    pub object_bytes: u32,
+}
+
+impl Cut {
+    /// Whether files can be cut into objects of this size at all.
+    pub fn allows(object_bytes: u32) -> bool {
+        (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&object_bytes) && object_bytes.is_power_of_two()
+    }
+
+    /// How many objects.
+    pub fn count(self) -> u64 {
+        self.size.div_ceil(u64::from(self.object_bytes))
+    }
+
+    /// The whole file is one object, whose hash is the root.
+    pub fn is_single(self) -> bool {
+        self.count() == 1
+    }
+
+    /// Offset and length of an object.
+    pub fn range(self, index: u64) -> (u64, u32) {
+        let offset = index * u64::from(self.object_bytes);
+        (offset, u64::from(self.object_bytes).min(self.size - offset) as u32)
+    }
+
+    /// Which object this is; `Protocol` if it is none. Hashing relies on it: BLAKE3 has no value for other ranges.
+    pub fn index(self, offset: u64, length: u32, single: bool) -> Result<u64, Failure> {
+        let index = offset / u64::from(self.object_bytes);
+        let exact = self.size <= FILE_BYTES_MAX
+            && index < self.count()
+            && self.range(index) == (offset, length)
+            && single == self.is_single();
+        if exact { Ok(index) } else { Err(Code::Protocol.into()) }
+    }
+}
+
+/// The hash of one object: the root if it is the whole file, else its subtree value at `offset`.
+///
+/// `offset` and the length of `bytes` must be those of an object ([`Cut::index`]).
+pub(crate) fn object_hash(bytes: &[u8], offset: u64, single: bool) -> Hash {
+    if single {
+        return Hash(*blake3::hash(bytes).as_bytes());
+    }
+    let mut hasher = Hasher::new();
+    hasher.set_input_offset(offset).update(bytes);
+    Hash(hasher.finalize_non_root())
+}
+
+/// Combines the values of all objects of a file, in order; needs memory for one value per level of the tree.
+pub(crate) struct Combiner {
+    stack: Vec<[u8; 32]>,
+    pushed: u64,
+}
+
+impl Combiner {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Combiner { stack: Vec::with_capacity(32), pushed: 0 }
+    }
+
+    /// The value of the next object.
+    pub fn push(&mut self, value: Hash) {
+        // A subtree is merged only once it is known that something follows it: the last merge makes the root.
+        while self.stack.len() > self.pushed.count_ones() as usize {
+            self.merge();
+        }
+        self.stack.push(value.0);
+        self.pushed += 1;
+    }
+
+    /// The root of the file; `None` with fewer than two objects, whose root is not made of subtree values.
+    pub fn root(mut self) -> Option<Hash> {
+        while self.stack.len() > 2 {
+            self.merge();
+        }
+        let [left, right] = self.stack[..] else { return None };
+        Some(Hash(*merge_subtrees_root(&left, &right, Mode::Hash).as_bytes()))
+    }
+
+    fn merge(&mut self) {
+        if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
+            self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_combine_to_the_root_of_the_whole_file_around_every_edge() {
+        let object_bytes = OBJECT_BYTES_MIN;
+        let unit = u64::from(object_bytes);
+        let bytes: Vec<u8> = (0..19 * unit).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8).collect();
+        let mut sizes = Vec::new();
+        for objects in 1..=18 {
+            sizes.extend(
+                [-1025, -1024, -1023, -1, 0, 1, 63, 64, 65, 1023, 1024, 1025, 32 << 10].map(|edge: i64| {
+                    (objects * unit).checked_add_signed(edge).expect("no file is that small")
+                }),
+            );
+        }
+        for size in sizes {
+            let cut = Cut { size, object_bytes };
+            let mut combiner = Combiner::new();
+            let mut single = None;
+            for index in 0..cut.count() {
+                let (offset, length) = cut.range(index);
+                assert_eq!(cut.index(offset, length, cut.is_single()), Ok(index));
+                let object = &bytes[offset as usize..][..length as usize];
+                let hash = object_hash(object, offset, cut.is_single());
+                combiner.push(hash);
+                single = Some(hash);
+            }
+            let root = if cut.is_single() { single } else { combiner.root() };
+            assert_eq!(root.unwrap().0, *blake3::hash(&bytes[..size as usize]).as_bytes(), "{size} bytes");
+        }
+    }
+
+    #[test]
+    fn ranges_that_are_not_an_object_are_refused() {
+        let cut = Cut { size: 200_000, object_bytes: 65_536 };
+        assert_eq!(cut.index(0, 65_536, false), Ok(0));
+        assert_eq!(cut.index(196_608, 3392, false), Ok(3));
+        for (offset, length, single) in [
+            (0, 65_536, true),
+            (0, 65_535, false),
+            (1, 65_536, false),
+            (1024, 65_536, false),
+            (196_608, 3393, false),
+            (196_608, 65_536, false),
+            (262_144, 1, false),
+            (u64::MAX, u32::MAX, false),
+            (196_608, 0, false),
+        ] {
+            assert!(cut.index(offset, length, single).is_err(), "{offset} {length} {single}");
+        }
+        assert!(Cut { size: 0, object_bytes: 65_536 }.index(0, 0, false).is_err());
+        assert!(Cut { size: 0, object_bytes: 65_536 }.index(0, 0, true).is_err());
+        assert!(Cut { size: u64::MAX, object_bytes: 65_536 }.index(0, 65_536, false).is_err());
+        assert!(!Cut::allows(0) && !Cut::allows(65_537) && !Cut::allows(1024) && !Cut::allows(1 << 27));
+    }
+}

@@ -1,0 +1,171 @@
+//! Small files, many at once: each is checked, written under a temporary name and given its attributes.
+//!
+//! This is the path that millions of files take, so each system call counts: create, write, mode, times, close (and
+//! later rename). No path is built, nothing is looked up that the previous member had too.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use haul_buffers::Pool;
+use haul_model::op::MemberWrite;
+use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Token};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::directories::Directory;
+use super::faults::{Reach, SyncPoint};
+use super::file_systems::SyncMode;
+use super::tokens::TempName;
+use super::{PosixSink, State, attributes, lock};
+use crate::confine::sink_failure;
+
+/// A member that is written.
+pub(super) struct Member {
+    pub entry: Arc<Entry>,
+    pub token: Token,
+    pub directory: Arc<Directory>,
+    /// Open until it is synced, where that is done file by file.
+    pub descriptor: Option<OwnedFd>,
+    /// [`FileSystem::errors`](super::file_systems::FileSystem::errors) before it was written.
+    pub errors: u64,
+}
+
+/// The directory of the previous member: most bundles have few.
+type Last = Option<(EntryId, Arc<Directory>, Arc<OwnedFd>)>;
+
+impl PosixSink {
+    pub(super) fn write_members(
+        &self,
+        members: Vec<MemberWrite>,
+        slot: SlotId,
+        length: u32,
+        pool: &Pool,
+    ) -> Vec<Result<(), Failure>> {
+        // Nobody else may have the slot now, and it exists: else a master is wrong.
+        let Some(lease) = pool.lease(slot) else {
+            return members.iter().map(|_| Err(Code::Internal.into())).collect();
+        };
+        let bytes = &lease[..lease.len().min(length as usize)];
+        let mut results = Vec::with_capacity(members.len());
+        let mut written = Vec::with_capacity(members.len());
+        let mut last = None;
+        for member in members {
+            let result = self.write_member(member, bytes, &mut last);
+            results.push(result.map(|member| written.push(member)));
+        }
+        let mut replaced = Vec::new();
+        let mut states = lock(&self.states);
+        for member in written {
+            replaced.extend(states.insert(member.entry.id, State::Member(member)));
+        }
+        drop(states);
+        // The same member again: its earlier copy goes.
+        replaced.into_iter().for_each(|state| self.remove_state(state));
+        results
+    }
+
+    fn write_member(&self, member: MemberWrite, bytes: &[u8], last: &mut Last) -> Result<Member, Failure> {
+        let MemberWrite { entry, offset, hash } = member;
+        if entry.kind != Kind::File {
+            return Err(Code::Protocol.into());
+        }
+        let start = offset as usize;
+        let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
+        let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
+        if blake3::hash(bytes) != blake3::Hash::from_bytes(hash.0) {
+            return Err(Code::HashMismatch.into());
+        }
+        let (directory, held) = match last {
+            Some((parent, directory, held)) if *parent == entry.parent && parent.root_index().is_none() => {
+                // The directory is known to be right, not yet this name.
+                self.name_of(&entry)?;
+                (Arc::clone(directory), Arc::clone(held))
+            }
+            _ => {
+                let (directory, _) = self.locate(&entry)?;
+                let held = self.directories.descriptor(&directory)?;
+                *last = Some((entry.parent, Arc::clone(&directory), Arc::clone(&held)));
+                (directory, held)
+            }
+        };
+        let errors = directory.file_system.errors();
+        let (token, file) = self.create(held.as_fd()).map_err(sink_failure)?;
+        let complete = self.fill(file.as_fd(), bytes).map_err(sink_failure).and_then(|()| {
+            let set = self.preserve.complete(file.as_fd(), &entry.attributes);
+            set.map_err(attributes::attributes_failure)
+        });
+        let descriptor = match complete {
+            Ok(()) => self.keep_until_synced(file, &directory),
+            Err(failure) => Err(failure),
+        };
+        match descriptor {
+            Ok(descriptor) => Ok(Member { entry, token, directory, descriptor, errors }),
+            Err(failure) => {
+                remove(held.as_fd(), token);
+                Err(failure)
+            }
+        }
+    }
+
+    fn create(&self, held: BorrowedFd<'_>) -> rustix::io::Result<(Token, OwnedFd)> {
+        // Somebody may plant a name; nobody can plant them all.
+        const TRIES: usize = 8;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut result = Err(Errno::EXIST);
+        for _ in 0..TRIES {
+            let token = self.tokens.make();
+            let name = TempName::contents(token);
+            match fs::openat(held, name.as_c_str(), flags, Mode::from_raw_mode(0o600)) {
+                Ok(file) => return Ok((token, file)),
+                Err(Errno::EXIST | Errno::INTR) => result = Err(Errno::EXIST),
+                Err(errno) => return Err(errno),
+            }
+        }
+        result
+    }
+
+    fn fill(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
+        self.hooks.before_write()?;
+        while !bytes.is_empty() {
+            match rustix::io::write(file, bytes) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// A descriptor reports what went wrong with its file's write-back; where the file system as a whole does that,
+    /// it need not be kept.
+    fn keep_until_synced(&self, file: OwnedFd, directory: &Directory) -> Result<Option<OwnedFd>, Failure> {
+        if directory.file_system.whole || self.sync == SyncMode::Never {
+            return Ok(None);
+        }
+        if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < self.member_descriptors_max {
+            return Ok(Some(file));
+        }
+        // Few descriptors on this machine: slower, but as safe.
+        self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+        let synced = self.hooks.sync(SyncPoint::MemberData, file.as_fd(), Reach::Everything);
+        synced.map(|()| None).map_err(super::durable::sync_failure)
+    }
+}
+
+impl Member {
+    /// Its descriptor, if it is still open; the caller closes it.
+    pub fn take_descriptor(&mut self, open: &AtomicUsize) -> Option<OwnedFd> {
+        let taken = self.descriptor.take();
+        if taken.is_some() {
+            open.fetch_sub(1, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+/// Removes the contents under a temporary name. What stays is swept by a later session.
+pub(super) fn remove(held: BorrowedFd<'_>, token: Token) {
+    let _ = fs::unlinkat(held, TempName::contents(token).as_c_str(), AtFlags::empty());
+}

@@ -1,0 +1,296 @@
+//! Files that arrive in objects, in any order, from several threads, over several sessions.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use haul_buffers::Pool;
+use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::attributes::status;
+use super::directories::Directory;
+use super::hashes::{Cut, object_hash};
+use super::prepare::open_whatever_its_mode;
+use super::tokens::TempName;
+use super::{PosixSink, State, lock, sums};
+use crate::confine::{self, sink_failure};
+
+/// One object, as it is to be written.
+#[derive(Clone, Copy)]
+pub(super) struct Object {
+    pub offset: u64,
+    pub length: u32,
+    pub hash: Hash,
+    pub single: bool,
+}
+
+/// A file between its first byte and its final name.
+pub(super) struct Unfinished {
+    pub token: Token,
+    pub entry: Arc<Entry>,
+    pub directory: Arc<Directory>,
+    open: Mutex<Open>,
+    /// Its attributes are set and its root is known.
+    pub sealed: AtomicBool,
+    /// Its temporary name is durable.
+    pub name_durable: AtomicBool,
+    /// One sync at a time: an error is told once, to whoever comes first.
+    pub syncing: Mutex<()>,
+    losses: Losses,
+}
+
+#[derive(Default)]
+struct Open {
+    contents: Option<Arc<OwnedFd>>,
+    sums: Option<Arc<OwnedFd>>,
+    /// Device and inode, once the file was made or found.
+    identity: Option<(u64, u64)>,
+    /// Root of a file of one object, which needs no table of hashes.
+    root: Option<Hash>,
+}
+
+/// Whether what was written since the last good sync may have been lost.
+///
+/// Failures are counted for the file and for its file system; their sum only grows. A write belongs to the sum that held
+/// when it began. Once the sum has grown, every sync of the file fails until something is written anew: the master has
+/// been told by then that all since the last good sync is lost.
+struct Losses {
+    /// Failed syncs of this file.
+    failed: AtomicU64,
+    /// The sum that what is not synced yet relies on.
+    relies_on: AtomicU64,
+    /// A failure was told; the next write begins anew.
+    told: AtomicBool,
+}
+
+impl Unfinished {
+    /// A file of this session; it is made by the first write.
+    pub fn new(entry: &Arc<Entry>, token: Token, directory: Arc<Directory>) -> Self {
+        let failures = directory.file_system.errors();
+        Unfinished {
+            token,
+            entry: Arc::clone(entry),
+            directory,
+            open: Mutex::default(),
+            sealed: AtomicBool::new(false),
+            name_durable: AtomicBool::new(false),
+            syncing: Mutex::new(()),
+            losses: Losses {
+                failed: AtomicU64::new(0),
+                relies_on: AtomicU64::new(failures),
+                told: AtomicBool::new(false),
+            },
+        }
+    }
+
+    /// A file of an earlier session, which was checked.
+    pub fn resumed(
+        entry: &Arc<Entry>,
+        token: Token,
+        directory: Arc<Directory>,
+        identity: (u64, u64),
+    ) -> Self {
+        let file = Self::new(entry, token, directory);
+        lock(&file.open).identity = Some(identity);
+        file
+    }
+
+    /// Failures so far that concern this file.
+    fn failures(&self) -> u64 {
+        self.directory.file_system.errors() + self.losses.failed.load(Ordering::Acquire)
+    }
+
+    /// Something was written, and `before` it there had been so many failures. False if there was one meanwhile: then
+    /// it may be lost already.
+    fn was_written(&self, before: u64) -> bool {
+        if self.failures() != before {
+            return false;
+        }
+        if self.losses.told.swap(false, Ordering::AcqRel) {
+            self.losses.relies_on.store(before, Ordering::Release);
+        }
+        true
+    }
+
+    /// No sync has failed since what is not synced yet was written.
+    pub fn holds(&self) -> bool {
+        self.losses.relies_on.load(Ordering::Acquire) == self.failures()
+    }
+
+    /// Syncing this file failed.
+    pub fn sync_failed(&self) {
+        self.losses.failed.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What was not synced is lost, and the master hears of it now. The descriptors are forgotten: on them the next
+    /// sync would report success for what this one lost.
+    pub fn lose(&self) {
+        self.losses.told.store(true, Ordering::Release);
+        self.sealed.store(false, Ordering::Release);
+        self.close();
+    }
+
+    /// Closes its descriptors; they are opened again when needed.
+    pub fn close(&self) {
+        let mut open = lock(&self.open);
+        (open.contents, open.sums) = (None, None);
+    }
+
+    /// The descriptors that are open now.
+    pub fn descriptors(&self) -> (Option<Arc<OwnedFd>>, Option<Arc<OwnedFd>>) {
+        let open = lock(&self.open);
+        (open.contents.clone(), open.sums.clone())
+    }
+
+    /// Root of a file of one object that this session has written.
+    pub fn root(&self) -> Option<Hash> {
+        lock(&self.open).root
+    }
+}
+
+impl PosixSink {
+    pub(super) fn write_object(
+        &self,
+        entry: &Arc<Entry>,
+        token: Token,
+        object: Object,
+        slot: SlotId,
+        pool: &Pool,
+    ) -> Result<(), Failure> {
+        let cut = self.cut(entry);
+        let index = cut.index(object.offset, object.length, object.single)?;
+        let lease = pool.lease(slot).ok_or(Code::Internal)?;
+        let bytes = lease.get(..object.length as usize).ok_or(Code::Protocol)?;
+        if object_hash(bytes, object.offset, object.single) != object.hash {
+            return Err(Code::HashMismatch.into());
+        }
+        let file = self.unfinished(entry, token)?;
+        // A second copy of an object that the root has vouched for: writing it would change the times.
+        if file.sealed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let failures = file.failures();
+        let contents = self.contents(&file)?;
+        self.hooks.before_write().map_err(sink_failure)?;
+        write_all_at(&contents, bytes, object.offset).map_err(sink_failure)?;
+        if object.single {
+            lock(&file.open).root = Some(object.hash);
+        } else {
+            let table = self.sums(&file)?;
+            let sum = sums::encode(token, cut, index, object.hash);
+            write_all_at(&table, &sum, index * sums::ENTRY_BYTES as u64).map_err(sink_failure)?;
+        }
+        if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
+    }
+
+    /// How this file is cut.
+    pub(super) fn cut(&self, entry: &Entry) -> Cut {
+        Cut { size: entry.size(), object_bytes: self.object_bytes }
+    }
+
+    /// The unfinished file `token` of `entry`, new if this is the first that is heard of it.
+    pub(super) fn unfinished(&self, entry: &Arc<Entry>, token: Token) -> Result<Arc<Unfinished>, Failure> {
+        if let Some(State::Unfinished(file)) = lock(&self.states).get(&entry.id)
+            && file.token == token
+        {
+            return Ok(Arc::clone(file));
+        }
+        // Only names that this session chose are made; those of earlier ones were claimed before.
+        if entry.kind != Kind::File || !self.tokens.is_of_session(token) {
+            return Err(Code::Internal.into());
+        }
+        let (directory, _) = self.locate(entry)?;
+        let new = Arc::new(Unfinished::new(entry, token, directory));
+        let mut states = lock(&self.states);
+        // Another thread may have been first.
+        if let Some(State::Unfinished(file)) = states.get(&entry.id)
+            && file.token == token
+        {
+            return Ok(Arc::clone(file));
+        }
+        let earlier = states.insert(entry.id, State::Unfinished(Arc::clone(&new)));
+        drop(states);
+        if let Some(earlier) = earlier {
+            self.remove_state(earlier);
+        }
+        Ok(new)
+    }
+
+    /// The descriptor of its contents: made by the first call, opened again after a failed sync or a restart.
+    pub(super) fn contents(&self, file: &Unfinished) -> Result<Arc<OwnedFd>, Failure> {
+        let mut open = lock(&file.open);
+        if let Some(contents) = &open.contents {
+            return Ok(Arc::clone(contents));
+        }
+        let held = self.directories.descriptor(&file.directory)?;
+        let name = TempName::contents(file.token);
+        let opened = match open.identity {
+            None => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE).map_err(sink_failure)?
+            }
+            Some(_) => {
+                let flags = OFlags::RDWR | OFlags::NONBLOCK;
+                open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags).map_err(sink_failure)?
+            }
+        };
+        let now = status(opened.as_fd()).map_err(sink_failure)?;
+        let identity = (now.device, now.inode);
+        // Somebody has replaced it, or has given it a second name.
+        if open.identity.is_some_and(|known| known != identity) || now.links != 1 {
+            return Err(Code::SinkWrite.into());
+        }
+        open.identity = Some(identity);
+        let opened = Arc::new(opened);
+        open.contents = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// The descriptor of its table of hashes.
+    pub(super) fn sums(&self, file: &Unfinished) -> Result<Arc<OwnedFd>, Failure> {
+        let mut open = lock(&file.open);
+        if let Some(sums) = &open.sums {
+            return Ok(Arc::clone(sums));
+        }
+        let held = self.directories.descriptor(&file.directory)?;
+        let name = TempName::sums(file.token);
+        let (known, new) = (OFlags::RDWR | OFlags::NONBLOCK, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+        let usable = |table: &OwnedFd| {
+            let ours = rustix::process::geteuid().as_raw();
+            status(table.as_fd())
+                .is_ok_and(|now| now.kind == FileType::RegularFile && now.links == 1 && now.uid == ours)
+        };
+        let found = confine::open_beneath(held.as_fd(), name.as_bytes(), known, Mode::empty());
+        let opened = match found.ok().filter(usable) {
+            Some(table) => table,
+            None => {
+                // Nothing, or nothing of ours: without a table the objects are hashed again from the file.
+                let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
+                confine::open_beneath(held.as_fd(), name.as_bytes(), new, PRIVATE).map_err(sink_failure)?
+            }
+        };
+        let opened = Arc::new(opened);
+        open.sums = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+}
+
+/// Until it is complete, nobody else may read it.
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => {
+                bytes = &bytes[count..];
+                offset += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

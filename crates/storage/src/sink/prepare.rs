@@ -1,0 +1,392 @@
+//! Names and directories, in the order of the scan: what is complete, what can be resumed, what has to be sent.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use haul_model::limits::{DEPTH_MAX, LINK_TARGET_BYTES_MAX};
+use haul_model::op::{Prepare, Prepared};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::attributes::{self, Preserve, Status, attributes_failure, open_up, status};
+use super::directories::{Directory, Found};
+use super::faults::{Reach, SyncPoint};
+use super::file_systems::{SyncMode, is_stored_as};
+use super::objects::Unfinished;
+use super::spool::{Record, RecordId};
+use super::tokens::TempName;
+use super::{PosixSink, State, lock};
+use crate::confine::{self, sink_failure};
+
+impl PosixSink {
+    pub(super) fn prepare(&self, items: Vec<Prepare>) -> Vec<(EntryId, Prepared)> {
+        let mut answers = Vec::with_capacity(items.len());
+        for item in items {
+            match item {
+                Prepare::Entry { entry, resume, objects } => {
+                    let answer = match entry.kind {
+                        Kind::Directory => self.prepare_directory(&entry).map(|()| Prepared::Made),
+                        Kind::File => self.prepare_file(&entry, resume, objects),
+                        Kind::Symlink => self.prepare_symlink(&entry),
+                        Kind::Other => Err(Code::UnsupportedKind.into()),
+                    };
+                    answers.push((entry.id, answer.unwrap_or_else(Prepared::Fail)));
+                }
+                Prepare::End(id) => self.directory_ended(id),
+            }
+        }
+        answers
+    }
+
+    fn prepare_directory(&self, entry: &Entry) -> Result<(), Failure> {
+        if self.is_held(entry) {
+            return self.prepare_held(entry);
+        }
+        let (parent, name) = self.locate(entry)?;
+        if let Some(known) = self.directories.get(entry.id) {
+            let same = known.name.as_ref() == name
+                && known.parent.as_ref().is_some_and(|known| Arc::ptr_eq(known, &parent));
+            return if same { Ok(()) } else { Err(Code::Protocol.into()) };
+        }
+        if parent.depth as usize >= DEPTH_MAX || !self.directories.has_room() {
+            return Err(Code::LimitExceeded.into());
+        }
+        let held = self.directories.descriptor(&parent)?;
+        let made = match fs::mkdirat(&held, name, Mode::from_raw_mode(0o700)) {
+            Ok(()) => true,
+            // Made by us under another name of the same entry: this file system does not tell them apart.
+            Err(Errno::EXIST) if parent.made => return Err(Code::NameInvalid.into()),
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(parent_failure(errno)),
+        };
+        let found = open_writable(held.as_fd(), name, made).map_err(sink_failure)?;
+        let file_system = self.file_systems.of(found.descriptor.as_fd(), found.status.device);
+        let file_system = file_system.map_err(sink_failure)?;
+        let record = self.spool.append(&Record {
+            parent: parent.record,
+            name: name.into(),
+            identity: (found.status.device, found.status.inode),
+            made,
+            attributes: entry.attributes,
+        });
+        self.directories.add(entry.id, parent, name, found, record, file_system);
+        Ok(())
+    }
+
+    /// The destination itself is an entry: its contents are merged.
+    fn prepare_held(&self, entry: &Entry) -> Result<(), Failure> {
+        if !entry.name.is_empty() || entry.id.root_index().is_some() {
+            return Err(Code::Confinement.into());
+        }
+        if self.directories.get(entry.id).is_some() {
+            return Ok(());
+        }
+        let held = self.directories.descriptor(&self.holder)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = || -> rustix::io::Result<Found> {
+            let descriptor = fs::openat(&held, c".", flags, Mode::empty())?;
+            let status = ensure_writable(descriptor.as_fd(), status(descriptor.as_fd())?)?;
+            Ok(Found { descriptor, status, made: false })
+        };
+        let found = opened().map_err(sink_failure)?;
+        let record = self.spool.append(&Record {
+            parent: RecordId::HOLDER,
+            name: Box::default(),
+            identity: (found.status.device, found.status.inode),
+            made: false,
+            attributes: entry.attributes,
+        });
+        let directory = Directory::held(found, record, Arc::clone(&self.holder.file_system));
+        self.directories.add_held(entry.id, directory);
+        Ok(())
+    }
+
+    fn prepare_file(
+        &self,
+        entry: &Arc<Entry>,
+        resume: Option<Token>,
+        objects: bool,
+    ) -> Result<Prepared, Failure> {
+        let (directory, name) = self.locate(entry)?;
+        if Arc::ptr_eq(&directory, &self.holder) {
+            self.holder_has_files.store(true, Ordering::Relaxed);
+        }
+        self.drop_earlier(entry.id, resume);
+        // Nothing is in a directory that this session made but what this session puts there.
+        if !directory.made {
+            let held = self.directories.descriptor(&directory)?;
+            match fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
+                Ok(present) if present.kind == FileType::Directory => {
+                    return Err(Code::SinkIsDirectory.into());
+                }
+                Ok(present) if self.is_complete(&directory, held.as_fd(), entry, &present) => {
+                    self.fix_attributes(held.as_fd(), name, entry, &present)?;
+                    return Ok(Prepared::Skip);
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(parent_failure(errno)),
+            }
+        }
+        if !objects {
+            return Ok(Prepared::Start(Token::NONE));
+        }
+        if let Some(token) = resume
+            && self.tokens.is_of_job(token)
+            && (!directory.made || self.tokens.is_of_session(token))
+            && self.claim(&directory, entry, token)?
+        {
+            return Ok(Prepared::Resume(token));
+        }
+        Ok(Prepared::Start(self.tokens.make()))
+    }
+
+    /// The entry starts again: what this session has of its earlier version goes.
+    fn drop_earlier(&self, id: EntryId, resume: Option<Token>) {
+        let mut states = lock(&self.states);
+        let earlier = match states.get(&id) {
+            Some(State::Member(_)) => states.remove(&id),
+            Some(State::Unfinished(file)) if Some(file.token) != resume => states.remove(&id),
+            _ => None,
+        };
+        drop(states);
+        if let Some(state) = earlier {
+            self.remove_state(state);
+        }
+    }
+
+    fn is_complete(
+        &self,
+        directory: &Directory,
+        held: BorrowedFd<'_>,
+        entry: &Entry,
+        present: &Status,
+    ) -> bool {
+        let wanted = entry.attributes.mtime;
+        present.kind == FileType::RegularFile
+            && present.size == entry.size()
+            && is_stored_as(&directory.file_system, held, &self.tokens, present.mtime, wanted)
+    }
+
+    /// Mode and owner of a file whose contents are complete.
+    ///
+    /// Its atime is left alone: reading either copy changes it, so that each run would touch every file.
+    fn fix_attributes(
+        &self,
+        parent: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+        present: &Status,
+    ) -> Result<(), Failure> {
+        let mode = Preserve::file_mode(&entry.attributes);
+        if self.preserve.is_complete(present, mode, &entry.attributes) {
+            return Ok(());
+        }
+        let fix = || -> rustix::io::Result<()> {
+            let file = open_whatever_its_mode(parent, name, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            let now = status(file.as_fd())?;
+            if (now.device, now.inode) != (present.device, present.inode) {
+                return Err(Errno::STALE);
+            }
+            if self.preserve.differs_in_owner(&now, &entry.attributes) {
+                attributes::set_owner(file.as_fd(), &entry.attributes)?;
+            }
+            fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+            match self.sync {
+                SyncMode::Never => Ok(()),
+                // At the end, with the directories.
+                SyncMode::Measured if self.file_systems.is_whole(now.device) => Ok(()),
+                _ => self.hooks.sync(SyncPoint::SkippedAttributes, file.as_fd(), Reach::Everything),
+            }
+        };
+        fix().map_err(attributes_failure)
+    }
+
+    /// Goes on with the unfinished file of an earlier session, if it is one beyond doubt.
+    fn claim(&self, directory: &Arc<Directory>, entry: &Arc<Entry>, token: Token) -> Result<bool, Failure> {
+        let held = self.directories.descriptor(directory)?;
+        let name = TempName::contents(token);
+        let flags = OFlags::RDWR | OFlags::NONBLOCK;
+        let Ok(file) = open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags) else { return Ok(false) };
+        let Ok(present) = status(file.as_fd()) else { return Ok(false) };
+        let ours = rustix::process::geteuid().as_raw();
+        // It has the owner of the entry already if the session ended between sealing and naming it.
+        let owner_is_right =
+            present.uid == ours || (self.preserve.owner && present.uid == entry.attributes.uid);
+        let is_ours = present.kind == FileType::RegularFile && present.links == 1 && owner_is_right;
+        if !is_ours || present.size > entry.size() {
+            return Ok(false);
+        }
+        let hide = || -> rustix::io::Result<()> {
+            if present.uid != ours {
+                fs::fchown(&file, Some(rustix::process::geteuid()), None)?;
+            }
+            if present.mode != 0o600 {
+                fs::fchmod(&file, Mode::from_raw_mode(0o600))?;
+            }
+            Ok(())
+        };
+        if hide().is_err() {
+            return Ok(false);
+        }
+        let identity = (present.device, present.inode);
+        let mut states = lock(&self.states);
+        let known = match states.get(&entry.id) {
+            Some(State::Unfinished(file)) => file.token == token,
+            _ => false,
+        };
+        if !known {
+            let file = Unfinished::resumed(entry, token, Arc::clone(directory), identity);
+            states.insert(entry.id, State::Unfinished(Arc::new(file)));
+        }
+        drop(states);
+        lock(&self.resumed).insert(token);
+        Ok(true)
+    }
+
+    fn prepare_symlink(&self, entry: &Entry) -> Result<Prepared, Failure> {
+        let (directory, name) = self.locate(entry)?;
+        let target = &*entry.link_target;
+        if target.is_empty() || target.contains(&0) || target.len() >= LINK_TARGET_BYTES_MAX {
+            return Err(Code::NameInvalid.into());
+        }
+        let held = self.directories.descriptor(&directory)?;
+        if directory.made {
+            match fs::symlinkat(target, &held, name) {
+                Ok(()) => {}
+                // Asked for twice; else another entry, whose name this file system takes for the same.
+                Err(Errno::EXIST) if leads_to(held.as_fd(), name, target) => {}
+                Err(Errno::EXIST) => return Err(Code::NameInvalid.into()),
+                Err(errno) => return Err(parent_failure(errno)),
+            }
+            let set = self.preserve.complete_symlink(held.as_fd(), name, &entry.attributes);
+            set.map_err(attributes_failure)?;
+        } else {
+            match fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
+                Ok(present) if present.kind == FileType::Directory => {
+                    return Err(Code::SinkIsDirectory.into());
+                }
+                Ok(present) if present.kind == FileType::Symlink && leads_to(held.as_fd(), name, target) => {
+                    self.fix_symlink(&directory, held.as_fd(), name, entry, &present)?;
+                    return Ok(Prepared::Skip);
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(parent_failure(errno)),
+            }
+            self.replace_by_symlink(held.as_fd(), name, entry)?;
+        }
+        lock(&self.states).insert(entry.id, State::Named(directory));
+        Ok(Prepared::Made)
+    }
+
+    fn fix_symlink(
+        &self,
+        directory: &Directory,
+        held: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+        present: &Status,
+    ) -> Result<(), Failure> {
+        let wanted = &entry.attributes;
+        let same_time = is_stored_as(&directory.file_system, held, &self.tokens, present.mtime, wanted.mtime);
+        if same_time && !self.preserve.differs_in_owner(present, wanted) {
+            return Ok(());
+        }
+        self.preserve.complete_symlink(held, name, wanted).map_err(attributes_failure)
+    }
+
+    /// Whatever has the name now is replaced at once, never missing in between.
+    fn replace_by_symlink(&self, held: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> Result<(), Failure> {
+        let temporary = TempName::contents(self.tokens.make());
+        fs::symlinkat(&*entry.link_target, held, temporary.as_c_str()).map_err(parent_failure)?;
+        let attributes = self.preserve.complete_symlink(held, temporary.as_c_str(), &entry.attributes);
+        let named = attributes.map_err(attributes_failure).and_then(|()| {
+            rename(held, temporary.as_c_str(), name, RenameFlags::empty()).map_err(sink_failure)
+        });
+        if named.is_err() {
+            // Best effort: a later session sweeps what stays.
+            let _ = fs::unlinkat(held, temporary.as_c_str(), AtFlags::empty());
+        }
+        named
+    }
+
+    fn directory_ended(&self, id: EntryId) {
+        if self.sweep_late {
+            return;
+        }
+        if let Some(directory) = self.directories.get(id)
+            && !directory.made
+            && let Ok(held) = self.directories.descriptor(&directory)
+        {
+            self.sweep(held.as_fd());
+        }
+    }
+}
+
+/// `renameat2`, with plain `renameat` where a file system knows no flags.
+pub(super) fn rename(
+    held: BorrowedFd<'_>,
+    from: &std::ffi::CStr,
+    to: &[u8],
+    flags: RenameFlags,
+) -> rustix::io::Result<()> {
+    if flags.is_empty() {
+        return fs::renameat(held, from, held, to);
+    }
+    match fs::renameat_with(held, from, held, to, flags) {
+        Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(held, from, held, to),
+        other => other,
+    }
+}
+
+/// A name in a directory that was there a moment ago.
+fn parent_failure(errno: Errno) -> Failure {
+    match errno {
+        Errno::NOENT => Failure::os(Code::SinkParentFailed, errno.raw_os_error()),
+        _ => sink_failure(errno),
+    }
+}
+
+/// Opens a directory that was made or found, so that we can write in it.
+fn open_writable(parent: BorrowedFd<'_>, name: &[u8], made: bool) -> rustix::io::Result<Found> {
+    let descriptor = match confine::open_directory(parent, name) {
+        Err(Errno::ACCESS) => {
+            open_up(&confine::hold_directory(parent, name)?, 0o700)?;
+            confine::open_directory(parent, name)?
+        }
+        other => other?,
+    };
+    let status = ensure_writable(descriptor.as_fd(), status(descriptor.as_fd())?)?;
+    Ok(Found { descriptor, status, made })
+}
+
+/// Read-only directories of our own are writable until the end, when they get their attributes.
+fn ensure_writable(descriptor: BorrowedFd<'_>, present: Status) -> rustix::io::Result<Status> {
+    if present.mode & 0o700 != 0o700 && present.uid == rustix::process::geteuid().as_raw() {
+        fs::fchmod(descriptor, Mode::from_raw_mode(present.mode | 0o700))?;
+    }
+    Ok(present)
+}
+
+/// Opens our own file even where its mode does not let us.
+pub(super) fn open_whatever_its_mode(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    flags: OFlags,
+) -> rustix::io::Result<OwnedFd> {
+    match confine::open_beneath(parent, name, flags, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            let held = confine::open_beneath(parent, name, OFlags::PATH, Mode::empty())?;
+            open_up(&held, 0o600)?;
+            confine::open_beneath(parent, name, flags, Mode::empty())
+        }
+        other => other,
+    }
+}
+
+fn leads_to(parent: BorrowedFd<'_>, name: &[u8], target: &[u8]) -> bool {
+    let mut buffer = [const { MaybeUninit::<u8>::uninit() }; LINK_TARGET_BYTES_MAX];
+    fs::readlinkat_raw(parent, name, &mut buffer).is_ok_and(|(found, _)| found == target)
+}

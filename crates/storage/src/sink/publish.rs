@@ -1,0 +1,132 @@
+//! Final names, and the removal of what does not get one.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use haul_model::{Code, Entry, EntryId, Failure, Token};
+use rustix::fs::{self, AtFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::directories::Directory;
+use super::members::remove;
+use super::objects::Unfinished;
+use super::prepare::rename;
+use super::tokens::TempName;
+use super::{PosixSink, State, lock};
+use crate::confine::sink_failure;
+
+impl PosixSink {
+    pub(super) fn publish(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
+        let mut taken = Vec::with_capacity(files.len());
+        let mut states = lock(&self.states);
+        taken.extend(files.iter().map(|id| (*id, states.remove(id))));
+        drop(states);
+        let mut failed = Vec::new();
+        let mut settled = Vec::with_capacity(files.len());
+        for (id, state) in taken {
+            let (state, result) = self.publish_one(state);
+            settled.extend(state.map(|state| (id, state)));
+            failed.extend(result.err().map(|failure| (id, failure)));
+        }
+        let mut states = lock(&self.states);
+        states.extend(settled);
+        failed
+    }
+
+    /// The state that the file is in afterwards.
+    fn publish_one(&self, state: Option<State>) -> (Option<State>, Result<(), Failure>) {
+        match state {
+            Some(State::Member(mut member)) => {
+                let directory = Arc::clone(&member.directory);
+                drop(member.take_descriptor(&self.member_descriptors));
+                match self.name(&member.entry, member.token, &directory) {
+                    Ok(()) => (Some(State::Named(directory)), Ok(())),
+                    Err(failure) => (Some(State::Member(member)), Err(failure)),
+                }
+            }
+            Some(State::Unfinished(file)) => {
+                if !file.sealed.load(Ordering::Acquire) {
+                    return (Some(State::Unfinished(file)), Err(Code::Internal.into()));
+                }
+                match self.name(&file.entry, file.token, &file.directory) {
+                    Ok(()) => {
+                        // After the name: were it before, a crash between the two could cost a re-read of the whole
+                        // file. What a crash leaves of it is swept by the next session.
+                        self.remove_sums(&file);
+                        lock(&self.resumed).remove(&file.token);
+                        file.close();
+                        (Some(State::Named(Arc::clone(&file.directory))), Ok(()))
+                    }
+                    Err(failure) => (Some(State::Unfinished(file)), Err(failure)),
+                }
+            }
+            // Done already.
+            Some(State::Named(directory)) => (Some(State::Named(directory)), Ok(())),
+            None => (None, Err(Code::Internal.into())),
+        }
+    }
+
+    fn name(&self, entry: &Entry, token: Token, directory: &Arc<Directory>) -> Result<(), Failure> {
+        let name = self.name_of(entry)?;
+        let held = self.directories.descriptor(directory)?;
+        let temporary = TempName::contents(token);
+        // In a directory that this session made, whatever has the name is another entry of the dataset whose name this
+        // file system takes for the same; unless it is this one, whose name could not be made durable before.
+        let flags = if directory.made { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let named = match rename(held.as_fd(), temporary.as_c_str(), name, flags) {
+            Err(Errno::EXIST) if lock(&self.named_in_vain).contains(&entry.id) => {
+                rename(held.as_fd(), temporary.as_c_str(), name, RenameFlags::empty())
+            }
+            other => other,
+        };
+        named.map_err(|errno| match errno {
+            Errno::EXIST | Errno::NOTEMPTY => Failure::os(Code::NameInvalid, errno.raw_os_error()),
+            _ => sink_failure(errno),
+        })
+    }
+
+    pub(super) fn discard(&self, id: EntryId, token: Token) {
+        let mut states = lock(&self.states);
+        let is_meant = match states.get(&id) {
+            // A late word about an earlier version of the entry must not hit the present one.
+            Some(State::Unfinished(file)) => file.token == token,
+            Some(State::Member(_) | State::Named(_)) => true,
+            None => false,
+        };
+        let state = if is_meant { states.remove(&id) } else { None };
+        drop(states);
+        if let Some(state) = state {
+            self.remove_state(state);
+        }
+    }
+
+    /// Removes what an entry has at the sink without a final name. A final name stays.
+    pub(super) fn remove_state(&self, state: State) {
+        match state {
+            State::Member(mut member) => {
+                drop(member.take_descriptor(&self.member_descriptors));
+                if let Ok(held) = self.directories.descriptor(&member.directory) {
+                    remove(held.as_fd(), member.token);
+                }
+            }
+            State::Unfinished(file) => {
+                file.close();
+                lock(&self.resumed).remove(&file.token);
+                if let Ok(held) = self.directories.descriptor(&file.directory) {
+                    remove(held.as_fd(), file.token);
+                }
+                self.remove_sums(&file);
+            }
+            State::Named(_) => {}
+        }
+    }
+
+    fn remove_sums(&self, file: &Unfinished) {
+        if self.cut(&file.entry).count() > 1
+            && let Ok(held) = self.directories.descriptor(&file.directory)
+        {
+            let _ = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());
+        }
+    }
+}

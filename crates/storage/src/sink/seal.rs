@@ -1,0 +1,104 @@
+//! The end of a file that arrived in objects: its root hash and its attributes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use blake3::Hasher;
+use blake3::hazmat::HasherExt;
+use haul_model::{Code, Entry, Failure, Hash, Token};
+use rustix::io::Errno;
+
+use super::attributes::{attributes_failure, status};
+use super::hashes::{Combiner, Cut};
+use super::objects::Unfinished;
+use super::{PosixSink, sums};
+use crate::confine::sink_failure;
+
+/// Table entries read at once.
+const ENTRIES: u64 = 1024;
+/// Bytes of content read at once where an object is hashed again.
+const REREAD_BYTES: usize = 256 << 10;
+
+impl PosixSink {
+    pub(super) fn seal(&self, entry: &Arc<Entry>, token: Token, root: Option<Hash>) -> Result<Hash, Failure> {
+        let file = self.unfinished(entry, token)?;
+        let contents = self.contents(&file)?;
+        let cut = self.cut(entry);
+        let present = status(contents.as_fd()).map_err(sink_failure)?;
+        if present.size != cut.size {
+            return Err(Code::SinkWrite.into());
+        }
+        let found = match cut.count() {
+            0 => Hash(*blake3::hash(b"").as_bytes()),
+            1 => match file.root() {
+                Some(root) => root,
+                None => self.reread(&contents, cut, 0)?,
+            },
+            _ => self.combine(&file, &contents, cut)?,
+        };
+        if root.is_some_and(|root| root != found) {
+            return Err(Code::HashMismatch.into());
+        }
+        self.preserve.complete(contents.as_fd(), &entry.attributes).map_err(attributes_failure)?;
+        file.sealed.store(true, Ordering::Release);
+        Ok(found)
+    }
+
+    fn combine(&self, file: &Unfinished, contents: &OwnedFd, cut: Cut) -> Result<Hash, Failure> {
+        let table = self.sums(file)?;
+        let mut entries = vec![0; ENTRIES as usize * sums::ENTRY_BYTES];
+        let mut combiner = Combiner::new();
+        for first in (0..cut.count()).step_by(ENTRIES as usize) {
+            let count = ENTRIES.min(cut.count() - first);
+            entries.fill(0);
+            // What cannot be read does not pass its check.
+            let wanted = &mut entries[..count as usize * sums::ENTRY_BYTES];
+            let _ = read_at(&table, wanted, first * sums::ENTRY_BYTES as u64);
+            for (index, entry) in (first..).zip(wanted.chunks_exact(sums::ENTRY_BYTES)) {
+                combiner.push(match sums::decode(file.token, cut, index, entry) {
+                    Some(hash) => hash,
+                    None => self.reread(contents, cut, index)?,
+                });
+            }
+        }
+        combiner.root().ok_or_else(|| Code::Internal.into())
+    }
+
+    /// Hashes one object from the file.
+    fn reread(&self, contents: &OwnedFd, cut: Cut, index: u64) -> Result<Hash, Failure> {
+        self.objects_reread.fetch_add(1, Ordering::Relaxed);
+        let (offset, length) = cut.range(index);
+        let mut hasher = Hasher::new();
+        hasher.set_input_offset(offset);
+        let mut buffer = vec![0; REREAD_BYTES];
+        let mut done = 0;
+        while done < length as usize {
+            let part = REREAD_BYTES.min(length as usize - done);
+            let count = read_at(contents, &mut buffer[..part], offset + done as u64).map_err(sink_failure)?;
+            if count < part {
+                return Err(Code::SinkWrite.into());
+            }
+            hasher.update(&buffer[..part]);
+            done += part;
+        }
+        if cut.is_single() {
+            return Ok(Hash(*hasher.finalize().as_bytes()));
+        }
+        Ok(Hash(hasher.finalize_non_root()))
+    }
+}
+
+/// Reads until `buffer` is full or the file ends; how many bytes.
+fn read_at(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::io::pread(file, &mut buffer[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}

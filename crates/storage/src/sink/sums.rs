@@ -1,0 +1,62 @@
+//! The hashes of the objects of an unfinished file, beside it in `.haul-<token>.sums`.
+//!
+//! A table with one entry of 40 bytes for each object, at 40 times its number: the object's hash, and 8 bytes of a
+//! check over the token, the object size, the number and the hash. An entry that is torn, damaged, missing or of
+//! another file or cut does not pass its check, and its object is hashed again from the file.
+
+use haul_model::{Hash, Token};
+
+use super::hashes::Cut;
+
+/// Bytes of one entry.
+pub(super) const ENTRY_BYTES: usize = 40;
+
+/// The entry of one object.
+pub(super) fn encode(token: Token, cut: Cut, index: u64, hash: Hash) -> [u8; ENTRY_BYTES] {
+    let mut entry = [0; ENTRY_BYTES];
+    entry[..32].copy_from_slice(&hash.0);
+    entry[32..].copy_from_slice(&check(token, cut, index, &hash));
+    entry
+}
+
+/// The hash of one object, if its entry is whole.
+pub(super) fn decode(token: Token, cut: Cut, index: u64, entry: &[u8]) -> Option<Hash> {
+    let (hash, stored) = entry.split_first_chunk::<32>()?;
+    let hash = Hash(*hash);
+    (stored == check(token, cut, index, &hash)).then_some(hash)
+}
+
+fn check(token: Token, cut: Cut, index: u64, hash: &Hash) -> [u8; 8] {
+    let mut covered = [0; 16 + 8 + 4 + 8 + 32];
+    covered[..16].copy_from_slice(&token.0);
+    covered[16..24].copy_from_slice(&cut.size.to_le_bytes());
+    covered[24..28].copy_from_slice(&cut.object_bytes.to_le_bytes());
+    covered[28..36].copy_from_slice(&index.to_le_bytes());
+    covered[36..].copy_from_slice(&hash.0);
+    let mut first = [0; 8];
+    first.copy_from_slice(&blake3::hash(&covered).as_bytes()[..8]);
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_believed_only_where_it_belongs_and_whole() {
+        let (token, cut, hash) = (Token([7; 16]), Cut { size: 1 << 20, object_bytes: 65_536 }, Hash([9; 32]));
+        let entry = encode(token, cut, 3, hash);
+        assert_eq!(decode(token, cut, 3, &entry), Some(hash));
+        assert_eq!(decode(token, cut, 4, &entry), None);
+        assert_eq!(decode(Token([8; 16]), cut, 3, &entry), None);
+        assert_eq!(decode(token, Cut { object_bytes: 131_072, ..cut }, 3, &entry), None);
+        assert_eq!(decode(token, Cut { size: 1 << 21, ..cut }, 3, &entry), None);
+        assert_eq!(decode(token, cut, 3, &entry[..39]), None);
+        assert_eq!(decode(token, cut, 0, &[0; ENTRY_BYTES]), None, "a hole");
+        for bit in 0..ENTRY_BYTES * 8 {
+            let mut damaged = entry;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(token, cut, 3, &damaged), None, "bit {bit}");
+        }
+    }
+}
