@@ -62,6 +62,8 @@ mod active {
 
     /// Before each read of file content.
     pub(crate) fn source_read() -> Result<(), Errno> {
+        #[cfg(test)]
+        super::moments::pass(super::moments::Moment::Read);
         if SOURCE_READ_EIO.strikes() { Err(Errno::IO) } else { Ok(()) }
     }
 
@@ -72,6 +74,8 @@ mod active {
 
     /// These bytes were hashed and are sent next.
     pub(crate) fn source_bytes_hashed(bytes: &mut [u8]) {
+        #[cfg(test)]
+        super::moments::pass(super::moments::Moment::Hashed);
         SOURCE_FLIP_AFTER_HASH.flip(bytes);
     }
 }
@@ -82,6 +86,8 @@ mod inert {
 
     #[inline(always)]
     pub(crate) fn source_read() -> Result<(), Errno> {
+        #[cfg(test)]
+        super::moments::pass(super::moments::Moment::Read);
         Ok(())
     }
 
@@ -89,5 +95,40 @@ mod inert {
     pub(crate) fn source_bytes_read(_bytes: &mut [u8]) {}
 
     #[inline(always)]
-    pub(crate) fn source_bytes_hashed(_bytes: &mut [u8]) {}
+    pub(crate) fn source_bytes_hashed(_bytes: &mut [u8]) {
+        #[cfg(test)]
+        super::moments::pass(super::moments::Moment::Hashed);
+    }
+}
+
+/// Unit tests change a file at an exact moment while the same thread reads it.
+#[cfg(test)]
+pub(crate) mod moments {
+    use std::cell::RefCell;
+
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) enum Moment {
+        /// The file is open and was found unchanged; the next call reads.
+        Read,
+        /// Bytes were read and hashed.
+        Hashed,
+    }
+
+    type Script = Box<dyn FnOnce()>;
+
+    thread_local! {
+        static SCRIPT: RefCell<Option<(Moment, Script)>> = const { RefCell::new(None) };
+    }
+
+    /// Runs `script` once, when this thread comes by `moment`.
+    pub(crate) fn once(moment: Moment, script: impl FnOnce() + 'static) {
+        SCRIPT.with_borrow_mut(|slot| *slot = Some((moment, Box::new(script))));
+    }
+
+    pub(crate) fn pass(moment: Moment) {
+        let script = SCRIPT.with_borrow_mut(|slot| slot.take_if(|(wanted, _)| *wanted == moment));
+        if let Some((_, script)) = script {
+            script();
+        }
+    }
 }

@@ -4,10 +4,13 @@
 //! to one of the two traits below. No protocol in here: storage never decides what comes next.
 
 pub mod confine;
+pub mod conformance_source;
 mod faults;
+pub mod memory_source;
 pub mod scan;
 pub mod sink;
 pub mod source;
+pub mod synthetic;
 
 use haul_buffers::Pool;
 use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};

@@ -5,7 +5,7 @@ use blake3::hazmat::{HasherExt, max_subtree_len};
 use haul_model::{Code, Failure, Hash};
 
 /// What is read, then hashed, at a time: well within a core's second-level cache.
-pub(crate) const PIECE_BYTES: usize = 256 << 10;
+pub(crate) const PIECE_BYTES: usize = 128 << 10;
 
 /// Hashes one object: the root if it is the whole file, its subtree value at `offset` otherwise.
 pub(crate) struct ObjectHasher {

@@ -6,8 +6,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use haul_buffers::Pool;
 use haul_model::op::MemberRead;
-use haul_model::{Code, Entry, EntryId, Failure, Hash};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, SlotId};
 use rustix::io::{read, retry_on_intr};
 
 use super::directories::{Directories, Location};
@@ -15,6 +16,33 @@ use super::files::{Noatime, check_version, open_regular};
 use super::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
 use crate::confine::{check_name, source_failure};
 use crate::faults;
+
+/// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
+///
+/// How many bytes are used, and one result for each member.
+pub(crate) fn pack(
+    pool: &Pool,
+    slot: SlotId,
+    members: &[Arc<Entry>],
+    mut read: impl FnMut(&Entry, &mut [u8]) -> Result<Hash, Failure>,
+) -> (u32, Vec<Result<MemberRead, Failure>>) {
+    let Some(mut lease) = pool.lease(slot) else {
+        return (0, vec![Err(Code::Internal.into()); members.len()]);
+    };
+    let mut used = 0;
+    let results = members
+        .iter()
+        .map(|entry| {
+            let size = u32::try_from(entry.size()).ok();
+            let end = size.and_then(|size| size.checked_add(used)).ok_or(Failure::new(Code::Internal))?;
+            let space = lease.get_mut(used as usize..end as usize).ok_or(Failure::new(Code::Internal))?;
+            let hash = read(entry, space)?;
+            let offset = std::mem::replace(&mut used, end);
+            Ok(MemberRead { offset, hash })
+        })
+        .collect();
+    (used, results)
+}
 
 /// Reads files of one bundle. Neighbours mostly share their directory, so the last one stays at hand.
 pub(crate) struct MemberReader<'a> {
@@ -28,13 +56,8 @@ impl<'a> MemberReader<'a> {
         MemberReader { directories, noatime, last: None }
     }
 
-    /// Reads the file to `slot[offset..]`. Bytes behind `offset` are undefined after an error.
-    pub fn read(&mut self, entry: &Entry, slot: &mut [u8], offset: usize) -> Result<MemberRead, Failure> {
-        let space = usize::try_from(entry.size())
-            .ok()
-            .and_then(|size| slot.get_mut(offset..offset.checked_add(size)?))
-            .ok_or(Failure::new(Code::Internal))?;
-        let start = u32::try_from(offset).map_err(|_| Failure::new(Code::Internal))?;
+    /// Reads the file to `space`, which is as long as the file was when it was scanned.
+    pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Hash, Failure> {
         let location = self.locate(entry)?;
         let file = open_regular(self.directories, &location, self.noatime, entry)?;
         let hash = read_whole(&file, space)?;
@@ -42,7 +65,7 @@ impl<'a> MemberReader<'a> {
         if !space.is_empty() {
             check_version(&file, &entry.identity)?;
         }
-        Ok(MemberRead { offset: start, hash })
+        Ok(hash)
     }
 
     fn locate<'e>(&mut self, entry: &'e Entry) -> Result<Location<'e>, Failure>

@@ -16,7 +16,8 @@ pub use posix::{PosixSource, SourceOptions};
 
 pub(crate) use directories::Directories;
 pub(crate) use files::Noatime;
-pub(crate) use hashing::{object_hash, whole_hash};
+pub(crate) use hashing::{ObjectHasher, PIECE_BYTES, object_hash, whole_hash};
+pub(crate) use members::pack;
 pub(crate) use status::{Place, Status, link_target};
 
 /// A SOURCE of the command line.

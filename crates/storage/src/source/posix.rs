@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberRead, SourceDone, SourceOp};
+use haul_model::op::{SourceDone, SourceOp};
 use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::retry_on_intr;
@@ -15,7 +15,7 @@ use rustix::io::retry_on_intr;
 use super::Root;
 use super::directories::Directories;
 use super::files::{Noatime, OpenFile, OpenFiles, check_version, open_regular};
-use super::members::MemberReader;
+use super::members::{MemberReader, pack};
 use super::objects::read_object;
 use super::status::{Status, link_target};
 use crate::SourceStorage;
@@ -90,29 +90,6 @@ impl PosixSource {
         Ok(self.files.keep(entry, descriptor))
     }
 
-    fn read_members(
-        &self,
-        slot: SlotId,
-        members: &[Arc<Entry>],
-        pool: &Pool,
-    ) -> (u32, Vec<Result<MemberRead, Failure>>) {
-        let Some(mut lease) = pool.lease(slot) else {
-            return (0, vec![Err(Code::Internal.into()); members.len()]);
-        };
-        let mut reader = MemberReader::new(&self.directories, &self.noatime);
-        let mut used = 0;
-        let results = members
-            .iter()
-            .map(|entry| {
-                let read = reader.read(entry, &mut lease, used)?;
-                // It fitted into the slot, so this neither truncates nor overflows.
-                used += entry.size() as usize;
-                Ok(read)
-            })
-            .collect();
-        (used as u32, results)
-    }
-
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
         if let Some(file) = self.files.get(entry) {
             return check_version(&file.descriptor, &entry.identity);
@@ -151,7 +128,8 @@ impl SourceStorage for PosixSource {
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members } => {
-                let (length, results) = self.read_members(slot, &members, pool);
+                let mut reader = MemberReader::new(&self.directories, &self.noatime);
+                let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));
                 Some(SourceDone::Members { block, length, results })
             }
             SourceOp::Confirm { entry } => {
