@@ -1,0 +1,126 @@
+//! A decorator that limits how fast is sent: one token bucket for all streams that share a [`Limit`].
+//!
+//! Only sending is limited. A receiver that is slow on purpose would fill the path's buffers instead, and a limit at
+//! the source is a limit everywhere.
+
+use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::gate::{Gate, lock};
+use crate::{Cause, Closer, Sender, Stream};
+
+/// How much may pass at once after a pause, in time at the limit.
+const BURST: Duration = Duration::from_millis(50);
+/// Payloads are cut into pieces of this size, so that a large one does not make the line uneven.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// The bucket, as arithmetic: it has a level, a clock is passed in.
+#[derive(Debug)]
+struct Bucket {
+    bytes_per_second: NonZeroU64,
+    /// When the bucket is full again if nothing more is taken; in the past, it is full.
+    full_at: Option<Instant>,
+}
+
+impl Bucket {
+    /// Takes `bytes` and returns how long the taker has to wait before it may send them. The debt of others counts, so
+    /// that takers are served in the order in which they came.
+    fn take(&mut self, bytes: usize, now: Instant) -> Duration {
+        let cost = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second.get() as f64);
+        let full_at = self.full_at.map_or(now, |at| at.max(now)) + cost;
+        self.full_at = Some(full_at);
+        // Up to a burst of debt is what the bucket holds.
+        (full_at - now).saturating_sub(BURST)
+    }
+}
+
+/// A limit that any number of streams share. Clones are the same limit.
+#[derive(Clone, Debug)]
+pub struct Limit(Arc<Mutex<Bucket>>);
+
+impl Limit {
+    /// Of so many bytes a second. (A limit of 0 does not exist.)
+    pub fn new(bytes_per_second: NonZeroU64) -> Self {
+        Limit(Arc::new(Mutex::new(Bucket { bytes_per_second, full_at: None })))
+    }
+
+    /// Another limit from now on.
+    pub fn set(&self, bytes_per_second: NonZeroU64) {
+        lock(&self.0).bytes_per_second = bytes_per_second;
+    }
+}
+
+/// Sends through `stream` no faster than `limit` allows.
+pub fn wrap(stream: Stream, limit: &Limit) -> Stream {
+    let Stream { sender, receiver, closer, about } = stream;
+    let closed = Arc::new(Gate::default());
+    let sender = Box::new(RateSender { lower: sender, limit: limit.clone(), closed: closed.clone() });
+    let closer = Closer::new(move || {
+        closed.open();
+        closer.close();
+    });
+    Stream { sender, receiver, closer, about }
+}
+
+struct RateSender {
+    lower: Box<dyn Sender>,
+    limit: Limit,
+    closed: Arc<Gate>,
+}
+
+impl Sender for RateSender {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
+            let pause = lock(&self.limit.0).take(piece.len(), Instant::now());
+            if !pause.is_zero() && self.closed.wait(Some(pause)) {
+                return Err(Cause::Closed.error("the stream was closed at this end"));
+            }
+            self.lower.send(&[IoSlice::new(piece)])?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.lower.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(bytes_per_second: u64) -> Bucket {
+        Bucket { bytes_per_second: NonZeroU64::new(bytes_per_second).unwrap(), full_at: None }
+    }
+
+    /// Takes pieces back to back on a clock that only waiting moves; the time that it took.
+    fn run(bucket: &mut Bucket, pieces: usize, bytes: usize, start: Instant) -> Duration {
+        let mut now = start;
+        for _ in 0..pieces {
+            now += bucket.take(bytes, now);
+        }
+        now - start
+    }
+
+    #[test]
+    fn over_time_the_rate_is_the_limit_whatever_the_pieces() {
+        for (pieces, bytes) in [(1_000, 100_000), (10_000, 10_000), (10, 10_000_000)] {
+            let time = run(&mut bucket(10_000_000), pieces, bytes, Instant::now());
+            let expected = Duration::from_secs(10) - BURST;
+            assert!(time.abs_diff(expected) < Duration::from_millis(1), "{bytes}: {time:?}");
+        }
+    }
+
+    #[test]
+    fn a_pause_earns_one_burst_and_no_more() {
+        let mut bucket = bucket(1_000_000);
+        let start = Instant::now();
+        run(&mut bucket, 100, 10_000, start);
+        let later = start + Duration::from_secs(3_600);
+        assert_eq!(bucket.take(50_000, later), Duration::ZERO);
+        let wait = bucket.take(10_000, later);
+        assert!(wait.abs_diff(Duration::from_millis(10)) < Duration::from_micros(10), "{wait:?}");
+    }
+}

@@ -1,0 +1,289 @@
+//! The TCP driver: dialing, and the two halves over a socket.
+//!
+//! Called by crate `mover` to dial, by the listener to wrap what it accepted. Socket buffers are never set: the
+//! kernel's autotuning follows the path's bandwidth and delay, a fixed size switches it off.
+//!
+//! A clear TCP stream cannot tell a clean end from an end by [`Closer`](crate::Closer) or by a dying process: all
+//! send a FIN. Who speaks over one must have a last message.
+
+use std::io::{self, IoSlice};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+use crate::{About, Cause, Closer, Receiver, Sender, Stream};
+
+/// Probes on an idle connection, so that a vanished peer or a forgetful firewall is noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keepalive {
+    /// Silence before the first probe. Whole seconds, at least 1.
+    pub idle: Duration,
+    /// Between probes. Whole seconds, at least 1.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is lost.
+    pub probes: u32,
+}
+
+/// How sockets are set up. `TCP_NODELAY` is always on: the layers above send whole messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Probes while idle.
+    pub keepalive: Option<Keepalive>,
+    /// How long sent bytes may stay unacknowledged before the connection is lost (TCP_USER_TIMEOUT, RFC 5482).
+    pub user_timeout: Option<Duration>,
+}
+
+impl Default for Settings {
+    /// A dead path is noticed within a minute and a half, idle or not; firewalls that forget idle connections
+    /// commonly do so after 5 minutes or more.
+    fn default() -> Self {
+        Settings {
+            keepalive: Some(Keepalive {
+                idle: Duration::from_secs(30),
+                interval: Duration::from_secs(10),
+                probes: 6,
+            }),
+            user_timeout: Some(Duration::from_secs(90)),
+        }
+    }
+}
+
+/// The addresses of a host, in the order in which they should be tried.
+///
+/// The system's resolver cannot be interrupted: past `timeout` it is left to itself, on its own thread.
+pub fn resolve(host: &str, port: u16, timeout: Duration) -> io::Result<Vec<SocketAddr>> {
+    let unknown = |why: &str| Cause::NameUnknown.error(format!("host {host:?}: {why}"));
+    let (found, answer) = mpsc::sync_channel(1);
+    let name = host.to_owned();
+    std::thread::Builder::new()
+        .name("resolve".into())
+        .spawn(move || {
+            let result = (name.as_str(), port).to_socket_addrs().map(Vec::from_iter);
+            // Nobody listens any more once the timeout has passed.
+            let _ = found.send(result);
+        })
+        .map_err(|error| Cause::Local.error(format!("cannot start a thread to resolve a name: {error}")))?;
+    match answer.recv_timeout(timeout) {
+        Ok(Ok(addresses)) if addresses.is_empty() => Err(unknown("has no address")),
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(error)) => Err(unknown(&error.to_string())),
+        Err(_) => Err(unknown(&format!("its name was not resolved within {timeout:?}"))),
+    }
+}
+
+/// Connects to the first of the addresses that answers, each within `timeout`.
+///
+/// When none does, the error is the most telling of all: [`Cause::Refused`] (the host is up), then
+/// [`Cause::Filtered`], then [`Cause::Unreachable`]; its text has every address with its reason. The stream proves
+/// nothing yet: see [`Session::dial`](crate::Session::dial).
+pub fn connect(addresses: &[SocketAddr], settings: &Settings, timeout: Duration) -> io::Result<Stream> {
+    let mut worst = Cause::NameUnknown;
+    let mut reasons = String::new();
+    for address in addresses {
+        // A zero timeout is an error of the caller for std, but only "at once" here.
+        match TcpStream::connect_timeout(address, timeout.max(Duration::from_millis(1))) {
+            Ok(socket) => return stream(socket.into(), Some(*address), settings),
+            Err(error) => {
+                let cause = connect_cause(&error);
+                if reasons.is_empty() || rank(cause) > rank(worst) {
+                    worst = cause;
+                }
+                let separator = if reasons.is_empty() { "" } else { "; " };
+                reasons.push_str(&format!("{separator}{address}: {error}"));
+            }
+        }
+    }
+    if reasons.is_empty() {
+        reasons.push_str("no address to connect to");
+    }
+    Err(worst.error(reasons))
+}
+
+/// How much a failed attempt tells about where the trouble is.
+fn rank(cause: Cause) -> u8 {
+    match cause {
+        Cause::Refused => 3,
+        Cause::Filtered => 2,
+        Cause::Unreachable => 1,
+        _ => 0,
+    }
+}
+
+fn connect_cause(error: &io::Error) -> Cause {
+    if error.kind() == io::ErrorKind::TimedOut {
+        return Cause::Filtered;
+    }
+    match Errno::from_io_error(error) {
+        Some(Errno::CONNREFUSED) => Cause::Refused,
+        // EACCES, EPERM: a rule of the local firewall, or "administratively prohibited" from one on the way.
+        Some(Errno::TIMEDOUT | Errno::ACCESS | Errno::PERM | Errno::CONNRESET) => Cause::Filtered,
+        Some(
+            Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::NETDOWN
+            | Errno::HOSTDOWN
+            | Errno::ADDRNOTAVAIL
+            | Errno::AFNOSUPPORT
+            | Errno::INVAL,
+        ) => Cause::Unreachable,
+        _ => Cause::Local,
+    }
+}
+
+/// A stream over a socket that is connected already.
+pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io::Result<Stream> {
+    apply(&fd, settings).map_err(|errno| Cause::Local.error(format!("cannot set up a socket: {errno}")))?;
+    let socket = Arc::new(Socket { fd, closed: AtomicBool::new(false) });
+    // Weak: a closer that outlives both halves must not keep the connection open.
+    let handle = Arc::downgrade(&socket);
+    let closer = Closer::new(move || {
+        if let Some(socket) = handle.upgrade() {
+            socket.closed.store(true, Ordering::SeqCst);
+            // Wakes blocked calls. Fails only where the connection is gone already.
+            let _ = net::shutdown(&socket.fd, Shutdown::Both);
+        }
+    });
+    let sender = TcpSender { socket: socket.clone(), ended: false };
+    let receiver = TcpReceiver { socket };
+    Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, About { peer, cipher: None }))
+}
+
+fn apply(fd: &OwnedFd, settings: &Settings) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(fd, true)?;
+    if let Some(keepalive) = settings.keepalive {
+        let second = Duration::from_secs(1);
+        sockopt::set_socket_keepalive(fd, true)?;
+        sockopt::set_tcp_keepidle(fd, keepalive.idle.max(second))?;
+        sockopt::set_tcp_keepintvl(fd, keepalive.interval.max(second))?;
+        sockopt::set_tcp_keepcnt(fd, keepalive.probes)?;
+    }
+    if let Some(timeout) = settings.user_timeout {
+        // 0 would mean the system's default.
+        let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
+        sockopt::set_tcp_user_timeout(fd, millis)?;
+    }
+    Ok(())
+}
+
+struct Socket {
+    fd: OwnedFd,
+    /// By the closer of this end, so that its own shutdown is not taken for the peer's clean end.
+    closed: AtomicBool,
+}
+
+impl Socket {
+    fn closed(&self) -> Option<io::Error> {
+        let closed = self.closed.load(Ordering::SeqCst);
+        closed.then(|| Cause::Closed.error("the stream was closed at this end"))
+    }
+
+    fn failed(&self, errno: Errno, doing: &'static str) -> io::Error {
+        self.closed().unwrap_or_else(|| Cause::Lost.error(format!("{doing}: {}", io::Error::from(errno))))
+    }
+}
+
+struct TcpSender {
+    socket: Arc<Socket>,
+    ended: bool,
+}
+
+/// Parts handed to the kernel in one call (it takes up to 1024; messages have 2 or 3).
+const PARTS_PER_CALL: usize = 16;
+
+impl Sender for TcpSender {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        if self.ended {
+            return Err(self
+                .socket
+                .closed()
+                .unwrap_or_else(|| Cause::Lost.error("sending on a direction that has ended")));
+        }
+        for group in parts.chunks(PARTS_PER_CALL) {
+            let mut window = [IoSlice::new(&[]); PARTS_PER_CALL];
+            window[..group.len()].copy_from_slice(group);
+            let mut rest = &mut window[..group.len()];
+            // Skips empty parts at the front, so that an empty rest means that nothing is left.
+            IoSlice::advance_slices(&mut rest, 0);
+            while !rest.is_empty() {
+                // Without NOSIGNAL a lost peer would end the process where SIGPIPE is not ignored.
+                let sent = net::sendmsg(
+                    &self.socket.fd,
+                    rest,
+                    &mut SendAncillaryBuffer::default(),
+                    SendFlags::NOSIGNAL,
+                );
+                match sent {
+                    Ok(count) => IoSlice::advance_slices(&mut rest, count),
+                    Err(Errno::INTR) => {}
+                    Err(errno) => {
+                        self.ended = true;
+                        return Err(self.socket.failed(errno, "sending"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        if let Some(error) = self.socket.closed() {
+            return Err(error);
+        }
+        if !self.ended {
+            self.ended = true;
+            net::shutdown(&self.socket.fd, Shutdown::Write)
+                .map_err(|errno| self.socket.failed(errno, "finishing"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TcpSender {
+    fn drop(&mut self) {
+        // The other half may live on; the peer must not wait for bytes that nobody will send.
+        let _ = net::shutdown(&self.socket.fd, Shutdown::Write);
+    }
+}
+
+struct TcpReceiver {
+    socket: Arc<Socket>,
+}
+
+impl TcpReceiver {
+    fn receive_flags(&mut self, into: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        loop {
+            match net::recv(&self.socket.fd, &mut *into, flags) {
+                Ok((0, _)) => return self.socket.closed().map_or(Ok(0), Err),
+                Ok((count, _)) => return Ok(count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(Cause::Silent.error("no byte came within the timeout")),
+                Err(errno) => return Err(self.socket.failed(errno, "receiving")),
+            }
+        }
+    }
+}
+
+impl Receiver for TcpReceiver {
+    fn receive_some(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        debug_assert!(!into.is_empty(), "an empty receive cannot be told from the clean end");
+        self.receive_flags(into, RecvFlags::empty())
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> io::Result<()> {
+        // The kernel fills the whole slice before it wakes us: fewer calls and wake-ups for large payloads.
+        crate::fill(into, |rest| self.receive_flags(rest, RecvFlags::WAITALL))
+    }
+
+    fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        // 0 would mean for ever.
+        let timeout = timeout.map(|timeout| timeout.max(Duration::from_millis(1)));
+        sockopt::set_socket_timeout(&self.socket.fd, Timeout::Recv, timeout)
+            .map_err(|errno| Cause::Local.error(format!("cannot set a receive timeout: {errno}")))
+    }
+}
