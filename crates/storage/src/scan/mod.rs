@@ -50,7 +50,7 @@ pub fn is_unfinished_name(name: &[u8]) -> bool {
 }
 
 /// `parent/name`, where `parent` may end in a slash or be empty.
-pub(crate) fn push_name(path: &mut Vec<u8>, name: &[u8]) {
+pub fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() && !path.ends_with(b"/") {
         path.push(b'/');
     }

@@ -462,3 +462,44 @@ impl Batch<'_> {
         self.out.push(Scanned::Error { path, failure });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{PosixSource, Root, SourceOptions};
+
+    fn scan_of(top: &std::path::Path) -> PosixScan {
+        let source =
+            PosixSource::new(vec![Root::with_label(top.to_str().unwrap(), "top")], SourceOptions::default());
+        source.scan(Arc::new(AtomicU64::new(1)))
+    }
+
+    /// Bind mounts and file systems with a bug can show a directory below itself. Mounting needs privileges, so the
+    /// scan is told instead that it already stands in the directory.
+    #[test]
+    fn a_directory_met_again_below_itself_is_named_and_not_entered() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(scratch.path().join("again/below")).unwrap();
+        let mut scan = scan_of(scratch.path());
+        scan.ancestors.insert(Status::of_name(CWD, &scratch.path().join("again"), false).unwrap().place());
+        let mut found = Vec::new();
+        while scan.next(&mut found) {}
+        let failure = Failure::os(Code::SourceRead, Errno::LOOP.raw_os_error());
+        assert!(found.contains(&Scanned::Error { path: b"top/again".to_vec(), failure }), "{found:?}");
+        assert_eq!(found.len(), 3, "the top, the error, the end of the top: {found:?}");
+    }
+
+    #[test]
+    fn a_directory_may_be_met_again_beside_itself() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir(scratch.path().join("a")).unwrap();
+        let root = || Root::new(scratch.path().to_str().unwrap());
+        let source = PosixSource::new(vec![root(), root()], SourceOptions::default());
+        let mut found = Vec::new();
+        let mut scan = source.scan(Arc::new(AtomicU64::new(1)));
+        while scan.next(&mut found) {}
+        assert!(found.iter().all(|scanned| matches!(scanned, Scanned::Item(_))), "{found:?}");
+        assert_eq!(found.len(), 8);
+        assert!(scan.ancestors.is_empty());
+    }
+}

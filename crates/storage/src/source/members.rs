@@ -113,3 +113,99 @@ fn read_exactly(file: &impl AsFd, mut rest: &mut [u8]) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::moments::{Moment, once};
+    use crate::source::{Root, Status};
+    use std::fs;
+    use std::io::Write;
+    use std::path::{Path, PathBuf};
+
+    /// One SOURCE that is a file, and its entry.
+    fn file(scratch: &Path, size: usize) -> (Directories, Entry, PathBuf) {
+        let path = scratch.join("file");
+        fs::write(&path, vec![3; size]).unwrap();
+        let root = Root::new(path.to_str().unwrap());
+        let status = Status::of_name(rustix::fs::CWD, &path, false).unwrap();
+        let entry = status.entry(EntryId(1), EntryId::root(0), b"").unwrap();
+        (Directories::new(vec![root], false, 4), entry, path)
+    }
+
+    fn read(directories: &Directories, entry: &Entry) -> Result<Hash, Failure> {
+        let noatime = Noatime::new();
+        let mut space = vec![0; entry.size() as usize];
+        MemberReader::new(directories, &noatime).read(entry, &mut space)
+    }
+
+    /// What can be done to a file between two system calls of the reader.
+    const CHANGES: [(&str, fn(&Path)); 5] = [
+        ("grow", |path| fs::File::options().append(true).open(path).unwrap().write_all(b"x").unwrap()),
+        ("shrink", |path| fs::File::options().write(true).open(path).unwrap().set_len(1).unwrap()),
+        ("rewrite", |path| fs::File::options().write(true).open(path).unwrap().write_all(b"y").unwrap()),
+        ("replace", |path| {
+            fs::write(path.with_extension("new"), b"other").unwrap();
+            fs::rename(path.with_extension("new"), path).unwrap();
+        }),
+        ("vanish", |path| fs::remove_file(path).unwrap()),
+    ];
+
+    #[test]
+    fn a_change_at_any_moment_of_the_read_is_noticed() {
+        // One read, and several with a change between them.
+        for size in [1000, 3 * PIECE_BYTES + 5] {
+            for moment in [Moment::Read, Moment::Hashed] {
+                for (name, change) in CHANGES {
+                    let scratch = tempfile::tempdir().unwrap();
+                    let (directories, entry, path) = file(scratch.path(), size);
+                    assert_eq!(read(&directories, &entry), Ok(whole_hash(&vec![3; size])));
+                    // The kernel's clock must have moved on, or nothing could tell the versions apart.
+                    let clock = scratch.path().join("clock");
+                    loop {
+                        fs::write(&clock, b"").unwrap();
+                        let now = Status::of_name(rustix::fs::CWD, &clock, false).unwrap().identity();
+                        if now.ctime > entry.identity.ctime {
+                            break;
+                        }
+                    }
+                    once(moment, move || change(&path));
+                    let result = read(&directories, &entry);
+                    assert_eq!(
+                        result,
+                        Err(Code::SourceChanged.into()),
+                        "{name} at {moment:?} of {size} bytes"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn entries_that_no_scan_can_have_made_are_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (directories, entry, path) = file(scratch.path(), 10);
+        let held = rustix::fs::open(
+            scratch.path(),
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY,
+            rustix::fs::Mode::empty(),
+        );
+        let held = Arc::new(held.unwrap());
+        let place = Status::of(&held).unwrap().place();
+        directories.enter(EntryId(5), EntryId::root(0), b"", place, Some(held));
+        let below = |name: &[u8]| Entry { parent: EntryId(5), name: name.into(), ..entry.clone() };
+        assert!(read(&directories, &below(b"file")).is_ok());
+        for name in [&b"../file"[..], b"..", b".", b"", b"/etc/passwd", b"x/../file", b"file\0"] {
+            assert_eq!(read(&directories, &below(name)), Err(Code::Confinement.into()), "{name:?}");
+        }
+        assert_eq!(
+            read(&directories, &Entry { parent: EntryId::root(1), ..entry.clone() }),
+            Err(Code::Internal.into())
+        );
+        assert_eq!(
+            read(&directories, &Entry { parent: EntryId(6), ..below(b"file") }),
+            Err(Code::Internal.into())
+        );
+        drop(path);
+    }
+}

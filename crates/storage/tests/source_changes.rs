@@ -1,0 +1,241 @@
+//! What is swapped in between scan and read is neither followed nor waited for, and named rightly.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use haul_buffers::Pool;
+use haul_model::{Code, Entry, Failure, Kind, SlotId};
+use haul_storage::conformance_source::{confirm, read_members, read_object, restat, scan_all};
+use haul_storage::source::{PosixSource, Root, SourceOptions};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+struct Dataset {
+    scratch: tempfile::TempDir,
+    source: Arc<PosixSource>,
+    files: Vec<(String, Arc<Entry>)>,
+}
+
+impl Dataset {
+    /// `data/sub/deep/{inner,other}` and `data/outer`, scanned with a single directory descriptor.
+    fn new() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::create_dir_all(scratch.path().join("data/sub/deep")).unwrap();
+        for path in ["data/sub/deep/inner", "data/sub/deep/other", "data/outer"] {
+            fs::write(scratch.path().join(path), b"a secret of ours").unwrap();
+        }
+        let root = Root::new(scratch.path().join("data").to_str().unwrap());
+        let options = SourceOptions { recursive: true, directory_descriptors_max: 1 };
+        Self::scan(scratch, PosixSource::new(vec![root], options))
+    }
+
+    fn scan(scratch: tempfile::TempDir, source: PosixSource) -> Self {
+        let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let files = found.files.into_iter().map(|(path, entry)| (String::from_utf8(path).unwrap(), entry));
+        Dataset { scratch, source: Arc::new(source), files: files.collect() }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.scratch.path().join("data").join(path)
+    }
+
+    fn entry(&self, path: &str) -> &Arc<Entry> {
+        &self.files.iter().find(|(other, _)| other == path).unwrap().1
+    }
+
+    /// Both kinds of read, which must agree; in a thread, because a hang is one of the things that must not happen.
+    fn read(&self, path: &str) -> Result<(), Failure> {
+        let (source, entry) = (Arc::clone(&self.source), Arc::clone(self.entry(path)));
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let pool = Pool::new(1, 4096).unwrap();
+            let (length, results) = read_members(&*source, &pool, &[Arc::clone(&entry)]);
+            let object = read_object(&*source, &pool, &entry, 0, entry.size() as u32, true);
+            assert_eq!(
+                object.map_err(|failure| failure.code),
+                results[0].map(|read| read.hash).map_err(|f| f.code)
+            );
+            if results[0].is_err() {
+                assert_eq!(length, 0);
+                let slot = pool.lease(SlotId(0)).unwrap();
+                assert!(slot.iter().all(|byte| *byte == 0), "not a byte of what stands there was read");
+            }
+            tell.send(results[0].map(|_| ())).unwrap();
+        });
+        told.recv_timeout(Duration::from_secs(20)).expect("the read came back")
+    }
+
+    fn code(&self, path: &str) -> Code {
+        self.read(path).expect_err("something was swapped in").code
+    }
+}
+
+/// Runs in a thread that may do no more than an ordinary user.
+fn without_privileges<T: Send>(what: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective = CapabilitySet::empty();
+            set_capabilities(None, sets).unwrap();
+            what()
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn a_symlink_swapped_in_for_a_file_is_refused() {
+    let dataset = Dataset::new();
+    for target in ["other", "/etc/passwd", "/dev/zero", "nowhere"] {
+        fs::remove_file(dataset.path("sub/deep/inner")).unwrap();
+        symlink(target, dataset.path("sub/deep/inner")).unwrap();
+        assert_eq!(dataset.code("sub/deep/inner"), Code::SourceChanged, "{target}");
+    }
+    assert!(dataset.read("sub/deep/other").is_ok());
+    let pool = Pool::new(1, 4096).unwrap();
+    let now = restat(&*dataset.source, &pool, dataset.entry("sub/deep/inner")).unwrap();
+    assert_eq!((now.kind, &*now.link_target), (Kind::Symlink, &b"nowhere"[..]));
+}
+
+#[test]
+fn a_symlink_to_the_very_same_file_is_refused_too() {
+    let dataset = Dataset::new();
+    fs::rename(dataset.path("outer"), dataset.path("moved")).unwrap();
+    symlink("moved", dataset.path("outer")).unwrap();
+    assert_eq!(dataset.code("outer"), Code::SourceChanged);
+}
+
+#[test]
+fn a_symlink_swapped_in_for_a_directory_is_refused() {
+    let dataset = Dataset::new();
+    // The one descriptor goes to another directory, so that the way down has to be walked again.
+    assert!(dataset.read("outer").is_ok());
+    fs::rename(dataset.path("sub"), dataset.path("aside")).unwrap();
+    symlink("aside", dataset.path("sub")).unwrap();
+    assert_eq!(dataset.code("sub/deep/inner"), Code::SourceChanged);
+    fs::remove_file(dataset.path("sub")).unwrap();
+    assert_eq!(dataset.code("sub/deep/inner"), Code::SourceVanished);
+    // The same files in another directory of the same name.
+    fs::create_dir(dataset.path("sub")).unwrap();
+    fs::rename(dataset.path("aside/deep"), dataset.path("sub/deep")).unwrap();
+    assert_eq!(dataset.code("sub/deep/inner"), Code::SourceChanged);
+    assert!(dataset.read("outer").is_ok(), "nothing else is disturbed");
+}
+
+#[test]
+fn a_fifo_that_is_swapped_in_does_not_hang_the_read() {
+    let dataset = Dataset::new();
+    fs::remove_file(dataset.path("sub/deep/inner")).unwrap();
+    mkfifoat(CWD, dataset.path("sub/deep/inner"), Mode::RUSR | Mode::WUSR).unwrap();
+    assert_eq!(dataset.code("sub/deep/inner"), Code::SourceChanged);
+}
+
+#[test]
+fn sockets_and_directories_that_are_swapped_in_are_changes() {
+    let dataset = Dataset::new();
+    fs::remove_file(dataset.path("sub/deep/inner")).unwrap();
+    let _listener = UnixListener::bind(dataset.path("sub/deep/inner")).unwrap();
+    assert_eq!(dataset.code("sub/deep/inner"), Code::SourceChanged);
+    fs::remove_file(dataset.path("outer")).unwrap();
+    fs::create_dir(dataset.path("outer")).unwrap();
+    assert_eq!(dataset.code("outer"), Code::SourceChanged);
+}
+
+#[test]
+fn a_directory_that_is_renamed_while_it_is_held_disturbs_no_read() {
+    let dataset = Dataset::new();
+    let pool = Pool::new(1, 4096).unwrap();
+    assert!(dataset.read("sub/deep/inner").is_ok());
+    fs::rename(dataset.path("sub"), dataset.scratch.path().join("elsewhere")).unwrap();
+    assert!(dataset.read("sub/deep/other").is_ok(), "its directory is held");
+    assert_eq!(confirm(&*dataset.source, &pool, dataset.entry("sub/deep/inner")), Ok(()));
+}
+
+#[test]
+fn a_file_without_permission_is_named_as_such() {
+    let dataset = Dataset::new();
+    fs::set_permissions(dataset.path("outer"), fs::Permissions::from_mode(0)).unwrap();
+    let failure = without_privileges(|| {
+        let pool = Pool::new(1, 4096).unwrap();
+        read_members(&*dataset.source, &pool, &[Arc::clone(dataset.entry("outer"))]).1[0]
+    });
+    assert_eq!(failure.map_err(|failure| failure.code), Err(Code::SourcePermission));
+}
+
+#[test]
+fn somebody_elses_file_is_read_without_the_privilege_to_keep_its_access_time() {
+    let scratch = tempfile::tempdir().unwrap();
+    fs::create_dir(scratch.path().join("data")).unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for name in ["one", "two"] {
+        fs::write(scratch.path().join("data").join(name), b"for everybody").unwrap();
+    }
+    if rustix::process::geteuid().is_root() {
+        for path in ["data", "data/one", "data/two"] {
+            std::os::unix::fs::chown(scratch.path().join(path), Some(12345), None).unwrap();
+        }
+    }
+    without_privileges(|| {
+        let root = Root::new(scratch.path().join("data").to_str().unwrap());
+        let source = PosixSource::new(vec![root], SourceOptions::default());
+        let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let members: Vec<Arc<Entry>> = found.files.into_iter().map(|(_, entry)| entry).collect();
+        let pool = Pool::new(1, 4096).unwrap();
+        let (length, results) = read_members(&source, &pool, &members);
+        assert_eq!((length, results.len()), (26, 2), "{results:?}");
+    });
+}
+
+#[test]
+fn reading_leaves_access_times_alone() {
+    let dataset = Dataset::new();
+    // Older than the modification: the kernel would update it even where it is lazy about that.
+    let ancient = fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH + Duration::from_secs(1000));
+    for path in ["outer", "sub/deep/inner", "sub", "sub/deep"] {
+        fs::File::open(dataset.path(path)).unwrap().set_times(ancient).unwrap();
+    }
+    let root = Root::new(dataset.path("").to_str().unwrap());
+    let options = SourceOptions::default();
+    let dataset = Dataset::scan(dataset.scratch, PosixSource::new(vec![root], options));
+    assert!(dataset.read("outer").is_ok());
+    assert!(dataset.read("sub/deep/inner").is_ok());
+    for path in ["outer", "sub/deep/inner", "sub", "sub/deep"] {
+        assert_eq!(fs::metadata(dataset.path(path)).unwrap().atime(), 1000, "{path}");
+    }
+}
+
+fn single(path: &Path, recursive: bool) -> Dataset {
+    let options = SourceOptions { recursive, ..SourceOptions::default() };
+    let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], options);
+    Dataset::scan(tempfile::tempdir().unwrap(), source)
+}
+
+#[test]
+fn a_source_that_is_a_file_is_read_and_watched_like_any_other() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("file");
+    fs::write(&path, b"alone").unwrap();
+    let dataset = single(&path, true);
+    assert!(dataset.read("").is_ok());
+    fs::rename(&path, scratch.path().join("moved")).unwrap();
+    assert_eq!(single_code(&dataset), Code::SourceVanished);
+    symlink("moved", &path).unwrap();
+    assert_eq!(single_code(&dataset), Code::SourceChanged);
+    // Named as a symlink and without -r it is followed, as cp does.
+    assert!(single(&path, false).read("").is_ok());
+}
+
+/// A fresh thread has no descriptor of the file; the one that is open from before is released first.
+fn single_code(dataset: &Dataset) -> Code {
+    use haul_model::op::SourceOp;
+    use haul_storage::SourceStorage;
+    let pool = Pool::new(1, 4096).unwrap();
+    dataset.source.run(SourceOp::Release { id: dataset.entry("").id }, &pool);
+    dataset.code("")
+}
