@@ -4,8 +4,10 @@
 //! to one of the two traits below. No protocol in here: storage never decides what comes next.
 
 pub mod confine;
+pub mod conformance_sink;
 pub mod conformance_source;
 mod faults;
+pub mod memory_sink;
 pub mod memory_source;
 pub mod scan;
 pub mod sink;

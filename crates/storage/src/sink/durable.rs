@@ -22,7 +22,7 @@ use crate::confine::sink_failure;
 /// Threads that sync one large group file by file.
 const THREADS_MAX: usize = 16;
 /// Files for which another thread pays.
-const FILES_PER_THREAD: usize = 4;
+const CALLS_PER_THREAD: usize = 4;
 
 /// The row for a sync that failed; a full disk keeps its own row, as it is often only noticed then.
 pub(super) fn sync_failure(errno: Errno) -> Failure {
@@ -65,7 +65,14 @@ impl PosixSink {
             systems.filter(|system| system.whole).for_each(|system| whole.add(system));
             whole.sync(self, SyncPoint::FileSystemData);
         }
-        let mut results = in_parallel(&group, |(_, work)| self.sync_one(work, &whole));
+        // Threads only for those that each need a call of their own.
+        let each = |(_, work): &&(EntryId, Work)| match work {
+            Work::Member { descriptor, .. } => descriptor.is_some(),
+            Work::File(file) => !file.directory.file_system.whole,
+            Work::Done | Work::Unknown => false,
+        };
+        let threads = threads_for(group.iter().filter(each).count());
+        let mut results = in_parallel(&group, threads, |(_, work)| self.sync_one(work, &whole));
         self.sync_temporary_names(&group, &mut results);
         let mut failed = Vec::new();
         for ((id, work), result) in group.into_iter().zip(results) {
@@ -243,7 +250,9 @@ impl PosixSink {
         }
         whole.sync(self, SyncPoint::FileSystemNames);
         let steps: Vec<_> = steps.into_values().collect();
-        let results = in_parallel(&steps, |(directory, point)| self.sync_directory(directory, *point));
+        let results = in_parallel(&steps, threads_for(steps.len()), |(directory, point)| {
+            self.sync_directory(directory, *point)
+        });
         let results: HashMap<_, _> =
             steps.iter().map(|(directory, _)| Arc::as_ptr(directory)).zip(results).collect();
         let result = |directory: &Arc<Directory>| {
@@ -321,9 +330,13 @@ impl Wholes {
     }
 }
 
-/// `work` for each item, in order of the items; by several threads where there are many.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let threads = (items.len() / FILES_PER_THREAD).min(THREADS_MAX);
+/// Threads for so many calls that each wait for a device.
+fn threads_for(calls: usize) -> usize {
+    (calls / CALLS_PER_THREAD).min(THREADS_MAX)
+}
+
+/// `work` for each item, in order of the items.
+fn in_parallel<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if threads < 2 {
         return items.iter().map(work).collect();
     }

@@ -31,7 +31,7 @@ mod publish;
 mod root;
 mod seal;
 mod spool;
-mod sums;
+pub(crate) mod sums;
 mod sweep;
 pub(crate) mod tokens;
 

@@ -9,10 +9,10 @@ use haul_model::{Hash, Token};
 use super::hashes::Cut;
 
 /// Bytes of one entry.
-pub(super) const ENTRY_BYTES: usize = 40;
+pub(crate) const ENTRY_BYTES: usize = 40;
 
 /// The entry of one object.
-pub(super) fn encode(token: Token, cut: Cut, index: u64, hash: Hash) -> [u8; ENTRY_BYTES] {
+pub(crate) fn encode(token: Token, cut: Cut, index: u64, hash: Hash) -> [u8; ENTRY_BYTES] {
     let mut entry = [0; ENTRY_BYTES];
     entry[..32].copy_from_slice(&hash.0);
     entry[32..].copy_from_slice(&check(token, cut, index, &hash));
@@ -20,7 +20,7 @@ pub(super) fn encode(token: Token, cut: Cut, index: u64, hash: Hash) -> [u8; ENT
 }
 
 /// The hash of one object, if its entry is whole.
-pub(super) fn decode(token: Token, cut: Cut, index: u64, entry: &[u8]) -> Option<Hash> {
+pub(crate) fn decode(token: Token, cut: Cut, index: u64, entry: &[u8]) -> Option<Hash> {
     let (hash, stored) = entry.split_first_chunk::<32>()?;
     let hash = Hash(*hash);
     (stored == check(token, cut, index, &hash)).then_some(hash)

@@ -1,0 +1,260 @@
+//! Speaks to a sink as the masters would, one operation at a time, and panics where an answer has the wrong shape.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use haul_buffers::Pool;
+use haul_model::op::{MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::{
+    Attributes, BlockId, Entry, EntryId, Failure, Hash, Identity, Kind, SlotId, Timestamp, Token,
+};
+
+use super::OBJECT;
+use crate::SinkStorage;
+use crate::sink::hashes::{Cut, object_hash};
+
+/// One session of a sink.
+pub struct Driver {
+    sink: Box<dyn SinkStorage>,
+    pool: Arc<Pool>,
+    next: AtomicU64,
+}
+
+/// The time that entries have unless a test says otherwise.
+pub const TIME: Timestamp = Timestamp { seconds: 1_500_000_000, nanos: 123_456_789 };
+
+impl Driver {
+    /// Of this sink.
+    pub fn new(sink: Box<dyn SinkStorage>) -> Self {
+        let pool = Pool::new(2, 4 << 20).expect("memory for two slots");
+        Driver { sink, pool, next: AtomicU64::new(1) }
+    }
+
+    /// The sink.
+    pub fn sink(&self) -> &dyn SinkStorage {
+        &*self.sink
+    }
+
+    /// Its slots.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Any operation.
+    pub fn run(&self, op: SinkOp) -> Option<SinkDone> {
+        self.sink.run(op, &self.pool)
+    }
+
+    /// A new entry with a number of its own.
+    pub fn entry(&self, parent: EntryId, name: &[u8], kind: Kind) -> Entry {
+        let id = EntryId(self.next.fetch_add(1, Ordering::Relaxed));
+        let mode = if kind == Kind::Directory { 0o755 } else { 0o644 };
+        let attributes = Attributes { mode, mtime: TIME, atime: TIME, ..Attributes::default() };
+        let identity = Identity::default();
+        Entry {
+            id,
+            parent,
+            name: name.into(),
+            kind,
+            attributes,
+            identity,
+            links: 1,
+            link_target: Box::default(),
+        }
+    }
+
+    /// A new file of so many bytes.
+    pub fn file(&self, parent: EntryId, name: &[u8], size: usize) -> Entry {
+        let mut entry = self.entry(parent, name, Kind::File);
+        entry.identity = Identity { size: size as u64, mtime: TIME, ctime: TIME, inode: entry.id.0 };
+        entry
+    }
+
+    /// A new symlink.
+    pub fn symlink(&self, parent: EntryId, name: &[u8], target: &[u8]) -> Entry {
+        Entry { link_target: target.into(), ..self.entry(parent, name, Kind::Symlink) }
+    }
+
+    /// What the sink says to one entry.
+    pub fn prepare(&self, entry: &Entry, resume: Option<Token>, objects: bool) -> Prepared {
+        let item = Prepare::Entry { entry: Arc::new(entry.clone()), resume, objects };
+        match self.run(SinkOp::Prepare { batch: 7, items: vec![item] }) {
+            Some(SinkDone::Prepared { batch: 7, answers }) => {
+                let [(id, answer)] = answers[..] else { panic!("one answer was expected: {answers:?}") };
+                assert_eq!(id, entry.id);
+                answer
+            }
+            other => panic!("an answer was expected: {other:?}"),
+        }
+    }
+
+    /// A directory that must come into being; its id.
+    pub fn directory(&self, parent: EntryId, name: &[u8]) -> EntryId {
+        let entry = self.entry(parent, name, Kind::Directory);
+        assert_eq!(self.prepare(&entry, None, false), Prepared::Made, "{name:?}");
+        entry.id
+    }
+
+    /// The token of a file that must be sent in objects.
+    pub fn start(&self, entry: &Entry) -> Token {
+        match self.prepare(entry, None, true) {
+            Prepared::Start(token) if token != Token::NONE => token,
+            other => panic!("{:?} should start: {other:?}", entry.name),
+        }
+    }
+
+    /// No more entries of this directory.
+    pub fn end(&self, id: EntryId) {
+        match self.run(SinkOp::Prepare { batch: 0, items: vec![Prepare::End(id)] }) {
+            Some(SinkDone::Prepared { answers, .. }) if answers.is_empty() => {}
+            other => panic!("no answers were expected: {other:?}"),
+        }
+    }
+
+    /// Writes a bundle.
+    pub fn write_members(&self, members: &[(&Entry, &[u8])]) -> Vec<Result<(), Failure>> {
+        let mut lease = self.pool.lease(SlotId(0)).expect("the slot is free");
+        let mut writes = Vec::new();
+        let mut length = 0;
+        for (entry, bytes) in members {
+            lease[length..][..bytes.len()].copy_from_slice(bytes);
+            let hash = Hash(*blake3::hash(bytes).as_bytes());
+            writes.push(MemberWrite { entry: Arc::new((*entry).clone()), offset: length as u32, hash });
+            length += bytes.len();
+        }
+        drop(lease);
+        self.run_members(writes, length as u32)
+    }
+
+    /// Writes a bundle whose bytes are in slot 0 already.
+    pub fn run_members(&self, members: Vec<MemberWrite>, length: u32) -> Vec<Result<(), Failure>> {
+        let count = members.len();
+        match self.run(SinkOp::WriteMembers { block: BlockId(3), slot: SlotId(0), length, members }) {
+            Some(SinkDone::WrittenMembers { block: BlockId(3), results }) if results.len() == count => {
+                results
+            }
+            other => panic!("{count} results were expected: {other:?}"),
+        }
+    }
+
+    /// Writes one object, the `index`-th of `content`.
+    pub fn write_object(
+        &self,
+        entry: &Entry,
+        token: Token,
+        content: &[u8],
+        index: u64,
+    ) -> Result<(), Failure> {
+        let cut = Cut { size: content.len() as u64, object_bytes: OBJECT };
+        let (offset, length) = cut.range(index);
+        let bytes = &content[offset as usize..][..length as usize];
+        let hash = object_hash(bytes, offset, cut.is_single());
+        self.pool.lease(SlotId(1)).expect("the slot is free")[..bytes.len()].copy_from_slice(bytes);
+        self.run_object(entry, token, (offset, length, cut.is_single()), hash)
+    }
+
+    /// Writes an object whose bytes are in slot 1 already; offset, length, whether it is the whole file.
+    pub fn run_object(
+        &self,
+        entry: &Entry,
+        token: Token,
+        (offset, length, single): (u64, u32, bool),
+        hash: Hash,
+    ) -> Result<(), Failure> {
+        let entry = Arc::new(entry.clone());
+        let (block, slot) = (BlockId(9), SlotId(1));
+        match self.run(SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single }) {
+            Some(SinkDone::Written { block: BlockId(9), result }) => result,
+            other => panic!("a result was expected: {other:?}"),
+        }
+    }
+
+    /// Writes all objects of a file, in order.
+    pub fn write_objects(&self, entry: &Entry, token: Token, content: &[u8]) {
+        for index in 0..(Cut { size: content.len() as u64, object_bytes: OBJECT }).count() {
+            self.write_object(entry, token, content, index).expect("the object can be written");
+        }
+    }
+
+    /// Ends a file.
+    pub fn seal(&self, entry: &Entry, token: Token, root: Option<Hash>) -> Result<Hash, Failure> {
+        match self.run(SinkOp::Seal { entry: Arc::new(entry.clone()), token, root }) {
+            Some(SinkDone::Sealed { id, result }) if id == entry.id => result,
+            other => panic!("a result was expected: {other:?}"),
+        }
+    }
+
+    /// Makes contents durable; what failed.
+    pub fn sync(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
+        match self.run(SinkOp::Sync { group: 5, files: files.into() }) {
+            Some(SinkDone::Synced { group: 5, failed }) => failed,
+            other => panic!("a result was expected: {other:?}"),
+        }
+    }
+
+    /// Gives final names; what failed.
+    pub fn publish(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
+        match self.run(SinkOp::Publish { group: 6, files: files.into() }) {
+            Some(SinkDone::Published { group: 6, failed }) => failed,
+            other => panic!("a result was expected: {other:?}"),
+        }
+    }
+
+    /// Makes names durable; what failed.
+    pub fn sync_names(&self, entries: &[EntryId]) -> Vec<(EntryId, Failure)> {
+        match self.run(SinkOp::SyncNames { group: 8, entries: entries.into() }) {
+            Some(SinkDone::SyncedNames { group: 8, failed }) => failed,
+            other => panic!("a result was expected: {other:?}"),
+        }
+    }
+
+    /// All that follows once contents are written; nothing may fail.
+    pub fn settle(&self, files: &[EntryId]) {
+        assert_eq!(self.sync(files), []);
+        assert_eq!(self.publish(files), []);
+        assert_eq!(self.sync_names(files), []);
+    }
+
+    /// Drops a file.
+    pub fn discard(&self, id: EntryId, token: Token) {
+        match self.run(SinkOp::Discard { id, token }) {
+            Some(SinkDone::Discarded { id: discarded }) if discarded == id => {}
+            other => panic!("a result was expected: {other:?}"),
+        }
+    }
+
+    /// Everything is settled; what failed.
+    pub fn finish(&self) -> Vec<(Box<[u8]>, Failure)> {
+        match self.run(SinkOp::FinishDirectories) {
+            Some(SinkDone::DirectoriesFinished { failed }) => failed,
+            other => panic!("a result was expected: {other:?}"),
+        }
+    }
+
+    /// A whole file as a bundle member, up to its durable name.
+    pub fn put_member(&self, parent: EntryId, name: &[u8], content: &[u8]) -> Entry {
+        let entry = self.file(parent, name, content.len());
+        assert_eq!(self.prepare(&entry, None, false), Prepared::Start(Token::NONE));
+        assert_eq!(self.write_members(&[(&entry, content)]), [Ok(())]);
+        self.settle(&[entry.id]);
+        entry
+    }
+
+    /// A whole file in objects, up to its durable name.
+    pub fn put_objects(&self, parent: EntryId, name: &[u8], content: &[u8]) -> Entry {
+        let entry = self.file(parent, name, content.len());
+        let token = self.start(&entry);
+        self.write_objects(&entry, token, content);
+        let root = Hash(*blake3::hash(content).as_bytes());
+        assert_eq!(self.seal(&entry, token, Some(root)), Ok(root));
+        self.settle(&[entry.id]);
+        entry
+    }
+}
+
+/// Bytes that differ everywhere, and for each `seed`.
+pub fn content(seed: u64, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
