@@ -1,1 +1,43 @@
-fn main() {}
+//! `haul`: moves datasets between file systems and hosts, and never loses its place.
+//!
+//! The binary only parses, plans and reports. `options` is the command line, `settings` finds each value and its origin,
+//! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
+//! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user.
+
+mod bootstrap;
+mod explain;
+mod job;
+mod options;
+mod paths;
+mod plan;
+mod policy;
+mod report;
+mod serve;
+mod session;
+mod settings;
+mod ssh;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use options::{Command, Options};
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let result = match options.command {
+        Command::Cp(arguments) => session::copy(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
+        Command::Stop(arguments) => status::stop(&arguments),
+        Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Generate(arguments) => options::generate(&arguments),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            report::error(&error);
+            ExitCode::from(error.failure.code.exit())
+        }
+    }
+}

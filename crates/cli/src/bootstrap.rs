@@ -1,0 +1,183 @@
+//! The greeting over ssh: one line of JSON each way, behind a mark that no login message has.
+//!
+//! The initiator says what the session is; the far end says where it listens, or why it cannot. Fingerprints and the
+//! one-time key of clear streams travel here and nowhere else: never in arguments, environment or logs.
+
+use std::io::{BufRead, Write};
+
+use haul_model::{Code, Failure};
+use haul_mover::Error;
+use serde::{Deserialize, Serialize};
+
+/// Begins each line of the greeting.
+const MARK: &str = "HAUL1 ";
+/// A line over this is no greeting.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+
+/// What the initiator says first.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Request {
+    /// Version of the program.
+    pub haul: String,
+    /// Versions of the protocol, oldest and newest.
+    pub protocol: (u16, u16),
+    /// What the far end is: `source` or `sink`.
+    pub role: String,
+    /// Hex.
+    pub job: String,
+    /// Hex.
+    pub instance: String,
+    /// Hex.
+    pub session: String,
+    /// Of the initiator's certificate.
+    pub fingerprint: String,
+    /// Of clear data streams; none when everything is encrypted. Hex.
+    pub key: Option<String>,
+    /// Data streams.
+    pub streams: u16,
+    /// Ports that the far end may listen on.
+    pub ports: (u16, u16),
+    /// The far end listens (else it waits to be told where to dial).
+    pub listen: bool,
+    /// Paths of the SOURCEs at the source (hex).
+    pub sources: Vec<String>,
+    /// Names of the SOURCEs (hex); none: contents only.
+    pub names: Vec<Option<String>>,
+    /// DEST at the sink (hex).
+    pub destination: String,
+    /// `into` or `as`, if an earlier session has decided it.
+    pub decision: Option<String>,
+    /// `-r`
+    pub recursive: bool,
+    /// `-p`
+    pub preserve: bool,
+    /// Choices.
+    pub tuning: TuningWords,
+}
+
+/// [`haul_mover::Tuning`], and the log's.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+#[allow(missing_docs)]
+pub struct TuningWords {
+    pub object_bytes: u32,
+    pub slots: u32,
+    pub io_threads: usize,
+    pub bundle_bytes_max: u64,
+    pub reconnect_seconds: u64,
+    pub report_done: bool,
+    pub log_mechanism: String,
+    pub log_method: String,
+}
+
+/// What the far end answers.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Response {
+    /// Version of the program.
+    pub haul: String,
+    /// Of the far end's certificate.
+    pub fingerprint: String,
+    /// Where it listens; 0 if it does not.
+    pub port: u16,
+    /// Under which addresses it was reached.
+    pub addresses: Vec<String>,
+    /// Epochs of this session are above this.
+    pub epoch: u32,
+    /// `into` or `as`, at a sink.
+    pub decision: Option<String>,
+}
+
+/// The far end cannot.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Refusal {
+    code: u16,
+    errno: i32,
+    about: String,
+    hint: Option<String>,
+}
+
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Self {
+        Refusal {
+            code: error.failure.code as u16,
+            errno: error.failure.errno,
+            about: error.about.clone(),
+            hint: error.hint.clone(),
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let code = Code::from_number(refusal.code).unwrap_or(Code::Internal);
+        Error { failure: Failure::os(code, refusal.errno), about: refusal.about, hint: refusal.hint }
+    }
+}
+
+/// What travels in a line.
+#[derive(Serialize, Deserialize, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum Line {
+    /// Initiator, first.
+    Request(Box<Request>),
+    /// Far end.
+    Response(Response),
+    /// Far end, instead.
+    Refusal(Refusal),
+    /// Initiator, later: the far end is to dial this port of the initiator.
+    Dial {
+        /// Of the initiator.
+        port: u16,
+    },
+}
+
+/// Writes one line.
+pub fn write(mut out: impl Write, line: &Line) -> std::io::Result<()> {
+    let text = serde_json::to_string(line).expect("a line has only plain values");
+    out.write_all(format!("{MARK}{text}\n").as_bytes())?;
+    out.flush()
+}
+
+/// Reads the next line of the greeting and passes over everything else (login messages). `None` at the end.
+pub fn read(from: &mut impl BufRead) -> Result<Option<Line>, Error> {
+    let mut bytes = Vec::new();
+    let mut budget = LINE_BYTES_MAX;
+    while budget > 0 {
+        bytes.clear();
+        let mut limited = std::io::Read::take(&mut *from, budget);
+        let count = limited
+            .read_until(b'\n', &mut bytes)
+            .map_err(|error| Error::os(Code::SshFailed, "reading from ssh", &error))?;
+        if count == 0 {
+            return Ok(None);
+        }
+        budget -= count as u64;
+        if let Some(text) = bytes.strip_prefix(MARK.as_bytes()) {
+            return serde_json::from_slice(text).map(Some).map_err(|_| {
+                Error::new(Code::PeerVersion, "the greeting of the other end cannot be read")
+                    .hint("install the same version of haul on both hosts")
+            });
+        }
+    }
+    Err(Error::new(Code::LimitExceeded, "ssh printed too much before the greeting"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn login_messages_are_passed_over() {
+        let mut bytes = b"Welcome to host!\n\xff\xfe\n".to_vec();
+        write(&mut bytes, &Line::Dial { port: 7 }).unwrap();
+        bytes.extend_from_slice(b"more\n");
+        let mut from = &bytes[..];
+        assert!(matches!(read(&mut from), Ok(Some(Line::Dial { port: 7 }))));
+        assert!(matches!(read(&mut from), Ok(None)));
+    }
+
+    #[test]
+    fn a_greeting_that_cannot_be_read_is_another_version() {
+        let mut from = &b"HAUL1 {\"hello\":1}\n"[..];
+        assert_eq!(read(&mut from).unwrap_err().failure.code, Code::PeerVersion);
+    }
+}

@@ -1,0 +1,72 @@
+//! `haul explain`: what a copy would do, each setting with its origin. Nothing is contacted and nothing is changed.
+
+use std::io::Write;
+
+use haul_mover::Error;
+
+use crate::job::{directory, read_record, state_directory};
+use crate::options::Copy;
+use crate::plan::{Direction, Plan};
+use crate::report::size;
+
+/// `haul explain`
+pub fn explain(arguments: &Copy) -> Result<u8, Error> {
+    let plan = Plan::new(arguments)?;
+    let settings = &plan.settings;
+    let way = match &plan.direction {
+        Direction::Local => "both ends in this process".to_owned(),
+        Direction::Push(host) => format!("this host reads, {host} writes (started through ssh)"),
+        Direction::Pull(host) => format!("{host} reads (started through ssh), this host writes"),
+    };
+    let job = directory(&state_directory()?, &plan.id);
+    let record = read_record(&job);
+    let earlier = match &record {
+        Some(record) => format!("{}, {} sessions so far; it continues", record.state, record.sessions),
+        None => "new".into(),
+    };
+    let mut rows = vec![
+        ("job".to_owned(), plan.id.to_string(), earlier),
+        ("from".into(), plan.sources_shown.join(", "), String::new()),
+        ("to".into(), plan.destination_shown.clone(), String::new()),
+        ("ends".into(), way, String::new()),
+        ("state".into(), crate::paths::show(job.as_os_str().as_encoded_bytes()), String::new()),
+    ];
+    let mut row = |name: &str, value: String, origin: String| rows.push((name.into(), value, origin));
+    macro_rules! setting {
+        ($name:literal, $field:ident, $value:expr) => {
+            row($name, $value, settings.$field.origin.to_string())
+        };
+    }
+    setting!("object-size", object_bytes, size(settings.object_bytes.value));
+    let slots = settings.tuning(false).slots;
+    setting!("memory", memory, format!("{} ({slots} slots)", size(settings.memory.value)));
+    setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
+    setting!("io-threads", io_threads, settings.io_threads.value.to_string());
+    setting!("streams", streams, settings.streams.value.to_string());
+    setting!("log-mechanism", log_mechanism, format!("{:?}", settings.log_mechanism.value).to_lowercase());
+    setting!("log-method", log_method, format!("{:?}", settings.log_method.value).to_lowercase());
+    if plan.direction != Direction::Local {
+        let encryption = if settings.plain.value {
+            "data in CLEAR text; control encrypted; streams authenticated"
+        } else {
+            "TLS 1.3, both certificates pinned over ssh"
+        };
+        setting!("plain", plain, encryption.into());
+        let (first, last) = settings.ports.value;
+        let ports = if first == 0 { "any".into() } else { format!("{first} to {last}") };
+        setting!("port-range", ports, ports);
+        setting!("listen", listen, format!("{:?}", settings.listen.value).to_lowercase());
+        setting!("reconnect", reconnect, format!("{} s", settings.reconnect.value));
+        setting!("ssh", ssh, settings.ssh.value.clone());
+        setting!("haul-path", haul_path, settings.haul_path.value.clone());
+    }
+    row("hash", "BLAKE3 over every object, checked before it is written".into(), "always".into());
+    row("durability", "an object is acknowledged when it is durable".into(), "always".into());
+    let width = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0).min(48);
+    let mut out = std::io::stdout().lock();
+    for (name, value, origin) in rows {
+        let origin = if origin.is_empty() { origin } else { format!("  ({origin})") };
+        let _ = writeln!(out, "{name:<14} {value:<width$}{origin}");
+    }
+    Ok(0)
+}

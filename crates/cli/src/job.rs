@@ -1,0 +1,304 @@
+//! The job's id, and what is kept of it where the command was typed.
+//!
+//! A job is a directory `jobs/<id>` in the state directory: the record (`job.json`), the lock that keeps a second
+//! command of the same kind out, and for the ends that run on this host the object log and the spool.
+
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use haul_model::{Code, JobId};
+use haul_mover::{Error, owner::make_directory};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::paths::{hex, show, unhex};
+
+/// `$HAUL_STATE_DIR`, else `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`.
+pub fn state_directory() -> Result<PathBuf, Error> {
+    let absolute = |name: &str| {
+        std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    };
+    if let Some(path) = std::env::var_os("HAUL_STATE_DIR").filter(|path| !path.is_empty()) {
+        return crate::paths::absolute(&path);
+    }
+    absolute("XDG_STATE_HOME")
+        .map(|base| base.join("haul"))
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state/haul")))
+        .ok_or_else(|| {
+            Error::new(Code::StateUnwritable, "there is no home directory").hint("set HAUL_STATE_DIR")
+        })
+}
+
+/// What decides which job a command is: only what decides what exists at its end.
+pub struct Identity<'a> {
+    /// Host as typed, empty here; absolute path here, path as typed there.
+    pub sources: Vec<(&'a str, Vec<u8>)>,
+    /// The same of DEST.
+    pub destination: (&'a str, Vec<u8>),
+    /// `-r`
+    pub recursive: bool,
+    /// `-p`
+    pub preserve: bool,
+}
+
+impl Identity<'_> {
+    /// The hash of all of it, with lengths, so that nothing can be read in two ways.
+    pub fn id(&self) -> JobId {
+        let mut hasher = blake3::Hasher::new_derive_key("haul job id 1");
+        let mut field = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        field(&(self.sources.len() as u64).to_le_bytes());
+        for (host, path) in self.sources.iter().chain([&self.destination]) {
+            field(host.as_bytes());
+            field(path);
+        }
+        field(&[self.recursive.into(), self.preserve.into()]);
+        let mut id = [0; 16];
+        hasher.finalize_xof().fill(&mut id);
+        JobId(id)
+    }
+}
+
+/// What is kept of a job.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Record {
+    /// Of this layout.
+    pub version: u32,
+    /// 32 hex digits.
+    pub job: String,
+    /// 16 random bytes: the same job of another host or user has others.
+    pub instance: String,
+    /// As shown.
+    pub sources: Vec<String>,
+    /// As shown.
+    pub destination: String,
+    /// Bytes of a destination on this host, so that its unfinished files can be removed.
+    pub destination_here: Option<String>,
+    /// `into` or `as`, once decided.
+    pub decision: Option<String>,
+    /// running, done, incomplete, failed, interrupted.
+    pub state: String,
+    /// Seconds since 1970.
+    pub started: u64,
+    /// Seconds since 1970.
+    pub updated: u64,
+    /// Sessions so far.
+    pub sessions: u64,
+    /// As of the last session.
+    #[serde(default)]
+    pub files_done: u64,
+    /// As of the last session.
+    #[serde(default)]
+    pub files_total: u64,
+    /// As of the last session.
+    #[serde(default)]
+    pub bytes_done: u64,
+    /// As of the last session.
+    #[serde(default)]
+    pub bytes_total: u64,
+    /// Why the last session failed.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// A job that this process works on.
+pub struct Job {
+    /// `jobs/<id>`
+    pub directory: PathBuf,
+    /// What is kept of it.
+    pub record: Record,
+    _lock: std::fs::File,
+}
+
+const RECORD_VERSION: u32 = 1;
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// The directory of a job.
+pub fn directory(state: &Path, id: &JobId) -> PathBuf {
+    state.join("jobs").join(id.to_string())
+}
+
+impl Job {
+    /// Locks the job, and reads or makes its record.
+    pub fn open(
+        state: &Path,
+        id: &JobId,
+        sources: Vec<String>,
+        destination: String,
+        destination_here: Option<&Path>,
+    ) -> Result<Job, Error> {
+        let directory = directory(state, id);
+        make_directory(&directory)?;
+        let lock = lock(&directory)?;
+        let record = match read_record(&directory) {
+            Some(record) if record.version == RECORD_VERSION && unhex(&record.instance).is_some() => record,
+            _ => {
+                let mut instance = [0; 16];
+                random(&mut instance)?;
+                Record {
+                    version: RECORD_VERSION,
+                    job: id.to_string(),
+                    instance: hex(&instance),
+                    sources,
+                    destination,
+                    destination_here: destination_here.map(|path| hex(path.as_os_str().as_bytes())),
+                    decision: None,
+                    state: "running".into(),
+                    started: now(),
+                    updated: now(),
+                    sessions: 0,
+                    files_done: 0,
+                    files_total: 0,
+                    bytes_done: 0,
+                    bytes_total: 0,
+                    error: None,
+                }
+            }
+        };
+        let mut job = Job { directory, record, _lock: lock };
+        job.record.state = "running".into();
+        job.record.sessions += 1;
+        job.record.error = None;
+        job.save()?;
+        Ok(job)
+    }
+
+    /// The random bytes that tell this job from the same one of another host.
+    pub fn instance(&self) -> [u8; 16] {
+        unhex(&self.record.instance).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; 16])
+    }
+
+    /// Makes the record durable.
+    pub fn save(&mut self) -> Result<(), Error> {
+        self.record.updated = now();
+        let path = self.directory.join("job.json");
+        let failed = |error: std::io::Error| {
+            Error::os(Code::StateUnwritable, path.display().to_string(), &error)
+                .hint("free some space, or set HAUL_STATE_DIR")
+        };
+        let fresh = self.directory.join("job.json.new");
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&fresh)
+            .map_err(failed)?;
+        let text = serde_json::to_vec_pretty(&self.record).expect("a record has only plain values");
+        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
+        std::fs::rename(&fresh, &path).map_err(failed)?;
+        std::fs::File::open(&self.directory).and_then(|held| held.sync_all()).map_err(failed)
+    }
+}
+
+/// Random bytes from the kernel.
+pub fn random(bytes: &mut [u8]) -> Result<(), Error> {
+    getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, format!("no random numbers: {error}")))
+}
+
+/// What is kept of the job in `directory`, if it can be read.
+pub fn read_record(directory: &Path) -> Option<Record> {
+    serde_json::from_slice(&std::fs::read(directory.join("job.json")).ok()?).ok()
+}
+
+/// Is a process at work on the job?
+pub fn is_running(directory: &Path) -> bool {
+    std::fs::File::open(directory.join("lock"))
+        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+}
+
+/// Who holds the lock, as far as the lock says.
+pub fn runner(directory: &Path) -> Option<i32> {
+    std::fs::read_to_string(directory.join("lock")).ok()?.trim().parse().ok()
+}
+
+fn lock(directory: &Path) -> Result<std::fs::File, Error> {
+    let path = directory.join("lock");
+    let failed = |error: std::io::Error| Error::os(Code::StateUnwritable, path.display().to_string(), &error);
+    let mut file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+        .open(&path)
+        .map_err(failed)?;
+    // A process that was killed a moment ago may still be going.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let dying = runner(directory).is_none_or(is_dying);
+        if !dying || Instant::now() >= deadline {
+            let who = runner(directory).map_or("another process".to_owned(), |pid| format!("process {pid}"));
+            return Err(Error::new(Code::AlreadyRunning, who)
+                .hint("watch it with: haul status; end it with: haul stop ID"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    Ok(file)
+}
+
+/// It has been killed, or is gone already.
+fn is_dying(pid: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    let state = |line: &str| line.strip_prefix("State:").map(|state| state.trim_start().starts_with(['Z', 'X']));
+    let killed = |line: &str| {
+        let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(pending.trim(), 16).ok().map(|pending| pending >> 8 & 1 == 1)
+    };
+    status.lines().any(|line| state(line) == Some(true) || killed(line) == Some(true))
+}
+
+/// For a person: which paths.
+pub fn shown(host: &str, path: &[u8]) -> String {
+    if host.is_empty() { show(path) } else { format!("{host}:{}", show(path)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(sources: &[(&'static str, &[u8])]) -> Identity<'static> {
+        Identity {
+            sources: sources.iter().map(|(host, path)| (*host, path.to_vec())).collect(),
+            destination: ("host", b"d".to_vec()),
+            recursive: true,
+            preserve: false,
+        }
+    }
+
+    #[test]
+    fn whatever_decides_what_exists_at_the_end_decides_the_id() {
+        let id = identity(&[("", b"/a")]).id();
+        assert_eq!(id, identity(&[("", b"/a")]).id());
+        assert_ne!(id, identity(&[("", b"/b")]).id());
+        assert_ne!(id, identity(&[("h", b"/a")]).id());
+        assert_ne!(id, Identity { recursive: false, ..identity(&[("", b"/a")]) }.id());
+        assert_ne!(id, Identity { preserve: true, ..identity(&[("", b"/a")]) }.id());
+        assert_ne!(identity(&[("", b"/a"), ("", b"/b")]).id(), identity(&[("", b"/a/b"), ("", b"/")]).id());
+    }
+
+    #[test]
+    fn a_second_command_is_kept_out_while_the_first_one_runs() {
+        let state = tempfile::tempdir().unwrap();
+        let id = JobId([7; 16]);
+        let open = || Job::open(state.path(), &id, vec![], "d".into(), None);
+        let first = open().unwrap();
+        let refused = open().err().unwrap();
+        assert_eq!(refused.failure.code, Code::AlreadyRunning);
+        let instance = first.instance();
+        drop(first);
+        let again = open().unwrap();
+        assert_eq!((again.instance(), again.record.sessions), (instance, 2));
+    }
+}

@@ -1,0 +1,269 @@
+//! The command line: each flag is declared here, once. Help, man page and completions are generated from it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use haul_mover::Error;
+
+/// Moves datasets between file systems and hosts, and never loses its place.
+#[derive(Parser, Debug)]
+#[command(name = "haul", version, arg_required_else_help = true, max_term_width = 100)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Copy files and directories, here or between hosts; the same command again continues
+    Cp(Copy),
+    /// List transfers that can be continued
+    Status(Status),
+    /// Stop a transfer; with --discard also forget it and remove its unfinished files
+    Stop(Stop),
+    /// Show what a copy would do, with each setting and where it comes from
+    Explain(Copy),
+    /// The far end of a transfer; started through ssh, not by hand
+    #[command(hide = true)]
+    Serve(Serve),
+    /// Print the man page or shell completions
+    Generate(Generate),
+}
+
+const COPY_EXIT_CODES: &str = "\
+Exit codes:
+  0    all done: every file is there, durable and verified
+  1    the transfer failed (no space, state directory not writable, policy, ...)
+  2    the command is not well formed
+  3    finished, but some files failed; each is named
+  4    the other end cannot be reached
+  130  interrupted
+
+Running the same command again continues where it stopped. A finished transfer moves 0 bytes.";
+
+/// `haul cp`
+#[derive(Args, Debug, Clone)]
+#[command(after_help = COPY_EXIT_CODES)]
+pub struct Copy {
+    /// What to copy, and last where to: paths, or [user@]host:path (one side only)
+    #[arg(required = true, num_args = 2.., value_name = "SOURCE... DEST")]
+    pub paths: Vec<OsString>,
+    /// Copy directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    pub recursive: bool,
+    /// Also keep owner and group (needs root at the destination); modes and times are always kept
+    #[arg(short, long)]
+    pub preserve: bool,
+    /// Name each file as it is done
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// No progress line
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// One JSON event a line on stdout; the last one is the summary
+    #[arg(long)]
+    pub json: bool,
+    /// Send data in clear text (it is still hashed, and streams still prove who they are)
+    #[arg(long)]
+    pub plain: bool,
+    /// Data streams [default: measured for the number of cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub streams: Option<u16>,
+    /// Buffer memory of each end, e.g. 256MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Bytes of an object, a power of two from 64KiB to 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub object_size: Option<u64>,
+    /// Files up to this size travel in bundles; 0: only empty ones
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub bundle_below: Option<u64>,
+    /// Threads of each end that read or write contents
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub io_threads: Option<u16>,
+    /// Seconds to go on trying after the connection was lost
+    #[arg(long, value_name = "SECONDS")]
+    pub reconnect: Option<u64>,
+    /// TCP port for data at the end that listens
+    #[arg(long, value_name = "PORT", conflicts_with = "port_range")]
+    pub port: Option<u16>,
+    /// TCP ports for data at the end that listens; the first free one is used
+    #[arg(long, value_name = "FIRST-LAST", value_parser = parse_ports)]
+    pub port_range: Option<(u16, u16)>,
+    /// Which end listens for the data connections
+    #[arg(long, value_enum)]
+    pub listen: Option<Listen>,
+    /// How to start ssh, e.g. --ssh 'ssh -F my_config'
+    #[arg(long, value_name = "CMD")]
+    pub ssh: Option<String>,
+    /// Where haul is on the other host
+    #[arg(long, value_name = "PATH")]
+    pub haul_path: Option<String>,
+    /// Mechanism of the object log
+    #[arg(long, value_enum, hide = true)]
+    pub log_mechanism: Option<LogMechanism>,
+    /// Method of the object log
+    #[arg(long, value_enum, hide = true)]
+    pub log_method: Option<LogMethod>,
+}
+
+/// Which end listens.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Listen {
+    /// The other host; if its port cannot be reached, this one
+    Auto,
+    /// The other host
+    Far,
+    /// This host
+    Here,
+}
+
+/// As in FT-LADS.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum LogMechanism {
+    File,
+    Transaction,
+    Universal,
+}
+
+/// As in FT-LADS.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum LogMethod {
+    Char,
+    Int,
+    Enc,
+    Binary,
+    Bit8,
+    Bit64,
+}
+
+/// `haul status`
+#[derive(Args, Debug)]
+pub struct Status {
+    /// Only this transfer (the beginning of its id is enough)
+    pub job: Option<String>,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `haul stop`
+#[derive(Args, Debug)]
+pub struct Stop {
+    /// Which transfer (the beginning of its id is enough)
+    pub job: String,
+    /// Forget it, and remove its unfinished files from a destination on this host
+    #[arg(long)]
+    pub discard: bool,
+}
+
+/// `haul serve`
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// Greet over standard input and output
+    #[arg(long, required = true)]
+    pub stdio: bool,
+}
+
+/// `haul generate`
+#[derive(Args, Debug)]
+pub struct Generate {
+    /// What to print
+    #[arg(value_enum)]
+    pub what: Generated,
+    /// For completions: which shell
+    #[arg(value_enum, required_if_eq("what", "completions"))]
+    pub shell: Option<clap_complete::Shell>,
+    /// For man: the directory that gets a page for each command
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+}
+
+/// What can be generated.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Generated {
+    /// The manual page
+    Man,
+    /// Shell completions
+    Completions,
+}
+
+/// `haul generate`
+pub fn generate(arguments: &Generate) -> Result<u8, Error> {
+    let command = Options::command();
+    let failed = |error: std::io::Error| Error::os(haul_model::Code::Internal, "generating", &error);
+    match (arguments.what, &arguments.to) {
+        (Generated::Man, Some(directory)) => {
+            clap_mangen::generate_to(command, directory).map_err(failed)?;
+        }
+        (Generated::Man, None) => {
+            clap_mangen::Man::new(command).render(&mut std::io::stdout()).map_err(failed)?;
+        }
+        (Generated::Completions, _) => {
+            let shell = arguments.shell.unwrap_or(clap_complete::Shell::Bash);
+            clap_complete::generate(shell, &mut Options::command(), "haul", &mut std::io::stdout());
+        }
+    }
+    Ok(0)
+}
+
+/// `4MiB`, `4M`, `4m` are 4 x 2^20; `4MB` is 4 x 10^6; a bare number is bytes.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| "a size is a number with a unit, e.g. 4MiB".to_owned())?;
+    let unit = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "ki" | "kib" => 1 << 10,
+        "m" | "mi" | "mib" => 1 << 20,
+        "g" | "gi" | "gib" => 1 << 30,
+        "t" | "ti" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        other => return Err(format!("no such unit: {other}")),
+    };
+    number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
+}
+
+/// `50000-50100`
+pub fn parse_ports(text: &str) -> Result<(u16, u16), String> {
+    let wrong = || "a port range is FIRST-LAST, e.g. 50000-50100".to_owned();
+    let (first, last) = text.split_once(['-', ':']).ok_or_else(wrong)?;
+    let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+    if first == 0 || last < first { Err(wrong()) } else { Ok((first, last)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_binary_and_decimal_units() {
+        assert_eq!(parse_size("4MiB"), Ok(4 << 20));
+        assert_eq!(parse_size("4m"), Ok(4 << 20));
+        assert_eq!(parse_size("4MB"), Ok(4_000_000));
+        assert_eq!(parse_size("17"), Ok(17));
+        for wrong in ["", "x", "-1", "1XB", "99999999999999999999", "18446744073709551615K"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn port_ranges_go_upwards() {
+        assert_eq!(parse_ports("50000-50100"), Ok((50000, 50100)));
+        for wrong in ["50000", "2-1", "0-5", "a-b", "1-70000"] {
+            assert!(parse_ports(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Paths and names of any bytes: as the user types them, and as they are shown.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use haul_model::Code;
+use haul_mover::Error;
+use haul_storage::sink::SourceName;
+
+/// A SOURCE or DEST as it was typed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On this host.
+    Here(OsString),
+    /// On another, reached by ssh.
+    There {
+        /// `[user@]host`, as typed.
+        host: String,
+        /// Relative to the home directory there, unless absolute.
+        path: OsString,
+    },
+}
+
+impl Place {
+    /// As scp reads it: a colon before any slash separates a host. `./a:b` is a path.
+    pub fn parse(text: &OsStr) -> Result<Place, Error> {
+        let bytes = text.as_bytes();
+        if bytes.is_empty() {
+            return Err(Error::new(Code::Usage, "a path is empty"));
+        }
+        let colon = colon(bytes);
+        let Some(colon) = colon else { return Ok(Place::Here(text.to_owned())) };
+        let shown = show(bytes);
+        let host = std::str::from_utf8(&bytes[..colon])
+            .map_err(|_| Error::new(Code::Usage, format!("{shown}: a host name is text")))?;
+        // A host that begins with a dash would be an option to ssh.
+        let wrong = host.is_empty()
+            || host.starts_with('-')
+            || host.contains(|c: char| c.is_whitespace() || c.is_control())
+            || host.rsplit('@').next().is_none_or(|name| name.is_empty() || name.starts_with('-'));
+        if wrong {
+            return Err(Error::new(Code::Usage, format!("{shown}: not a host name"))
+                .hint(format!("a file of this name is ./{shown}")));
+        }
+        let path = match &bytes[colon + 1..] {
+            b"" => b".",
+            path => path,
+        };
+        Ok(Place::There { host: host.to_owned(), path: OsStr::from_bytes(path).to_owned() })
+    }
+
+    /// The path, wherever it is.
+    pub fn path(&self) -> &OsStr {
+        match self {
+            Place::Here(path) | Place::There { path, .. } => path,
+        }
+    }
+}
+
+/// `[::1]:path` and `user@[::1]:path` hold colons that are part of the host.
+fn colon(bytes: &[u8]) -> Option<usize> {
+    let slash = bytes.iter().position(|byte| *byte == b'/').unwrap_or(bytes.len());
+    let head = &bytes[..slash];
+    let from = match head.iter().position(|byte| *byte == b'[') {
+        Some(open) if open == 0 || head[open - 1] == b'@' => {
+            open + head[open..].iter().position(|byte| *byte == b']').unwrap_or(0)
+        }
+        _ => 0,
+    };
+    head[from..].iter().position(|byte| *byte == b':').map(|colon| from + colon)
+}
+
+/// The name that a SOURCE gets in a directory: its last component, or its contents alone for `src/.`.
+pub fn name_of(path: &OsStr) -> SourceName {
+    let bytes = path.as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let start = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    match &bytes[start..end] {
+        b"" | b"." | b".." => SourceName::Contents,
+        name => SourceName::Named(name.to_vec()),
+    }
+}
+
+/// Relative paths count from the working directory. Nothing is resolved: a symlink may point elsewhere next time.
+pub fn absolute(path: &OsStr) -> Result<PathBuf, Error> {
+    let path = PathBuf::from(path);
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    let here = std::env::current_dir()
+        .map_err(|error| Error::os(Code::SourceMissing, "the working directory", &error))?;
+    // Not `join` and not `canonicalize`: a trailing `/.` has a meaning.
+    let mut bytes = here.into_os_string().into_vec();
+    bytes.push(b'/');
+    bytes.extend_from_slice(path.as_os_str().as_bytes());
+    Ok(PathBuf::from(OsString::from_vec(bytes)))
+}
+
+/// For a terminal or a log: control characters, escapes and bytes that are no text cannot do anything.
+pub fn show(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' => shown.push_str("\\n"),
+                '\r' => shown.push_str("\\r"),
+                '\t' => shown.push_str("\\t"),
+                '\\' => shown.push_str("\\\\"),
+                c if c.is_control() || is_invisible(c) => shown.push_str(&format!("\\u{{{:x}}}", c as u32)),
+                c => shown.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| shown.push_str(&format!("\\x{byte:02x}")));
+    }
+    shown
+}
+
+/// Characters that reorder or hide text.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Hexadecimal, for bytes within JSON.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Back from [`hex`].
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Place, Error> {
+        Place::parse(OsStr::new(text))
+    }
+
+    #[test]
+    fn a_colon_before_any_slash_is_a_host() {
+        let there = |host: &str, path: &str| Place::There { host: host.into(), path: path.into() };
+        assert_eq!(parse("host:dir/x").unwrap(), there("host", "dir/x"));
+        assert_eq!(parse("me@host:").unwrap(), there("me@host", "."));
+        assert_eq!(parse("[::1]:/x").unwrap(), there("[::1]", "/x"));
+        assert_eq!(parse("me@[fe80::1]:x:y").unwrap(), there("me@[fe80::1]", "x:y"));
+        for path in ["x", "./a:b", "/a:b", "dir/a:b", "[x]"] {
+            assert_eq!(parse(path).unwrap(), Place::Here(path.into()), "{path}");
+        }
+        for wrong in ["", ":x", "-oProxyCommand=id:x", "a@-b:x", "a b:x", "@:x", "a@:x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_are_as_cp_takes_them() {
+        let named = |name: &str| SourceName::Named(name.as_bytes().to_vec());
+        for (path, name) in [("a/b", "b"), ("a/b/", "b"), ("b//", "b"), ("/b", "b")] {
+            assert_eq!(name_of(OsStr::new(path)), named(name), "{path}");
+        }
+        for path in [".", "/", "a/.", "a/..", "..", "a/./"] {
+            assert_eq!(name_of(OsStr::new(path)), SourceName::Contents, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_cannot_control_a_terminal() {
+        assert_eq!(show(b"a\nb\x1b[31m\xff\xc2\x9b"), "a\\nb\\u{1b}[31m\\xff\\u{9b}");
+        assert_eq!(show("naïve \u{202e}".as_bytes()), "naïve \\u{202e}");
+    }
+
+    #[test]
+    fn bytes_survive_hex() {
+        assert_eq!(unhex(&hex(b"\x00\xffz")), Some(b"\x00\xffz".to_vec()));
+        assert_eq!(unhex("0"), None);
+        assert_eq!(unhex("+f"), None);
+    }
+}

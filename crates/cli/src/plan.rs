@@ -1,0 +1,207 @@
+//! From the command line to a job: what goes where, under which names. Parsing and planning do nothing yet.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use haul_model::limits::SOURCES_MAX;
+use haul_model::{Code, JobId};
+use haul_mover::Error;
+use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
+
+use crate::job::{Identity, shown};
+use crate::options::Copy;
+use crate::paths::{Place, absolute, name_of};
+use crate::settings::Settings;
+
+/// Which way the data goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Both ends in this process.
+    Local,
+    /// To this host.
+    Push(String),
+    /// From this host.
+    Pull(String),
+}
+
+/// A copy, planned.
+#[derive(Debug)]
+pub struct Plan {
+    /// With their origins.
+    pub settings: Settings,
+    /// Which way.
+    pub direction: Direction,
+    /// Paths at the source.
+    pub sources: Vec<OsString>,
+    /// Their names at the sink.
+    pub names: Vec<SourceName>,
+    /// Path at the sink.
+    pub destination: OsString,
+    /// For people.
+    pub sources_shown: Vec<String>,
+    /// For people.
+    pub destination_shown: String,
+    /// Which job it is.
+    pub id: JobId,
+    /// `-r`
+    pub recursive: bool,
+    /// `-p`
+    pub preserve: bool,
+    /// `-v`
+    pub verbose: bool,
+}
+
+impl Plan {
+    /// Of this command line.
+    pub fn new(arguments: &Copy) -> Result<Plan, Error> {
+        let settings = Settings::resolve(arguments)?;
+        let mut places: Vec<Place> =
+            arguments.paths.iter().map(|path| Place::parse(path)).collect::<Result<_, _>>()?;
+        let destination = places.pop().ok_or_else(|| Error::new(Code::Usage, "no DEST"))?;
+        if places.len() > SOURCES_MAX {
+            return Err(Error::new(Code::Usage, format!("more than {SOURCES_MAX} SOURCEs")));
+        }
+        let direction = direction(&places, &destination)?;
+        let sources = places.iter().map(key).collect::<Result<Vec<_>, Error>>()?;
+        let identity = Identity {
+            sources,
+            destination: key(&destination)?,
+            recursive: arguments.recursive,
+            preserve: arguments.preserve,
+        };
+        Ok(Plan {
+            id: identity.id(),
+            sources_shown: identity.sources.iter().map(|(host, path)| shown(host, path)).collect(),
+            destination_shown: shown(identity.destination.0, &identity.destination.1),
+            names: places.iter().map(|place| name_of(place.path())).collect(),
+            sources: places.iter().map(|place| place.path().to_owned()).collect(),
+            destination: destination.path().to_owned(),
+            direction,
+            settings,
+            recursive: arguments.recursive,
+            preserve: arguments.preserve,
+            verbose: arguments.verbose,
+        })
+    }
+
+    /// Where the destination is, if it is on this host.
+    pub fn destination_here(&self) -> Option<PathBuf> {
+        match self.direction {
+            Direction::Push(_) => None,
+            Direction::Local | Direction::Pull(_) => absolute(&self.destination).ok(),
+        }
+    }
+}
+
+/// Host and path as they count for the job's id.
+fn key(place: &Place) -> Result<(&str, Vec<u8>), Error> {
+    match place {
+        Place::Here(path) => Ok(("", absolute(path)?.into_os_string().into_vec())),
+        Place::There { host, path } => Ok((host.as_str(), path.as_bytes().to_vec())),
+    }
+}
+
+fn direction(sources: &[Place], destination: &Place) -> Result<Direction, Error> {
+    let usage = |about: &str| Err(Error::new(Code::Usage, about));
+    let mut hosts = sources.iter().map(|source| match source {
+        Place::Here(_) => None,
+        Place::There { host, .. } => Some(host),
+    });
+    let first = hosts.next().flatten();
+    if hosts.any(|host| host != first) {
+        return usage("all SOURCEs must be on the same host; copy the others with a second command");
+    }
+    match (first, destination) {
+        (None, Place::Here(_)) => Ok(Direction::Local),
+        (None, Place::There { host, .. }) => Ok(Direction::Push(host.clone())),
+        (Some(host), Place::Here(_)) => Ok(Direction::Pull(host.clone())),
+        (Some(_), Place::There { .. }) => {
+            usage("one of SOURCE and DEST must be on this host; run haul on one of the two hosts")
+        }
+    }
+}
+
+/// What DEST means: as an earlier session decided, else as cp would.
+pub fn decision(
+    destination: &OsStr,
+    names: &[SourceName],
+    earlier: Option<&str>,
+) -> Result<Decision, Error> {
+    let failed = |failure: RootFailure| root_error(&failure);
+    let path = PathBuf::from(destination);
+    match earlier {
+        Some("into") => Ok(Decision::Into),
+        Some("as") => Ok(Decision::As),
+        _ => {
+            let there: Destination = probe(&path).map_err(failed)?;
+            decide(&path, there, names).map_err(failed)
+        }
+    }
+}
+
+/// For the record and the greeting.
+pub fn decision_word(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Into => "into",
+        Decision::As => "as",
+    }
+}
+
+/// For people: what is wrong with DEST, and what would help.
+pub fn root_error(failure: &RootFailure) -> Error {
+    let about = crate::paths::show(failure.path.as_os_str().as_bytes());
+    let hint = match failure.failure.code {
+        Code::SinkMissing => Some("make it first: mkdir -p"),
+        Code::SinkNotDirectory => Some("name a directory as DEST, or a new name"),
+        Code::Usage => Some("two SOURCEs have the same name; copy them to different directories"),
+        Code::SinkPermission => Some("choose a directory that you may write to"),
+        _ => None,
+    };
+    // A destination that cannot be used fails the whole job, whatever the row says of single files.
+    Error { failure: failure.failure, about, hint: hint.map(str::to_owned) }
+}
+
+/// Under which names the SOURCEs stand below the destination, in reports and in the log.
+pub fn labels(decision: Decision, names: &[SourceName], destination: &OsStr) -> Vec<Box<[u8]>> {
+    let label = |name: &SourceName| match (decision, name) {
+        (Decision::Into, SourceName::Named(name)) => name.as_slice().into(),
+        (Decision::Into, SourceName::Contents) => Box::default(),
+        (Decision::As, _) => match name_of(destination) {
+            SourceName::Named(name) => name.into(),
+            SourceName::Contents => Box::default(),
+        },
+    };
+    names.iter().map(label).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(text: &str) -> Place {
+        Place::parse(OsStr::new(text)).unwrap()
+    }
+
+    #[test]
+    fn one_side_may_be_remote_and_all_sources_are_on_one_host() {
+        let way = |sources: &[&str], destination: &str| {
+            let sources: Vec<_> = sources.iter().map(|source| place(source)).collect();
+            direction(&sources, &place(destination))
+        };
+        assert_eq!(way(&["a", "b"], "c").unwrap(), Direction::Local);
+        assert_eq!(way(&["a"], "h:c").unwrap(), Direction::Push("h".into()));
+        assert_eq!(way(&["h:a", "h:b"], "c").unwrap(), Direction::Pull("h".into()));
+        for (sources, destination) in [(&["h:a", "b"][..], "c"), (&["h:a", "g:b"], "c"), (&["h:a"], "g:b")] {
+            assert_eq!(way(sources, destination).unwrap_err().failure.code, Code::Usage);
+        }
+    }
+
+    #[test]
+    fn labels_are_the_names_that_exist_below_the_destination() {
+        let names = [SourceName::Named(b"a".to_vec()), SourceName::Contents];
+        let into = labels(Decision::Into, &names, OsStr::new("d"));
+        assert_eq!(into, [Box::from(b"a".as_slice()), Box::default()]);
+        assert_eq!(labels(Decision::As, &names[..1], OsStr::new("x/d/")), [Box::from(b"d".as_slice())]);
+    }
+}

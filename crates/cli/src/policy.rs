@@ -1,0 +1,65 @@
+//! What a host allows, in `/etc/haul/policy.toml`. Whoever cannot read it allows nothing special: deny fails closed.
+
+use std::path::Path;
+
+use haul_model::Code;
+use haul_mover::Error;
+
+const PATH: &str = "/etc/haul/policy.toml";
+
+/// May data travel in clear text from or to this host?
+pub fn check_plain() -> Result<(), Error> {
+    check_plain_in(Path::new(&path()))
+}
+
+fn path() -> String {
+    #[cfg(feature = "faults")]
+    if let Ok(path) = std::env::var("HAUL_TEST_POLICY") {
+        return path;
+    }
+    PATH.into()
+}
+
+fn check_plain_in(path: &Path) -> Result<(), Error> {
+    let denied = |reason: String| {
+        Err(Error::new(Code::PlainDenied, reason).hint("run the command again without --plain"))
+    };
+    let shown = path.display();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return denied(format!("{shown} cannot be read: {error}")),
+    };
+    let table: toml::Table = match text.parse() {
+        Ok(table) => table,
+        Err(_) => return denied(format!("{shown} is not valid TOML")),
+    };
+    match table.get("plain").map(|value| value.as_str()) {
+        None | Some(Some("allow")) => Ok(()),
+        Some(Some("deny")) => denied(format!("{shown} says plain = \"deny\"")),
+        Some(_) => denied(format!("{shown}: plain is neither \"allow\" nor \"deny\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clear_yes_or_no_policy_allows_clear_data() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("policy.toml");
+        assert!(check_plain_in(&path).is_ok(), "no policy");
+        for (text, allowed) in [
+            ("", true),
+            ("plain = \"allow\"", true),
+            ("plain = \"deny\"", false),
+            ("plain = \"DENY\"", false),
+            ("plain = true", false),
+            ("plain = ", false),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(check_plain_in(&path).is_ok(), allowed, "{text}");
+        }
+    }
+}

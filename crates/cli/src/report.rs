@@ -1,0 +1,456 @@
+//! What the user sees: a progress line, JSON events, one line for what failed, the summary.
+
+use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use haul_model::report::{Fact, Stats};
+use haul_model::{Code, Failure};
+use haul_mover::end::Summary;
+use haul_mover::{Error, Report, Reports};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value, json};
+
+use crate::paths::{hex, show};
+
+/// One JSON progress event this often.
+const JSON_PROGRESS: Duration = Duration::from_secs(1);
+/// The rate is that of about the last five seconds.
+const RATE_SECONDS: f64 = 5.0;
+
+/// An error that ends the command.
+pub fn error(error: &Error) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = writeln!(stderr, "haul: {error}");
+    if let Some(hint) = &error.hint {
+        let _ = writeln!(stderr, "      {hint}");
+    }
+}
+
+/// Tells the user of one transfer.
+pub struct Reporter {
+    json: bool,
+    verbose: bool,
+    quiet: bool,
+    job: String,
+    bar: Option<ProgressBar>,
+    started: Instant,
+    last_json: Option<Instant>,
+    rate: Rate,
+    connections: u64,
+    cipher: Option<&'static str>,
+    /// Counters of the last progress report.
+    pub stats: Stats,
+}
+
+/// A smoothed rate in bytes a second.
+struct Rate {
+    at: Instant,
+    bytes: u64,
+    value: f64,
+}
+
+/// Shared between the engine's thread and the command.
+#[derive(Clone)]
+pub struct Shared(Arc<Mutex<Reporter>>);
+
+/// What the summary says beside the counters.
+pub struct Setup {
+    /// Data is encrypted on its way; none where it leaves no process.
+    pub encrypted: Option<bool>,
+    /// Which end's report this is.
+    pub log: Option<haul_mover::log::LogSummary>,
+}
+
+impl Shared {
+    /// A reporter for the job.
+    pub fn new(job: String, json: bool, verbose: bool, quiet: bool) -> Self {
+        let bar = (!json && !quiet && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
+            bar.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is valid"));
+            bar
+        });
+        let now = Instant::now();
+        let rate = Rate { at: now, bytes: 0, value: 0.0 };
+        Shared(Arc::new(Mutex::new(Reporter {
+            json,
+            verbose,
+            quiet,
+            job,
+            bar,
+            started: now,
+            last_json: None,
+            rate,
+            connections: 0,
+            cipher: None,
+            stats: Stats::default(),
+        })))
+    }
+
+    /// With the reporter; a panic elsewhere does not silence it.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Reporter) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// For an end of the engine.
+    pub fn reports(&self) -> Reports {
+        let shared = self.clone();
+        Box::new(move |report| shared.with(|reporter| reporter.report(report)))
+    }
+
+    /// For the end whose reports would only repeat the other's.
+    pub fn silent() -> Reports {
+        Box::new(|_| {})
+    }
+}
+
+impl Reporter {
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Fact(Fact::Failed { path, failure }) => self.failed(&path, failure),
+            Report::Fact(Fact::Done { path, bytes, hash }) => {
+                if self.json {
+                    let mut event = path_fields("file", &path);
+                    event.insert("bytes".into(), bytes.into());
+                    event.insert("hash".into(), hash.map_or(Value::Null, |hash| hash.to_string().into()));
+                    self.event(Value::Object(event));
+                } else if self.verbose {
+                    let shown = show(&path);
+                    self.line(&shown);
+                }
+            }
+            Report::Progress { stats, totals_are_final } => self.progress(stats, totals_are_final),
+            Report::Connected { streams, cipher } => {
+                self.connections += 1;
+                self.cipher = cipher;
+                if self.json {
+                    self.event(json!({"event": "connected", "streams": streams, "cipher": cipher}));
+                } else if self.connections > 1 {
+                    self.note("connected again");
+                }
+            }
+            Report::Reconnecting { cause } => {
+                let cause = show(cause.as_bytes());
+                if self.json {
+                    self.event(json!({"event": "reconnecting", "cause": cause}));
+                } else {
+                    self.note(&format!("the connection was lost ({cause}); connecting again"));
+                }
+            }
+            Report::LogLost { cause } => {
+                let cause = show(cause.as_bytes());
+                if self.json {
+                    self.event(json!({"event": "log_lost", "cause": cause}));
+                } else {
+                    self.note(&format!(
+                        "the object log cannot be written ({cause}); the transfer goes on, but could not be resumed from here"
+                    ));
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, path: &[u8], failure: Failure) {
+        if self.json {
+            let mut event = path_fields("failed", path);
+            event.insert("code".into(), failure.code.name().into());
+            event.insert("errno".into(), failure.errno.into());
+            event.insert("text".into(), failure.code.text().into());
+            self.event(Value::Object(event));
+        } else {
+            let error = Error { failure, about: show(path), hint: None };
+            self.note(&error.to_string());
+        }
+    }
+
+    /// A line on stderr that does not tear the progress line.
+    fn note(&self, text: &str) {
+        let write = || drop(writeln!(std::io::stderr(), "haul: {text}"));
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    fn line(&self, text: &str) {
+        let write = || drop(writeln!(std::io::stdout(), "{text}"));
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    fn event(&self, event: Value) {
+        let mut out = std::io::stdout().lock();
+        let _ = writeln!(out, "{event}");
+    }
+
+    fn progress(&mut self, stats: Stats, totals_are_final: bool) {
+        self.stats = stats;
+        self.rate.update(stats.bytes_sent);
+        if self.json && self.last_json.is_none_or(|at| at.elapsed() >= JSON_PROGRESS) {
+            self.last_json = Some(Instant::now());
+            self.event(json!({
+                "event": "progress",
+                "seconds": seconds(self.started.elapsed()),
+                "files_total": stats.files_total,
+                "files_done": stats.files_done + stats.files_skipped,
+                "files_failed": stats.files_failed,
+                "bytes_total": stats.bytes_total,
+                "bytes_done": stats.bytes_done + stats.bytes_skipped,
+                "totals_are_final": totals_are_final,
+                "bytes_per_second": self.rate.value as u64,
+            }));
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(progress_line(&stats, totals_are_final, self.rate.value));
+            bar.tick();
+        }
+    }
+
+    /// The end: the summary on stdout, the error on stderr. Returns the exit code.
+    pub fn finish(&mut self, summary: &Summary, setup: &Setup) -> u8 {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        let stats = summary.outcome.stats;
+        let (state, code) = verdict(summary);
+        let elapsed = self.started.elapsed();
+        if self.json {
+            self.event(self.summary_event(summary, setup, state, elapsed));
+        }
+        if let Some(reason) = &summary.error {
+            error(&with_hint(reason.clone()));
+        }
+        if !self.json && !self.quiet {
+            self.line(&summary_line(&stats, state, elapsed, setup.encrypted, self.cipher));
+        } else if !self.json && state == "incomplete" {
+            self.note(&format!("{} files failed", stats.files_failed));
+        }
+        code
+    }
+
+    fn summary_event(&self, summary: &Summary, setup: &Setup, state: &str, elapsed: Duration) -> Value {
+        let stats = summary.outcome.stats;
+        let log = setup.log.as_ref().map(|log| {
+            json!({
+                "mechanism": log.mechanism,
+                "method": log.method,
+                "bytes_peak": log.bytes_peak,
+                "location": show(log.location.as_os_str().as_bytes()),
+                "lost": log.lost,
+            })
+        });
+        json!({
+            "event": "summary",
+            "job": self.job,
+            "state": state,
+            "files_total": stats.files_total,
+            "files_done": stats.files_done,
+            "files_skipped": stats.files_skipped,
+            "files_failed": stats.files_failed,
+            "directories": stats.directories,
+            "hard_links": stats.hard_links,
+            "bytes_total": stats.bytes_total,
+            "bytes_sent": stats.bytes_sent,
+            "bytes_skipped": stats.bytes_skipped,
+            "bytes_done": stats.bytes_done,
+            "objects_sent": stats.objects_sent,
+            "objects_skipped": stats.objects_skipped,
+            "objects_repaired": stats.objects_repaired,
+            "seconds": seconds(elapsed),
+            "hash": "blake3",
+            "encrypted": setup.encrypted,
+            "cipher": self.cipher,
+            "connections": self.connections,
+            "log": log,
+            "durability": "object",
+            "bottleneck": summary.bottleneck.map(|bottleneck| bottleneck.name()),
+            "error": summary.error.as_ref().map(|error| json!({
+                "code": error.failure.code.name(),
+                "errno": error.failure.errno,
+                "text": error.to_string(),
+            })),
+        })
+    }
+}
+
+/// State and exit code.
+pub fn verdict(summary: &Summary) -> (&'static str, u8) {
+    match summary.outcome.failure {
+        Some(Failure { code: Code::Interrupted, .. }) => ("interrupted", 130),
+        // A row that is about one file fails the job with 1 when it ends the job.
+        Some(failure) => ("failed", if failure.code.exit() == 3 { 1 } else { failure.code.exit() }),
+        None if summary.outcome.stats.files_failed > 0 => ("incomplete", 3),
+        None => ("done", 0),
+    }
+}
+
+fn with_hint(mut error: Error) -> Error {
+    if error.hint.is_none() {
+        error.hint = match error.failure.code {
+            Code::SinkNoSpace | Code::SinkQuota | Code::SinkReadOnly => {
+                Some("nothing that is done is lost: make room, then run the same command again".into())
+            }
+            Code::Interrupted => Some("run the same command again to continue".into()),
+            Code::ConnectionLost | Code::PeerSilent => {
+                Some("run the same command again to continue, or give it longer with --reconnect".into())
+            }
+            Code::PortBlocked => Some(
+                "open a TCP port between the hosts and name it with --port or --port-range, or try --listen here".into(),
+            ),
+            Code::Superseded => Some("the same transfer was started again elsewhere and goes on there".into()),
+            _ => None,
+        };
+    }
+    error
+}
+
+fn path_fields(event: &str, path: &[u8]) -> Map<String, Value> {
+    let mut fields = Map::new();
+    fields.insert("event".into(), event.into());
+    fields.insert("path".into(), String::from_utf8_lossy(path).into());
+    if std::str::from_utf8(path).is_err() {
+        fields.insert("path_hex".into(), hex(path).into());
+    }
+    fields
+}
+
+fn seconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+impl Rate {
+    fn update(&mut self, bytes: u64) {
+        let elapsed = self.at.elapsed().as_secs_f64();
+        if elapsed < 0.05 {
+            return;
+        }
+        let now = bytes.saturating_sub(self.bytes) as f64 / elapsed;
+        let weight = (elapsed / RATE_SECONDS).min(1.0);
+        self.value = if self.value == 0.0 { now } else { self.value * (1.0 - weight) + now * weight };
+        self.at = Instant::now();
+        self.bytes = bytes;
+    }
+}
+
+/// `1.5 GiB`
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ if value >= 100.0 => format!("{value:.0} {}", UNITS[unit]),
+        _ => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..=59 => format!("{seconds} s"),
+        60..=3599 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02} h", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// While the scan runs, totals are only what was found so far, and no time is promised.
+fn progress_line(stats: &Stats, totals_are_final: bool, rate: f64) -> String {
+    let done = stats.bytes_done + stats.bytes_skipped;
+    let files = stats.files_done + stats.files_skipped;
+    let more = if totals_are_final { "" } else { "+" };
+    let mut line = format!(
+        "{}/s  {} of {}{more}  {files} of {}{more} files",
+        size(rate as u64),
+        size(done),
+        size(stats.bytes_total),
+        stats.files_total,
+    );
+    if stats.files_failed > 0 {
+        line.push_str(&format!("  {} failed", stats.files_failed));
+    }
+    if !totals_are_final {
+        line.push_str("  still scanning");
+    } else if rate >= 1.0 && stats.bytes_total > done {
+        let left = (stats.bytes_total - done) as f64 / rate;
+        line.push_str(&format!("  {} left at this rate", duration(left as u64)));
+    }
+    line
+}
+
+fn summary_line(
+    stats: &Stats,
+    state: &str,
+    elapsed: Duration,
+    encrypted: Option<bool>,
+    cipher: Option<&str>,
+) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let mut parts = Vec::new();
+    if state == "done" && stats.files_done == 0 {
+        parts.push(format!("nothing to do: all {} files are there already; 0 bytes moved", stats.files_skipped));
+    } else {
+        let rate = stats.bytes_sent as f64 / seconds.max(0.001);
+        parts.push(format!(
+            "{state}: {} of {} files, {} sent in {seconds:.1} s ({}/s)",
+            stats.files_done + stats.files_skipped,
+            stats.files_total,
+            size(stats.bytes_sent),
+            size(rate as u64),
+        ));
+        if stats.files_skipped > 0 || stats.bytes_skipped > 0 {
+            let skipped = size(stats.bytes_skipped);
+            parts.push(format!("{} files and {skipped} were there already", stats.files_skipped));
+        }
+    }
+    if stats.files_failed > 0 {
+        parts.push(format!("{} failed", stats.files_failed));
+    }
+    if stats.objects_repaired > 0 {
+        parts.push(format!("{} objects sent again", stats.objects_repaired));
+    }
+    if stats.hard_links > 0 {
+        parts.push(format!("{} hard links copied as files", stats.hard_links));
+    }
+    if state == "done" && stats.files_done > 0 {
+        parts.push("durable, BLAKE3-verified".into());
+    }
+    match (encrypted, cipher) {
+        (Some(true), Some(cipher)) => parts.push(format!("encrypted ({cipher})")),
+        (Some(true), None) => parts.push("encrypted".into()),
+        (Some(false), _) => parts.push("data in CLEAR text (--plain)".into()),
+        (None, _) => {}
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_promised_while_the_scan_runs_or_nothing_moves() {
+        let stats = Stats { files_total: 10, bytes_total: 1 << 30, bytes_done: 1 << 20, ..Stats::default() };
+        let scanning = progress_line(&stats, false, 1e6);
+        assert!(scanning.contains("10+ files") && !scanning.contains("left"), "{scanning}");
+        assert!(progress_line(&stats, true, 1e6).contains("left at this rate"));
+        assert!(!progress_line(&stats, true, 0.0).contains("left"));
+    }
+
+    #[test]
+    fn sizes_have_three_digits_at_most() {
+        assert_eq!([size(0), size(1023), size(1536), size(1 << 30)], ["0 B", "1023 B", "1.5 KiB", "1.0 GiB"]);
+    }
+
+    #[test]
+    fn json_paths_that_are_no_text_keep_their_bytes() {
+        let fields = path_fields("failed", b"a\xff\n");
+        assert_eq!(fields["path_hex"], "61ff0a");
+        assert!(!serde_json::to_string(&fields).unwrap().contains('\n'));
+    }
+}

@@ -1,0 +1,292 @@
+//! The far end: started through ssh, greets over standard input and output, then works over its own connections.
+//!
+//! ssh is only needed for the greeting. When it goes, the far end stays: it lives as long as its session does, waits
+//! `--reconnect` for a lost peer, and yields at once to a newer session of the same job.
+
+use std::ffi::OsString;
+use std::io::BufReader;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use haul_model::{Code, JobId, SessionId};
+use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial};
+use haul_mover::end::Common;
+use haul_mover::owner::Owner;
+use haul_mover::{Error, Tuning};
+use haul_storage::sink::SourceName;
+use haul_transport::{Bound, Identity, Listener, Role, Session, StreamKey, tcp};
+
+use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
+use crate::job::state_directory;
+use crate::options;
+use crate::plan::{decision, labels};
+use crate::session::{Ends, greeting_bytes, response};
+use crate::{policy, report};
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the first connection may take to come: the initiator may try several addresses.
+const FIRST_CONNECTION: Duration = Duration::from_secs(90);
+
+/// `haul serve --stdio`
+pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
+    ignore_hangup();
+    let mut input = BufReader::new(std::io::stdin());
+    let request = match bootstrap::read(&mut input)? {
+        Some(Line::Request(request)) => request,
+        _ => {
+            return Err(Error::new(Code::Usage, "haul serve --stdio is started by haul cp, through ssh"));
+        }
+    };
+    // Later lines are only hints about where to dial.
+    let (hints, hinted) = std::sync::mpsc::channel();
+    let _ = std::thread::Builder::new().name("haul-greeting".into()).spawn(move || {
+        while let Ok(Some(line)) = bootstrap::read(&mut input) {
+            if let Line::Dial { port } = line
+                && hints.send(port).is_err()
+            {
+                return;
+            }
+        }
+    });
+    match run(&request, hinted) {
+        Ok(code) => Ok(code),
+        Err(error) => {
+            let told = bootstrap::write(std::io::stdout(), &Line::Refusal(Refusal::from(&error)));
+            if told.is_err() {
+                report::error(&error);
+            }
+            Ok(error.failure.code.exit())
+        }
+    }
+}
+
+/// A terminal or ssh that goes away does not end the session.
+fn ignore_hangup() {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false)));
+}
+
+fn array<const N: usize>(text: &str) -> Result<[u8; N], Error> {
+    greeting_bytes(text)?
+        .try_into()
+        .map_err(|_| Error::new(Code::Protocol, "the greeting has a field of another length"))
+}
+
+fn path(text: &str) -> Result<OsString, Error> {
+    greeting_bytes(text).map(OsString::from_vec)
+}
+
+fn tuning(words: &TuningWords) -> Result<(Tuning, haul_objectlog::Config), Error> {
+    use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX};
+    let fits = words.object_bytes.is_power_of_two()
+        && (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&words.object_bytes)
+        && (2..=SLOTS_MAX).contains(&words.slots)
+        && (1..=64).contains(&words.io_threads)
+        && words.bundle_bytes_max <= u64::from(words.object_bytes)
+        && words.reconnect_seconds <= 7 * 86_400;
+    let mechanism = haul_objectlog::Mechanism::from_name(&words.log_mechanism);
+    let method = haul_objectlog::Method::from_name(&words.log_method);
+    match (fits, mechanism, method) {
+        (true, Some(mechanism), Some(method)) => {
+            let tuning = Tuning {
+                object_bytes: words.object_bytes,
+                slots: words.slots,
+                io_threads: words.io_threads,
+                bundle_bytes_max: words.bundle_bytes_max,
+                reconnect: Duration::from_secs(words.reconnect_seconds),
+                report_done: words.report_done,
+            };
+            Ok((tuning, haul_objectlog::Config { mechanism, method, ..haul_objectlog::Config::default() }))
+        }
+        _ => Err(Error::new(Code::LimitExceeded, "the greeting asks for more than is allowed")),
+    }
+}
+
+fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, Error> {
+    let (oldest, newest) = haul_mover::PROTOCOL;
+    if request.protocol.1 < oldest || request.protocol.0 > newest {
+        let about = format!("haul {} there speaks another protocol than haul {} here", request.haul, env!("CARGO_PKG_VERSION"));
+        return Err(Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts"));
+    }
+    if request.key.is_some() {
+        policy::check_plain()?;
+    }
+    let is_sink = match request.role.as_str() {
+        "sink" => true,
+        "source" => false,
+        _ => return Err(Error::new(Code::Protocol, "the greeting names no role")),
+    };
+    go_home();
+    let (tuning, log) = tuning(&request.tuning)?;
+    let job = JobId(array(&request.job)?);
+    let instance: [u8; 16] = array(&request.instance)?;
+    let sources = request.sources.iter().map(|text| path(text)).collect::<Result<Vec<_>, _>>()?;
+    let names = request
+        .names
+        .iter()
+        .map(|name| match name {
+            Some(name) => Ok(SourceName::Named(greeting_bytes(name)?)),
+            None => Ok(SourceName::Contents),
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
+    let destination = path(&request.destination)?;
+    let decided = match (is_sink, request.decision.as_deref()) {
+        (false, None) => return Err(Error::new(Code::Protocol, "the greeting lacks the decision")),
+        (_, earlier) => decision(&destination, &names, earlier)?,
+    };
+    let directory = far_directory(&job, &instance)?;
+    let mut owner = Owner::claim(&directory)?;
+
+    let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
+    let identity = Identity::generate().map_err(stream)?;
+    let key = match &request.key {
+        Some(text) => Some(StreamKey::from_bytes(&array(text)?)),
+        None => None,
+    };
+    let peer = request.fingerprint.parse().map_err(stream)?;
+    let session = SessionId(array(&request.session)?);
+    let role = if is_sink { Role::Sink } else { Role::Source };
+    let keys = Session::new(session, role, &identity, peer, key).map_err(stream)?;
+    let (listener, port) = match request.listen {
+        true => {
+            let bound = Bound::bind(None, request.ports.0..=request.ports.1).map_err(stream)?;
+            let port = bound.address().port();
+            let started =
+                Listener::start(bound, keys.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT);
+            (Some(started.map_err(stream)?), port)
+        }
+        false => (None, 0),
+    };
+    let (client, server) = ssh_connection();
+    let connector = FarConnector {
+        acceptor: listener.map(|accept| Acceptor { accept, streams: request.streams }),
+        dialer: None,
+        hinted,
+        client,
+        session: keys,
+        streams: request.streams,
+        decided: false,
+    };
+    let common = Common {
+        tuning,
+        job,
+        session,
+        epoch: owner.epoch(),
+        roots: labels(decided, &names, &destination),
+        connector: Box::new(connector),
+        reports: Box::new(|_| {}),
+    };
+    let ends = Ends {
+        sources: &sources,
+        names: &names,
+        destination: &destination,
+        decision: decided,
+        recursive: request.recursive,
+        preserve: request.preserve,
+        instance,
+        directory: &directory,
+    };
+    let answer = response(&identity, port, server.into_iter().collect(), owner.epoch(), is_sink.then_some(decided));
+    let running = match is_sink {
+        true => {
+            let end = ends.sink(common)?;
+            greet(&answer)?;
+            end.start()?
+        }
+        false => {
+            let end = ends.source(common, log)?;
+            greet(&answer)?;
+            end.start()?
+        }
+    };
+    let stopper = running.stopper();
+    owner.on_yield(move || stopper.stop(Code::Superseded.into()));
+    let summary = running.wait();
+    // The initiator reports; here only the exit code is left, and the lock goes with the process.
+    Ok(report::verdict(&summary).1)
+}
+
+fn greet(answer: &Line) -> Result<(), Error> {
+    bootstrap::write(std::io::stdout(), answer)
+        .map_err(|error| Error::os(Code::SshFailed, "answering the greeting", &error))
+}
+
+/// Paths are relative to the home directory, where ssh starts us anyway.
+fn go_home() {
+    if let Some(home) = std::env::var_os("HOME") {
+        let _ = std::env::set_current_dir(home);
+    }
+}
+
+/// Of the far end of a job: apart from the jobs that were typed here, even where both share a home directory.
+fn far_directory(job: &JobId, instance: &[u8; 16]) -> Result<PathBuf, Error> {
+    let short = crate::paths::hex(&instance[..8]);
+    Ok(state_directory()?.join("far").join(format!("{job}-{short}")))
+}
+
+/// Client and server address of the ssh connection, as sshd tells them.
+fn ssh_connection() -> (Option<String>, Option<String>) {
+    let text = std::env::var("SSH_CONNECTION").unwrap_or_default();
+    let words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
+    (words.first().cloned(), words.get(2).cloned())
+}
+
+/// Accepts what the initiator dials, until the initiator says that it cannot and is to be dialed.
+struct FarConnector {
+    acceptor: Option<Acceptor<Listener>>,
+    dialer: Option<Dialer<TcpDial>>,
+    hinted: std::sync::mpsc::Receiver<u16>,
+    client: Option<String>,
+    session: Session,
+    streams: u16,
+    decided: bool,
+}
+
+impl Connector for FarConnector {
+    fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
+        if self.decided {
+            return self.again(introduction, patience);
+        }
+        let deadline = Instant::now() + FIRST_CONNECTION;
+        loop {
+            if let Ok(port) = self.hinted.try_recv() {
+                self.dialer = Some(self.dialer(port)?);
+                self.acceptor = None;
+            }
+            let result = self.again(introduction, Duration::from_millis(300));
+            match result {
+                Ok(established) => {
+                    self.decided = true;
+                    return Ok(established);
+                }
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) if self.dialer.is_some() => std::thread::sleep(Duration::from_millis(300)),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl FarConnector {
+    fn again(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
+        match (&mut self.dialer, &mut self.acceptor) {
+            (Some(dialer), _) => dialer.connect(introduction, patience),
+            (None, Some(acceptor)) => acceptor.connect(introduction, patience),
+            (None, None) => {
+                std::thread::sleep(patience.min(Duration::from_millis(300)));
+                Err(Error::new(Code::ConnectionLost, "not told where to dial"))
+            }
+        }
+    }
+
+    fn dialer(&self, port: u16) -> Result<Dialer<TcpDial>, Error> {
+        let client = self.client.as_deref().unwrap_or("127.0.0.1");
+        let addresses = tcp::resolve(client, port, DIAL_TIMEOUT)
+            .map_err(|error| Error::stream("dialing back", &error))?;
+        let dial = TcpDial { addresses, timeout: DIAL_TIMEOUT };
+        Ok(Dialer { dial, session: self.session.clone(), streams: self.streams })
+    }
+}

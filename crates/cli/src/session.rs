@@ -1,0 +1,494 @@
+//! `haul cp`: plans, starts the ends, waits, reports.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ChildStdin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use haul_model::report::Stats;
+use haul_model::{Code, SessionId};
+use haul_mover::connection::{
+    Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local,
+};
+use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
+use haul_mover::log::Kept;
+use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning};
+use haul_storage::sink::{Decision, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode};
+use haul_storage::source::{PosixSource, Root, SourceOptions};
+use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
+
+use crate::bootstrap::{self, Line, Request, Response, TuningWords};
+use crate::job::{Job, random, state_directory};
+use crate::options::{Copy, Listen};
+use crate::paths::{hex, unhex};
+use crate::plan::{Direction, Plan, decision, decision_word, labels, root_error};
+use crate::report::{Setup, Shared, verdict};
+use crate::ssh::{Ssh, resolved_host};
+use crate::{policy, report};
+
+/// For one address of the other host.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// For one handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// `haul cp`
+pub fn copy(arguments: &Copy) -> Result<u8, Error> {
+    let plan = Plan::new(arguments)?;
+    if plan.settings.plain.value && plan.direction != Direction::Local {
+        policy::check_plain()?;
+    }
+    let state = state_directory()?;
+    let here = plan.destination_here();
+    let mut job = Job::open(
+        &state,
+        &plan.id,
+        plan.sources_shown.clone(),
+        plan.destination_shown.clone(),
+        here.as_deref(),
+    )?;
+    let reporter =
+        Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
+    let interrupt = Interrupt::install()?;
+    let result = match &plan.direction {
+        Direction::Local => run_local(&plan, &mut job, &reporter, &interrupt),
+        Direction::Push(host) | Direction::Pull(host) => {
+            run_remote(&plan, host, &mut job, &reporter, &interrupt)
+        }
+    };
+    let (summary, setup) = match result {
+        Ok(ended) => ended,
+        Err(error) => {
+            // A session that never began reports like one that failed at once.
+            let outcome = Outcome { failure: Some(error.failure), stats: Stats::default() };
+            let summary = Summary { outcome, error: Some(error), bottleneck: None, log: None };
+            (summary, Setup { encrypted: None, log: None })
+        }
+    };
+    record(&mut job, &summary);
+    Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
+}
+
+/// Keeps the outcome for `haul status`. Not being able to does not change the outcome.
+fn record(job: &mut Job, summary: &Summary) {
+    let (state, _) = verdict(summary);
+    let stats = summary.outcome.stats;
+    job.record.state = state.into();
+    job.record.files_done = stats.files_done + stats.files_skipped;
+    job.record.files_total = stats.files_total;
+    job.record.bytes_done = stats.bytes_done + stats.bytes_skipped;
+    job.record.bytes_total = stats.bytes_total;
+    job.record.error = summary.error.as_ref().map(ToString::to_string);
+    if let Err(error) = job.save() {
+        report::error(&error);
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP end the session in order; a second one ends the process at once.
+pub struct Interrupt {
+    stopper: Arc<std::sync::Mutex<Option<Stopper>>>,
+    asked: Arc<AtomicBool>,
+}
+
+impl Interrupt {
+    /// Takes the signals over.
+    pub fn install() -> Result<Interrupt, Error> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|error| Error::os(Code::Internal, "signals", &error))?;
+        let interrupt = Interrupt { stopper: Arc::default(), asked: Arc::default() };
+        let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
+        let watch = move || {
+            for _signal in signals.forever() {
+                if asked.swap(true, Ordering::SeqCst) {
+                    std::process::exit(130);
+                }
+                if let Ok(stopper) = stopper.lock()
+                    && let Some(stopper) = stopper.as_ref()
+                {
+                    stopper.stop(Code::Interrupted.into());
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("haul-signals".into())
+            .spawn(watch)
+            .map_err(|error| Error::os(Code::Internal, "signals", &error))?;
+        Ok(interrupt)
+    }
+
+    /// From now on this end is stopped.
+    fn watch(&self, running: &Running) {
+        let stopper = running.stopper();
+        if self.asked.load(Ordering::SeqCst) {
+            stopper.stop(Code::Interrupted.into());
+        }
+        if let Ok(mut place) = self.stopper.lock() {
+            *place = Some(stopper);
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.asked.load(Ordering::SeqCst) { Err(Error::new(Code::Interrupted, "")) } else { Ok(()) }
+    }
+}
+
+/// Everything that an end needs to know of the job; the far end has it from the greeting.
+pub struct Ends<'a> {
+    /// Paths at the source.
+    pub sources: &'a [std::ffi::OsString],
+    /// Their names.
+    pub names: &'a [SourceName],
+    /// DEST.
+    pub destination: &'a std::ffi::OsStr,
+    /// What DEST means.
+    pub decision: Decision,
+    /// `-r`
+    pub recursive: bool,
+    /// `-p`
+    pub preserve: bool,
+    /// The job's random bytes.
+    pub instance: [u8; 16],
+    /// Where this end's log and spool are.
+    pub directory: &'a Path,
+}
+
+impl Ends<'_> {
+    /// The end that reads, ready to start.
+    pub fn source(&self, common: Common, log: haul_objectlog::Config) -> Result<SourceEnd, Error> {
+        let labels = labels(self.decision, self.names, self.destination);
+        let roots = self.sources.iter().zip(&labels).map(|(path, label)| {
+            use std::os::unix::ffi::OsStrExt;
+            Root::with_label(path.as_bytes(), label.to_vec())
+        });
+        let options = SourceOptions { recursive: self.recursive, ..SourceOptions::default() };
+        let storage = PosixSource::new(roots.collect(), options);
+        let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
+        let log = Kept::open(&self.directory.join("log"), log)?;
+        Ok(SourceEnd { common, storage: Arc::new(storage), scan, log: Some(log) })
+    }
+
+    /// The end that writes, ready to start.
+    pub fn sink(&self, common: Common) -> Result<SinkEnd, Error> {
+        let path = PathBuf::from(self.destination);
+        let root = SinkRoot::open(&path, self.decision, self.names).map_err(|failure| root_error(&failure))?;
+        let spool_directory = self.directory.join("spool");
+        haul_mover::owner::make_directory(&spool_directory)?;
+        let mut session_tag = [0; 4];
+        random(&mut session_tag)?;
+        let mut job_tag = [0; 6];
+        job_tag.copy_from_slice(&self.instance[..6]);
+        let settings = SinkSettings {
+            preserve_owner: self.preserve && rustix::process::geteuid().is_root(),
+            job_tag,
+            session_tag,
+            object_bytes: common.tuning.object_bytes,
+            spool_directory,
+            sync: SyncMode::default(),
+            #[cfg(feature = "faults")]
+            faults: None,
+        };
+        let storage = PosixSink::open(root, settings).map_err(|failure| {
+            let about = failure.path.as_deref().unwrap_or(&path).display().to_string();
+            Error { failure: failure.failure, about, hint: None }
+        })?;
+        Ok(SinkEnd { common, storage: Arc::new(storage) })
+    }
+}
+
+fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
+    Ends {
+        sources: &plan.sources,
+        names: &plan.names,
+        destination: &plan.destination,
+        decision,
+        recursive: plan.recursive,
+        preserve: plan.preserve,
+        instance: job.instance(),
+        directory: &job.directory,
+    }
+}
+
+/// What DEST means is decided once, and durable before anything is made that would change the answer.
+fn decide(plan: &Plan, job: &mut Job) -> Result<Decision, Error> {
+    let decided = decision(&plan.destination, &plan.names, job.record.decision.as_deref())?;
+    store_decision(job, decided)?;
+    Ok(decided)
+}
+
+fn store_decision(job: &mut Job, decided: Decision) -> Result<(), Error> {
+    let word = decision_word(decided);
+    if job.record.decision.as_deref() != Some(word) {
+        job.record.decision = Some(word.into());
+        job.save()?;
+    }
+    Ok(())
+}
+
+fn new_session() -> Result<SessionId, Error> {
+    let mut session = [0; 16];
+    random(&mut session)?;
+    Ok(SessionId(session))
+}
+
+type Ended = (Summary, Setup);
+
+fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrupt) -> Result<Ended, Error> {
+    let decided = decide(plan, job)?;
+    let session = new_session()?;
+    let (dial, accept) = local::pair(plan.settings.streams.value);
+    let ends = ends(plan, job, decided);
+    let common = |connector: Box<dyn Connector>, reports| Common {
+        tuning: plan.settings.tuning(plan.verbose),
+        job: plan.id,
+        session,
+        epoch: 0,
+        roots: labels(decided, &plan.names, &plan.destination),
+        connector,
+        reports,
+    };
+    let sink = ends.sink(common(Box::new(accept), Shared::silent()))?;
+    let source = ends.source(common(Box::new(dial), reporter.reports()), plan.settings.log())?;
+    let sink = sink.start()?;
+    let source = source.start()?;
+    interrupt.watch(&source);
+    let mut summary = source.wait();
+    let sink = sink.wait();
+    // The sink knows better what it was busy with.
+    if matches!(summary.bottleneck, Some(Bottleneck::SinkWrite)) {
+        summary.bottleneck = sink.bottleneck.or(summary.bottleneck);
+    }
+    let log = summary.log.clone();
+    Ok((summary, Setup { encrypted: None, log }))
+}
+
+/// The log's settings, as words for the greeting.
+fn words(tuning: &Tuning, log: &haul_objectlog::Config) -> TuningWords {
+    TuningWords {
+        object_bytes: tuning.object_bytes,
+        slots: tuning.slots,
+        io_threads: tuning.io_threads,
+        bundle_bytes_max: tuning.bundle_bytes_max,
+        reconnect_seconds: tuning.reconnect.as_secs(),
+        report_done: tuning.report_done,
+        log_mechanism: log.mechanism.name().into(),
+        log_method: log.method.name().into(),
+    }
+}
+
+fn run_remote(
+    plan: &Plan,
+    host: &str,
+    job: &mut Job,
+    reporter: &Shared,
+    interrupt: &Interrupt,
+) -> Result<Ended, Error> {
+    use std::os::unix::ffi::OsStrExt;
+    let settings = &plan.settings;
+    let push = matches!(plan.direction, Direction::Push(_));
+    let plain = settings.plain.value;
+    let decided = if push { None } else { Some(decide(plan, job)?) };
+    let session = new_session()?;
+    let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
+    let identity = Identity::generate().map_err(stream)?;
+    let key = plain.then(StreamKey::generate).transpose().map_err(stream)?;
+    let tuning = settings.tuning(plan.verbose);
+    let listen_far = settings.listen.value != Listen::Here;
+    let request = Request {
+        haul: env!("CARGO_PKG_VERSION").into(),
+        protocol: haul_mover::PROTOCOL,
+        role: if push { "sink" } else { "source" }.into(),
+        job: plan.id.to_string(),
+        instance: hex(&job.instance()),
+        session: session.to_string(),
+        fingerprint: identity.fingerprint().to_string(),
+        key: key.as_ref().map(|key| hex(key.expose())),
+        streams: settings.streams.value,
+        ports: settings.ports.value,
+        listen: listen_far,
+        sources: plan.sources.iter().map(|path| hex(path.as_bytes())).collect(),
+        names: plan
+            .names
+            .iter()
+            .map(|name| match name {
+                SourceName::Named(name) => Some(hex(name)),
+                SourceName::Contents => None,
+            })
+            .collect(),
+        destination: hex(plan.destination.as_bytes()),
+        decision: decided.map(decision_word).map(str::to_owned).or_else(|| job.record.decision.clone()),
+        recursive: plan.recursive,
+        preserve: plan.preserve,
+        tuning: words(&tuning, &settings.log()),
+    };
+    let mut ssh = Ssh::start(&settings.ssh.value, host, &settings.haul_path.value)?;
+    ssh.write(&Line::Request(Box::new(request)))?;
+    let response = match ssh.read()? {
+        Line::Response(response) => response,
+        Line::Refusal(refusal) => return Err(refusal.into()),
+        _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
+    };
+    interrupt.check()?;
+    let decided = match decided {
+        Some(decided) => decided,
+        None => {
+            let decided = decision(&plan.destination, &plan.names, response.decision.as_deref())?;
+            store_decision(job, decided)?;
+            decided
+        }
+    };
+    let peer: Fingerprint =
+        response.fingerprint.parse().map_err(|error| Error::stream("the greeting", &error))?;
+    let role = if push { Role::Source } else { Role::Sink };
+    let session_keys = Session::new(session, role, &identity, peer, key).map_err(stream)?;
+    let connector = InitiatorConnector {
+        host: resolved_host(&settings.ssh.value, host),
+        response_addresses: response.addresses.clone(),
+        port: response.port,
+        streams: settings.streams.value,
+        ports: settings.ports.value,
+        listen: settings.listen.value,
+        session: session_keys,
+        input: ssh.take_input(),
+        way: Way::Undecided,
+    };
+    let common = Common {
+        tuning,
+        job: plan.id,
+        session,
+        epoch: response.epoch,
+        roots: labels(decided, &plan.names, &plan.destination),
+        connector: Box::new(connector),
+        reports: reporter.reports(),
+    };
+    let ends = ends(plan, job, decided);
+    let running = match push {
+        true => ends.source(common, settings.log())?.start()?,
+        false => ends.sink(common)?.start()?,
+    };
+    interrupt.watch(&running);
+    let summary = running.wait();
+    drop(ssh);
+    let log = summary.log.clone();
+    Ok((summary, Setup { encrypted: Some(!plain), log }))
+}
+
+/// Which way connections are made, once that is known.
+enum Way {
+    Undecided,
+    Dial(Dialer<TcpDial>),
+    Accept(Acceptor<Listener>),
+}
+
+/// The initiator dials the far end; where that does not work, the far end dials the initiator.
+struct InitiatorConnector {
+    host: String,
+    response_addresses: Vec<String>,
+    port: u16,
+    streams: u16,
+    ports: (u16, u16),
+    listen: Listen,
+    session: Session,
+    /// Kept open: its end would tell the far end nothing, but a second line can.
+    input: Option<ChildStdin>,
+    way: Way,
+}
+
+impl Connector for InitiatorConnector {
+    fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
+        match &mut self.way {
+            Way::Dial(dialer) => return dialer.connect(introduction, patience),
+            Way::Accept(acceptor) => return acceptor.connect(introduction, patience),
+            Way::Undecided => {}
+        }
+        if self.listen == Listen::Here {
+            return self.accept(introduction, patience);
+        }
+        let mut dialer = Dialer {
+            dial: TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT },
+            session: self.session.clone(),
+            streams: self.streams,
+        };
+        match dialer.connect(introduction, patience) {
+            Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
+                self.accept(introduction, patience.min(Duration::from_secs(20))).map_err(|_| error)
+            }
+            result => {
+                self.way = Way::Dial(dialer);
+                result
+            }
+        }
+    }
+}
+
+/// Something between the hosts does not let the connection through.
+fn is_blocked(error: &Error) -> bool {
+    matches!(error.failure.code, Code::PortBlocked | Code::HostUnreachable | Code::HostUnknown)
+}
+
+impl InitiatorConnector {
+    /// The name that ssh uses comes first; the address under which the far end was reached helps where that name
+    /// belongs to a jump host or an alias.
+    fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
+        let mut addresses = Vec::new();
+        let mut first_error = None;
+        for host in std::iter::once(&self.host).chain(&self.response_addresses) {
+            match tcp::resolve(host, self.port, DIAL_TIMEOUT) {
+                Ok(found) => {
+                    for address in found {
+                        if !addresses.contains(&address) {
+                            addresses.push(address);
+                        }
+                    }
+                }
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        match first_error {
+            Some(error) if addresses.is_empty() => Err(Error::stream(&self.host, &error)),
+            _ => Ok(addresses),
+        }
+    }
+
+    fn accept(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
+        let failed = |error: std::io::Error| Error::stream("listening", &error);
+        let (first, last) = self.ports;
+        let bound = Bound::bind(None, first..=last).map_err(failed)?;
+        let port = bound.address().port();
+        let listener =
+            Listener::start(bound, self.session.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT)
+                .map_err(failed)?;
+        if let Some(input) = &mut self.input {
+            bootstrap::write(input, &Line::Dial { port })
+                .map_err(|error| Error::os(Code::SshFailed, "writing to ssh", &error))?;
+        }
+        let mut acceptor = Acceptor { accept: listener, streams: self.streams };
+        let result = acceptor.connect(introduction, patience);
+        self.way = Way::Accept(acceptor);
+        result
+    }
+}
+
+/// Reads bytes that the greeting carries as hex.
+pub fn greeting_bytes(text: &str) -> Result<Vec<u8>, Error> {
+    unhex(text).ok_or_else(|| Error::new(Code::Protocol, "the greeting has a malformed field"))
+}
+
+/// The answer of a far end, for [`crate::serve`].
+pub fn response(
+    identity: &Identity,
+    port: u16,
+    addresses: Vec<String>,
+    epoch: u32,
+    decision: Option<Decision>,
+) -> Line {
+    Line::Response(Response {
+        haul: env!("CARGO_PKG_VERSION").into(),
+        fingerprint: identity.fingerprint().to_string(),
+        port,
+        addresses,
+        epoch,
+        decision: decision.map(decision_word).map(str::to_owned),
+    })
+}

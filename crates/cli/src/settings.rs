@@ -1,0 +1,315 @@
+//! Where each setting comes from: defaults < file < environment < flags.
+
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use haul_model::Code;
+use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_MAX};
+use haul_mover::{Error, Tuning};
+
+use crate::options::{Copy, Listen, LogMechanism, LogMethod, parse_ports, parse_size};
+
+/// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
+/// small enough for a login node.
+const OBJECT_BYTES: u64 = 4 << 20;
+/// Slots of one end, all together.
+const MEMORY_BYTES: u64 = 256 << 20;
+/// A lost connection is tried again for this long.
+const RECONNECT_SECONDS: u64 = 120;
+
+/// Where a value comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Chosen by haul, with the reason.
+    Default(&'static str),
+    /// The settings file.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(String),
+    /// The command line.
+    Flag(&'static str),
+}
+
+impl Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default(why) => write!(f, "default: {why}"),
+            Origin::File(path) => write!(f, "{}", path.display()),
+            Origin::Environment(name) => write!(f, "environment: {name}"),
+            Origin::Flag(name) => write!(f, "--{name}"),
+        }
+    }
+}
+
+/// A value with its origin.
+#[derive(Clone, Debug)]
+pub struct Setting<T> {
+    /// The value.
+    pub value: T,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// All settings of a copy.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `--object-size`
+    pub object_bytes: Setting<u64>,
+    /// `--memory`
+    pub memory: Setting<u64>,
+    /// `--bundle-below`
+    pub bundle_below: Setting<u64>,
+    /// `--streams`
+    pub streams: Setting<u16>,
+    /// `--io-threads`
+    pub io_threads: Setting<u16>,
+    /// `--reconnect`
+    pub reconnect: Setting<u64>,
+    /// `--plain`
+    pub plain: Setting<bool>,
+    /// `--port`, `--port-range`; 0 to 0 lets the system choose
+    pub ports: Setting<(u16, u16)>,
+    /// `--listen`
+    pub listen: Setting<Listen>,
+    /// `--ssh`
+    pub ssh: Setting<String>,
+    /// `--haul-path`
+    pub haul_path: Setting<String>,
+    /// `--log-mechanism`
+    pub log_mechanism: Setting<LogMechanism>,
+    /// `--log-method`
+    pub log_method: Setting<LogMethod>,
+}
+
+/// The file and the environment, for one key after the other.
+struct Layers {
+    file: toml::Table,
+    path: PathBuf,
+}
+
+impl Layers {
+    fn pick<T>(
+        &self,
+        name: &'static str,
+        flag: Option<T>,
+        parse: impl Fn(&str) -> Result<T, String>,
+        default: T,
+        why: &'static str,
+    ) -> Result<Setting<T>, Error> {
+        if let Some(value) = flag {
+            return Ok(Setting { value, origin: Origin::Flag(name) });
+        }
+        let wrong = |place: String, reason: String| Error::new(Code::Usage, format!("{place}: {reason}"));
+        let variable = format!("HAUL_{}", name.to_ascii_uppercase().replace('-', "_"));
+        if let Ok(text) = std::env::var(&variable) {
+            let value = parse(&text).map_err(|reason| wrong(variable.clone(), reason))?;
+            return Ok(Setting { value, origin: Origin::Environment(variable) });
+        }
+        if let Some(value) = self.file.get(name) {
+            let text = match value {
+                toml::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let place = || format!("{}: {name}", self.path.display());
+            let value = parse(&text).map_err(|reason| wrong(place(), reason))?;
+            return Ok(Setting { value, origin: Origin::File(self.path.clone()) });
+        }
+        Ok(Setting { value: default, origin: Origin::Default(why) })
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number in range"))
+}
+
+fn one_of<T: clap::ValueEnum>(text: &str) -> Result<T, String> {
+    T::from_str(text, true)
+}
+
+fn word(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("is empty".into()) } else { Ok(text.to_owned()) }
+}
+
+impl Settings {
+    /// Of this command line, on this host.
+    pub fn resolve(arguments: &Copy) -> Result<Settings, Error> {
+        let path = file_path();
+        let layers = Layers { file: read_file(&path)?, path };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let ports = arguments.port.map(|port| (port, port)).or(arguments.port_range);
+        let settings = Settings {
+            object_bytes: layers.pick(
+                "object-size",
+                arguments.object_size,
+                parse_size,
+                OBJECT_BYTES,
+                "large enough that an object's bookkeeping does not show",
+            )?,
+            memory: layers.pick(
+                "memory",
+                arguments.memory,
+                parse_size,
+                MEMORY_BYTES,
+                "touched only as far as it is used",
+            )?,
+            bundle_below: layers.pick(
+                "bundle-below",
+                arguments.bundle_below,
+                parse_size,
+                OBJECT_BYTES,
+                "files that fit into one object share objects",
+            )?,
+            streams: layers.pick(
+                "streams",
+                arguments.streams,
+                number,
+                cores.clamp(1, 4) as u16,
+                "one for each core, at most 4",
+            )?,
+            io_threads: layers.pick(
+                "io-threads",
+                arguments.io_threads,
+                number,
+                cores.clamp(2, 8) as u16,
+                "one for each core, from 2 to 8",
+            )?,
+            reconnect: layers.pick(
+                "reconnect",
+                arguments.reconnect,
+                number,
+                RECONNECT_SECONDS,
+                "longer than a router's restart",
+            )?,
+            plain: layers.pick(
+                "plain",
+                arguments.plain.then_some(true),
+                number,
+                false,
+                "data is encrypted between hosts",
+            )?,
+            ports: layers.pick("port-range", ports, parse_ports, (0, 0), "the system chooses a free one")?,
+            listen: layers.pick(
+                "listen",
+                arguments.listen,
+                one_of,
+                Listen::Auto,
+                "the far end; this one if it cannot be reached",
+            )?,
+            ssh: layers.pick("ssh", arguments.ssh.clone(), word, "ssh".into(), "the system's")?,
+            haul_path: layers.pick(
+                "haul-path",
+                arguments.haul_path.clone(),
+                word,
+                "haul".into(),
+                "found in the PATH there",
+            )?,
+            log_mechanism: layers.pick(
+                "log-mechanism",
+                arguments.log_mechanism,
+                one_of,
+                LogMechanism::Universal,
+                "one log whose size follows the files in progress",
+            )?,
+            log_method: layers.pick(
+                "log-method",
+                arguments.log_method,
+                one_of,
+                LogMethod::Bit64,
+                "one bit an object",
+            )?,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |about: &str| Err(Error::new(Code::Usage, about));
+        let object = self.object_bytes.value;
+        let range = u64::from(OBJECT_BYTES_MIN)..=u64::from(OBJECT_BYTES_MAX);
+        if !object.is_power_of_two() || !range.contains(&object) {
+            return wrong("--object-size must be a power of two from 64KiB to 64MiB");
+        }
+        if self.memory.value < 2 * object {
+            return wrong("--memory must hold at least two objects");
+        }
+        if !(1..=STREAMS_MAX as u16).contains(&self.streams.value) {
+            return wrong("--streams must be from 1 to 64");
+        }
+        if !(1..=64).contains(&self.io_threads.value) {
+            return wrong("--io-threads must be from 1 to 64");
+        }
+        Ok(())
+    }
+
+    /// For the engine.
+    pub fn tuning(&self, report_done: bool) -> Tuning {
+        let slots = self.memory.value / self.object_bytes.value;
+        Tuning {
+            object_bytes: self.object_bytes.value as u32,
+            slots: slots.min(u64::from(SLOTS_MAX)) as u32,
+            io_threads: usize::from(self.io_threads.value),
+            bundle_bytes_max: self.bundle_below.value.min(self.object_bytes.value),
+            reconnect: Duration::from_secs(self.reconnect.value),
+            report_done,
+        }
+    }
+
+    /// For the object log.
+    pub fn log(&self) -> haul_objectlog::Config {
+        haul_objectlog::Config {
+            mechanism: match self.log_mechanism.value {
+                LogMechanism::File => haul_objectlog::Mechanism::File,
+                LogMechanism::Transaction => haul_objectlog::Mechanism::Transaction,
+                LogMechanism::Universal => haul_objectlog::Mechanism::Universal,
+            },
+            method: match self.log_method.value {
+                LogMethod::Char => haul_objectlog::Method::Char,
+                LogMethod::Int => haul_objectlog::Method::Int,
+                LogMethod::Enc => haul_objectlog::Method::Enc,
+                LogMethod::Binary => haul_objectlog::Method::Binary,
+                LogMethod::Bit8 => haul_objectlog::Method::Bit8,
+                LogMethod::Bit64 => haul_objectlog::Method::Bit64,
+            },
+            ..haul_objectlog::Config::default()
+        }
+    }
+}
+
+fn file_path() -> PathBuf {
+    let base = std::env::var_os("XDG_CONFIG_HOME")
+        .filter(|base| Path::new(base).is_absolute())
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+    base.unwrap_or_else(|| PathBuf::from("/")).join("haul/config.toml")
+}
+
+const KEYS: &[&str] = &[
+    "object-size",
+    "memory",
+    "bundle-below",
+    "streams",
+    "io-threads",
+    "reconnect",
+    "plain",
+    "port-range",
+    "listen",
+    "ssh",
+    "haul-path",
+    "log-mechanism",
+    "log-method",
+];
+
+fn read_file(path: &Path) -> Result<toml::Table, Error> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(toml::Table::new()),
+        Err(error) => return Err(Error::os(Code::Usage, path.display().to_string(), &error)),
+    };
+    let wrong = |reason: String| Error::new(Code::Usage, format!("{}: {reason}", path.display()));
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
+    match table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        Some(key) => Err(wrong(format!("no such setting: {key}")).hint(format!("settings are {}", KEYS.join(", ")))),
+        None => Ok(table),
+    }
+}

@@ -1,0 +1,233 @@
+//! The far end as a child of the system's ssh: the user's configuration, keys, jump hosts and prompts apply.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haul_model::Code;
+use haul_mover::Error;
+
+use crate::bootstrap::{self, Line};
+
+/// How much of what ssh says is kept to explain a failure.
+const STDERR_LINES_MAX: usize = 20;
+
+/// ssh, with the far end behind it.
+pub struct Ssh {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    said: Arc<Mutex<Vec<String>>>,
+    host: String,
+    haul_path: String,
+}
+
+/// Splits `--ssh CMD` as a shell would do with quotes and backslashes; nothing is expanded, no shell is run.
+pub fn split_command(text: &str) -> Result<Vec<String>, Error> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some('"') | None, '\\') => word.get_or_insert_default().extend(characters.next()),
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    if quote.is_some() || words.is_empty() {
+        return Err(Error::new(Code::Usage, format!("--ssh {text:?} is not a command")));
+    }
+    Ok(words)
+}
+
+/// For the remote shell: one word, whatever is in it. A leading `~/` stays outside the quotes, so that it is expanded.
+fn quoted(word: &str) -> String {
+    let (home, rest) = match word.strip_prefix("~/") {
+        Some(rest) => ("~/", rest),
+        None => ("", word),
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if !rest.is_empty() && rest.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("{home}'{}'", rest.replace('\'', r"'\''"))
+}
+
+/// ssh takes an IPv6 address without brackets.
+fn ssh_host(host: &str) -> String {
+    host.replace(['[', ']'], "")
+}
+
+impl Ssh {
+    /// Starts `haul serve --stdio` on `host`.
+    pub fn start(command: &str, host: &str, haul_path: &str) -> Result<Ssh, Error> {
+        let words = split_command(command)?;
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .arg("-T")
+            .arg("--")
+            .arg(ssh_host(host))
+            .arg(format!("{} serve --stdio", quoted(haul_path)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                Error::os(Code::SshFailed, format!("starting {:?}", words[0]), &error)
+                    .hint("install an ssh client, or say --ssh CMD")
+            })?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let said = Arc::new(Mutex::new(Vec::new()));
+        forward_stderr(child.stderr.take().expect("stderr is piped"), said.clone());
+        Ok(Ssh { child, input, output, said, host: host.to_owned(), haul_path: haul_path.to_owned() })
+    }
+
+    /// Tells the far end something.
+    pub fn write(&mut self, line: &Line) -> Result<(), Error> {
+        let written = match &mut self.input {
+            Some(input) => bootstrap::write(input, line),
+            None => Ok(()),
+        };
+        // A far end that has ended already says why; see `read`.
+        match written {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(Error::os(Code::SshFailed, "writing to ssh", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the far end says next; if it has ended instead, why.
+    pub fn read(&mut self) -> Result<Line, Error> {
+        match bootstrap::read(&mut self.output)? {
+            Some(line) => Ok(line),
+            None => Err(self.why_ended()),
+        }
+    }
+
+    /// The end that tells the far end where to dial, on its own.
+    pub fn take_input(&mut self) -> Option<ChildStdin> {
+        self.input.take()
+    }
+
+    fn why_ended(&mut self) -> Error {
+        let code = self.wait(Duration::from_secs(10)).unwrap_or(255);
+        // The last words may still be on their way through the pipe.
+        std::thread::sleep(Duration::from_millis(50));
+        let said = self.said.lock().map(|said| said.clone()).unwrap_or_default();
+        let says = |text: &str| said.iter().any(|line| line.contains(text));
+        let host = &self.host;
+        let last = said.last().cloned().unwrap_or_default();
+        match code {
+            126 | 127 => {
+                let path = &self.haul_path;
+                Error::new(Code::PeerMissing, format!("{host}: {path}")).hint(format!(
+                    "copy it there: scp $(command -v haul) {host}:haul, then add --haul-path ./haul"
+                ))
+            }
+            255 if says("Could not resolve") || says("Name or service not known") => {
+                Error::new(Code::HostUnknown, host.clone()).hint("check the spelling, or the Host lines of your ssh configuration")
+            }
+            255 if says("Connection refused") || says("timed out") || says("No route to host") || says("unreachable") => {
+                Error::new(Code::HostUnreachable, format!("{host}: {last}"))
+                    .hint(format!("try it by hand: ssh {host} true"))
+            }
+            255 => Error::new(Code::SshFailed, format!("{host}: {last}"))
+                .hint(format!("try it by hand: ssh {host} true")),
+            2 => Error::new(Code::PeerVersion, format!("{host}: {last}"))
+                .hint("haul there is older or is another program; install the same version on both hosts"),
+            code => Error::new(Code::SshFailed, format!("{host}: the other end has ended with {code}: {last}"))
+                .hint(format!("try it by hand: ssh {host} {} --version", self.haul_path)),
+        }
+    }
+
+    fn wait(&mut self, time: Duration) -> Option<i32> {
+        let deadline = Instant::now() + time;
+        while Instant::now() < deadline {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status.code().unwrap_or(255)),
+                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Ssh {
+    fn drop(&mut self) {
+        self.input = None;
+        if self.wait(Duration::from_secs(3)).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// ssh and the far end speak to the user directly; the last lines are kept to explain a failure.
+fn forward_stderr(stderr: std::process::ChildStderr, said: Arc<Mutex<Vec<String>>>) {
+    let forward = move || {
+        for line in BufReader::new(stderr).split(b'\n') {
+            let Ok(line) = line else { return };
+            let shown = crate::paths::show(line.strip_suffix(b"\r").unwrap_or(&line));
+            let _ = writeln!(std::io::stderr(), "{shown}");
+            if let Ok(mut said) = said.lock() {
+                if said.len() == STDERR_LINES_MAX {
+                    said.remove(0);
+                }
+                said.push(shown);
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("haul-ssh".into()).spawn(forward);
+}
+
+/// The name or address that ssh would connect to, by its own configuration.
+pub fn resolved_host(command: &str, host: &str) -> String {
+    let typed = ssh_host(host.rsplit('@').next().unwrap_or(host));
+    let Ok(words) = split_command(command) else { return typed };
+    let output = Command::new(&words[0])
+        .args(&words[1..])
+        .args(["-G", "--", &ssh_host(host)])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let Ok(output) = output else { return typed };
+    let hostname = output.stdout.lines().map_while(Result::ok).find_map(|line| {
+        line.strip_prefix("hostname ").map(|name| name.trim().to_owned())
+    });
+    hostname.filter(|name| !name.is_empty()).unwrap_or(typed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ssh_command_is_split_like_a_shell_would() {
+        assert_eq!(split_command(r#"ssh -F 'my config' -o "A=b c" d\ e"#).unwrap(), [
+            "ssh", "-F", "my config", "-o", "A=b c", "d e"
+        ]);
+        assert!(split_command("  ").is_err());
+        assert!(split_command("ssh 'x").is_err());
+    }
+
+    #[test]
+    fn the_remote_shell_sees_one_word() {
+        assert_eq!(quoted("haul"), "haul");
+        assert_eq!(quoted("~/bin/haul"), "~/bin/haul");
+        assert_eq!(quoted("~/my bin/haul"), "~/'my bin/haul'");
+        assert_eq!(quoted("a'b; rm -rf"), r"'a'\''b; rm -rf'");
+        assert_eq!(quoted(""), "''");
+    }
+}

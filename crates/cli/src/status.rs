@@ -1,0 +1,191 @@
+//! `haul status` and `haul stop`: what can be continued, and how to end or forget it.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use haul_model::Code;
+use haul_mover::Error;
+use serde_json::json;
+
+use crate::job::{Record, is_running, now, read_record, runner, state_directory};
+use crate::options;
+use crate::paths::{show, unhex};
+use crate::report::size;
+
+struct Found {
+    directory: PathBuf,
+    record: Record,
+    running: bool,
+}
+
+impl Found {
+    /// A process that was killed could not write down how it ended.
+    fn state(&self) -> &str {
+        match (self.running, self.record.state.as_str()) {
+            (true, _) => "running",
+            (false, "running") => "interrupted",
+            (false, state) => state,
+        }
+    }
+
+    fn can_continue(&self) -> bool {
+        !matches!(self.state(), "running" | "done")
+    }
+}
+
+fn all() -> Result<Vec<Found>, Error> {
+    let jobs = state_directory()?.join("jobs");
+    let entries = match std::fs::read_dir(&jobs) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::os(Code::StateUnwritable, jobs.display().to_string(), &error)),
+    };
+    let mut found: Vec<Found> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let directory = entry.path();
+            let record = read_record(&directory)?;
+            Some(Found { running: is_running(&directory), directory, record })
+        })
+        .collect();
+    found.sort_by_key(|found| std::cmp::Reverse(found.record.updated));
+    Ok(found)
+}
+
+/// `haul status`
+pub fn status(arguments: &options::Status) -> Result<u8, Error> {
+    let wanted = arguments.job.as_deref().unwrap_or("");
+    let found: Vec<_> = all()?.into_iter().filter(|found| found.record.job.starts_with(wanted)).collect();
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        for found in &found {
+            let record = &found.record;
+            let line = json!({
+                "event": "job",
+                "job": record.job,
+                "state": found.state(),
+                "can_continue": found.can_continue(),
+                "sources": record.sources,
+                "destination": record.destination,
+                "sessions": record.sessions,
+                "started": record.started,
+                "updated": record.updated,
+                "files_done": record.files_done,
+                "files_total": record.files_total,
+                "bytes_done": record.bytes_done,
+                "bytes_total": record.bytes_total,
+                "error": record.error,
+                "state_directory": show(found.directory.as_os_str().as_encoded_bytes()),
+            });
+            let _ = writeln!(out, "{line}");
+        }
+        return Ok(0);
+    }
+    if found.is_empty() {
+        let _ = writeln!(out, "no transfers");
+    }
+    for found in &found {
+        let record = &found.record;
+        let _ = writeln!(
+            out,
+            "{}  {:<11}  {} ago  {} of {} files, {} of {}",
+            &record.job[..12.min(record.job.len())],
+            found.state(),
+            age(now().saturating_sub(record.updated)),
+            record.files_done,
+            record.files_total,
+            size(record.bytes_done),
+            size(record.bytes_total),
+        );
+        let _ = writeln!(out, "    {} -> {}", record.sources.join(" "), record.destination);
+        if let Some(error) = &record.error {
+            let _ = writeln!(out, "    {error}");
+        }
+        if found.can_continue() {
+            let _ = writeln!(out, "    run the same command again to continue");
+        }
+    }
+    Ok(0)
+}
+
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7199 => format!("{} min", seconds / 60),
+        7200..=172_799 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+/// `haul stop`
+pub fn stop(arguments: &options::Stop) -> Result<u8, Error> {
+    let mut matching: Vec<_> =
+        all()?.into_iter().filter(|found| found.record.job.starts_with(&arguments.job)).collect();
+    let found = match (matching.pop(), matching.is_empty()) {
+        (Some(found), true) => found,
+        (Some(_), false) => {
+            return Err(Error::new(Code::Usage, format!("{}: more than one transfer", arguments.job))
+                .hint("give more of the id; haul status lists them"));
+        }
+        (None, _) => {
+            return Err(Error::new(Code::Usage, format!("{}: no such transfer", arguments.job))
+                .hint("haul status lists them"));
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    if found.running {
+        end(&found.directory)?;
+        let _ = writeln!(out, "stopped; run the same command again to continue");
+    } else if !arguments.discard {
+        let _ = writeln!(out, "not running");
+    }
+    if arguments.discard {
+        let removed = discard(&found)?;
+        let _ = writeln!(out, "forgotten; {removed} unfinished files removed");
+    }
+    Ok(0)
+}
+
+/// Asks the process to end, and waits until it has.
+fn end(directory: &Path) -> Result<(), Error> {
+    use rustix::process::{Pid, Signal, kill_process};
+    let pid = runner(directory).and_then(Pid::from_raw);
+    let Some(pid) = pid else { return Err(Error::new(Code::Internal, "the lock names no process")) };
+    kill_process(pid, Signal::TERM)
+        .map_err(|errno| Error::os(Code::Internal, format!("ending process {}", pid.as_raw_nonzero()), &errno.into()))?;
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while is_running(directory) {
+        if std::time::Instant::now() >= deadline {
+            return Err(Error::new(Code::AlreadyRunning, format!("process {} does not end", pid.as_raw_nonzero())));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn discard(found: &Found) -> Result<u64, Error> {
+    let mut removed = 0;
+    let instance = unhex(&found.record.instance).unwrap_or_default();
+    if let (Some(path), Some(tag)) = (&found.record.destination_here, instance.get(..6)) {
+        let destination = PathBuf::from(OsString::from_vec(unhex(path).unwrap_or_default()));
+        let mut job_tag = [0; 6];
+        job_tag.copy_from_slice(tag);
+        removed = remove_leftovers(&destination, job_tag);
+    }
+    std::fs::remove_dir_all(&found.directory)
+        .map_err(|error| Error::os(Code::StateUnwritable, found.directory.display().to_string(), &error))?;
+    Ok(removed)
+}
+
+fn remove_leftovers(destination: &Path, job_tag: [u8; 6]) -> u64 {
+    let mut removed = 0;
+    // The unfinished file of a single file lies beside its final name.
+    let parent = destination.parent().map(Path::to_owned);
+    for directory in std::iter::once(destination.to_owned()).chain(parent) {
+        let Ok(leftovers) = haul_storage::sink::leftovers(&directory, Some(job_tag)) else { continue };
+        removed += leftovers.flatten().filter(|leftover| leftover.remove().is_ok()).count() as u64;
+    }
+    removed
+}

@@ -1,0 +1,200 @@
+//! The comm threads of one connection: frames in, frames out, payloads in or out.
+//!
+//! They never wait for storage. Each reports what it finds to the master; the first one that fails reports the loss of
+//! the connection. When the master lets a connection go, [`Connection::tear_down`] closes its streams, and the
+//! connection is *down* once every thread has ended: only then is no slot in their hands any more.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, unbounded};
+use haul_buffers::Pool;
+use haul_model::{BlockId, SlotId};
+use haul_protocol::Event;
+use haul_protocol::link::Frame;
+use haul_transport::{Closer, Receiver, Sender};
+use haul_wire::{FRAME_HEADER_BYTES, FrameHeader, PAYLOAD_HEADER_BYTES, PayloadHeader, Role};
+
+use crate::connection::{Established, put_frame};
+use crate::master::{Input, Inputs};
+
+/// Frames that leave together are written together, up to this many bytes.
+const WRITE_BATCH_BYTES: usize = 256 << 10;
+
+/// A payload to be sent.
+pub(crate) struct Outgoing {
+    pub(crate) block: BlockId,
+    pub(crate) slot: SlotId,
+    pub(crate) local: SlotId,
+    pub(crate) length: u32,
+}
+
+/// The threads of one connection.
+pub(crate) struct Connection {
+    pub(crate) epoch: u32,
+    pub(crate) frames: QueueSender<Frame>,
+    pub(crate) payloads: QueueSender<Outgoing>,
+    closers: Vec<Closer>,
+    threads: Vec<JoinHandle<()>>,
+    writer: JoinHandle<()>,
+}
+
+impl Connection {
+    /// Starts the threads.
+    pub(crate) fn start(established: Established, role: Role, pool: &Arc<Pool>, inputs: &Inputs) -> Self {
+        let epoch = established.epoch;
+        let mut closers = Vec::new();
+        let mut threads = Vec::new();
+        let (frames, frames_out) = unbounded();
+        let (payloads, payloads_out) = unbounded::<Outgoing>();
+
+        let (sender, receiver, closer) = established.control.split();
+        closers.push(closer);
+        let writer = spawn("haul-ctl-out", epoch, inputs, move |_| write_frames(sender, &frames_out));
+        threads.push(spawn("haul-ctl-in", epoch, inputs, move |inputs| read_frames(receiver, epoch, inputs)));
+
+        for (number, stream) in established.data.into_iter().enumerate() {
+            let (sender, receiver, closer) = stream.split();
+            closers.push(closer);
+            let pool = pool.clone();
+            match role {
+                Role::Source => {
+                    let payloads = payloads_out.clone();
+                    threads.push(spawn(&format!("haul-out-{number}"), epoch, inputs, move |inputs| {
+                        // The unused half stays open with the other.
+                        let _receiver = receiver;
+                        send_payloads(sender, epoch, &payloads, &pool, inputs)
+                    }));
+                }
+                Role::Sink => {
+                    threads.push(spawn(&format!("haul-in-{number}"), epoch, inputs, move |inputs| {
+                        let _sender = sender;
+                        receive_payloads(receiver, epoch, &pool, inputs)
+                    }));
+                }
+            }
+        }
+        Connection { epoch, frames, payloads, closers, threads, writer }
+    }
+
+    /// Ends the connection; `Input::Down` follows when every thread of it has ended.
+    pub(crate) fn tear_down(self, inputs: &Inputs) {
+        let inputs = inputs.clone();
+        self.closers.iter().for_each(Closer::close);
+        drop((self.frames, self.payloads));
+        let threads = self.threads;
+        let writer = self.writer;
+        let reaper = move || {
+            threads.into_iter().chain([writer]).for_each(|thread| drop(thread.join()));
+            let _ = inputs.send(Input::Down);
+        };
+        std::thread::Builder::new()
+            .name("haul-reaper".into())
+            .spawn(reaper)
+            .expect("a thread can be started");
+    }
+
+    /// Lets the frames that are queued leave, then closes. For the end of a session.
+    pub(crate) fn finish(self) {
+        drop((self.frames, self.payloads));
+        let _ = self.writer.join();
+        self.closers.iter().for_each(Closer::close);
+        self.threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+}
+
+type Result = std::result::Result<(), String>;
+
+fn spawn(
+    name: &str,
+    epoch: u32,
+    inputs: &Inputs,
+    work: impl FnOnce(&Inputs) -> Result + Send + 'static,
+) -> JoinHandle<()> {
+    let inputs = inputs.clone();
+    let run = move || {
+        if let Err(cause) = work(&inputs) {
+            let _ = inputs.send(Input::Lost { epoch, cause });
+        }
+    };
+    std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread can be started")
+}
+
+fn text(error: std::io::Error) -> String {
+    error.to_string()
+}
+
+fn write_frames(mut sender: Box<dyn Sender>, frames: &Queue<Frame>) -> Result {
+    let mut bytes = Vec::new();
+    while let Ok(frame) = frames.recv() {
+        bytes.clear();
+        put_frame(&mut bytes, &frame);
+        while bytes.len() < WRITE_BATCH_BYTES
+            && let Ok(frame) = frames.try_recv()
+        {
+            put_frame(&mut bytes, &frame);
+        }
+        sender.send(&[IoSlice::new(&bytes)]).map_err(text)?;
+    }
+    sender.finish().map_err(text)
+}
+
+fn read_frames(mut receiver: Box<dyn Receiver>, epoch: u32, inputs: &Inputs) -> Result {
+    let mut bytes = [0; FRAME_HEADER_BYTES];
+    loop {
+        receiver.receive(&mut bytes).map_err(text)?;
+        let header = FrameHeader::decode(&bytes).map_err(|error| error.0.to_owned())?;
+        let mut body = vec![0; header.length as usize];
+        if !body.is_empty() {
+            receiver.receive(&mut body).map_err(text)?;
+        }
+        if inputs.send(Input::Frame { epoch, header, body }).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn send_payloads(
+    mut sender: Box<dyn Sender>,
+    epoch: u32,
+    payloads: &Queue<Outgoing>,
+    pool: &Pool,
+    inputs: &Inputs,
+) -> Result {
+    while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
+        let header = PayloadHeader { epoch, block, slot, length };
+        let lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
+        let payload = &lease[..length as usize];
+        sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(payload)]).map_err(text)?;
+        drop(lease);
+        if inputs.send(Input::Event(Event::Sent(block))).is_err() {
+            return Ok(());
+        }
+    }
+    sender.finish().map_err(text)
+}
+
+fn receive_payloads(mut receiver: Box<dyn Receiver>, epoch: u32, pool: &Pool, inputs: &Inputs) -> Result {
+    let mut bytes = [0; PAYLOAD_HEADER_BYTES];
+    loop {
+        receiver.receive(&mut bytes).map_err(text)?;
+        let header = PayloadHeader::decode(&bytes).map_err(|error| error.0.to_owned())?;
+        let length = header.length as usize;
+        if header.epoch != epoch || length > pool.slot_bytes() {
+            return Err("a payload is of another connection or too long".into());
+        }
+        let Some(mut lease) = pool.lease_granted(header.slot) else {
+            return Err("a payload came for a slot that was not granted".into());
+        };
+        if length > 0 {
+            receiver.receive(&mut lease[..length]).map_err(text)?;
+        }
+        drop(lease);
+        let PayloadHeader { block, slot, length, .. } = header;
+        let event = Event::Payload { epoch, block, slot, length };
+        if inputs.send(Input::Event(event)).is_err() {
+            return Ok(());
+        }
+    }
+}

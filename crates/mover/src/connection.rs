@@ -1,0 +1,327 @@
+//! Connections of a session: one control stream and N data streams, made together.
+//!
+//! One end dials, the other accepts; either may be the source. The control stream comes first: both ends send CONNECT
+//! on it, and the dialer's frame proposes the epoch, one higher than any before. Then come the data streams, each of
+//! which starts with the epoch, so that a late stream of an abandoned attempt is not taken for one of this.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use haul_model::Code;
+use haul_protocol::link::Frame;
+use haul_transport::{Listener, Purpose, Session, Stream, tcp};
+use haul_wire::{Connect, FRAME_HEADER_BYTES, FrameHeader, Message, VERSION, VERSION_MIN};
+
+use crate::Error;
+
+/// How long a single handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long all streams of a connection may take to arrive.
+const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection that stands.
+pub struct Established {
+    /// Its number.
+    pub epoch: u32,
+    /// What the other end said of itself.
+    pub peer: Connect,
+    /// The other end has received our messages up to this number.
+    pub peer_received: u64,
+    /// Messages.
+    pub control: Stream,
+    /// Payloads.
+    pub data: Vec<Stream>,
+}
+
+/// What this end says of itself when it connects.
+#[derive(Clone)]
+pub struct Introduction {
+    /// CONNECT.
+    pub connect: Connect,
+    /// The highest epoch of which this end knows.
+    pub epoch: u32,
+    /// The highest message number received.
+    pub received: u64,
+}
+
+/// Makes connections of one session. Called from a thread of its own, again after each loss.
+pub trait Connector: Send {
+    /// One attempt; may take some seconds. `patience` is how much is left of `--reconnect`.
+    fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error>;
+}
+
+/// How raw streams are opened by the end that dials.
+pub trait Dial: Send {
+    /// Opens one.
+    fn open(&mut self) -> std::io::Result<Stream>;
+    /// For messages.
+    fn target(&self) -> String;
+}
+
+/// Dials TCP.
+pub struct TcpDial {
+    /// In the order of preference.
+    pub addresses: Vec<SocketAddr>,
+    /// For each of them.
+    pub timeout: Duration,
+}
+
+impl Dial for TcpDial {
+    fn open(&mut self) -> std::io::Result<Stream> {
+        let stream = tcp::connect(&self.addresses, &tcp::Settings::default(), self.timeout)?;
+        // What answered once is asked first from now on.
+        if let Some(peer) = stream.about().peer {
+            self.addresses.sort_by_key(|address| *address != peer);
+        }
+        Ok(stream)
+    }
+
+    fn target(&self) -> String {
+        self.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The end that dials.
+pub struct Dialer<D> {
+    /// Opens raw streams.
+    pub dial: D,
+    /// Keys and pins.
+    pub session: Session,
+    /// Data streams to make.
+    pub streams: u16,
+}
+
+impl<D: Dial> Connector for Dialer<D> {
+    fn connect(&mut self, introduction: &Introduction, _patience: Duration) -> Result<Established, Error> {
+        let epoch = introduction.epoch + 1;
+        let mut control = self.stream(Purpose::Control)?;
+        send_connect(&mut control, introduction, epoch)?;
+        let (header, peer) = receive_connect(&mut control, introduction)?;
+        if header.epoch != epoch {
+            return Err(Error::new(Code::Protocol, "CONNECT answers another epoch"));
+        }
+        let mut data = Vec::new();
+        for number in 0..self.streams {
+            let mut stream = self.stream(Purpose::Data(number))?;
+            send(&mut stream, &[&epoch.to_le_bytes()])?;
+            data.push(stream);
+        }
+        Ok(Established { epoch, peer, peer_received: header.received, control, data })
+    }
+}
+
+impl<D: Dial> Dialer<D> {
+    fn stream(&mut self, purpose: Purpose) -> Result<Stream, Error> {
+        let target = self.dial.target();
+        let about = |error: std::io::Error| Error::stream(&target, &error);
+        let raw = self.dial.open().map_err(about)?;
+        self.session.dial(raw, purpose, HANDSHAKE_TIMEOUT).map_err(about)
+    }
+}
+
+/// Where proven streams come from at the end that accepts.
+pub trait Accept: Send {
+    /// The next one, or an error of kind `TimedOut` or `WouldBlock` when none came in time.
+    fn next(&mut self, timeout: Duration) -> std::io::Result<(Purpose, Stream)>;
+}
+
+impl Accept for Listener {
+    fn next(&mut self, timeout: Duration) -> std::io::Result<(Purpose, Stream)> {
+        Listener::accept(self, timeout)
+    }
+}
+
+/// The end that accepts.
+pub struct Acceptor<A> {
+    /// Gives proven streams.
+    pub accept: A,
+    /// Data streams to expect.
+    pub streams: u16,
+}
+
+impl<A: Accept> Connector for Acceptor<A> {
+    fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
+        let mut control = self.wait_for_control(patience)?;
+        loop {
+            let (header, peer) = receive_connect(&mut control, introduction)?;
+            if header.epoch <= introduction.epoch {
+                return Err(Error::new(Code::Protocol, "CONNECT proposes an old epoch"));
+            }
+            let epoch = header.epoch;
+            send_connect(&mut control, introduction, epoch)?;
+            match self.gather(epoch)? {
+                Gathered::All(data) => {
+                    return Ok(Established { epoch, peer, peer_received: header.received, control, data });
+                }
+                Gathered::Superseded(newer) => control = newer,
+            }
+        }
+    }
+}
+
+enum Gathered {
+    All(Vec<Stream>),
+    /// The dialer has begun another attempt.
+    Superseded(Stream),
+}
+
+impl<A: Accept> Acceptor<A> {
+    fn wait_for_control(&mut self, patience: Duration) -> Result<Stream, Error> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::new(Code::ConnectionLost, "the other end did not connect in time"));
+            }
+            match self.accept.next(left) {
+                Ok((Purpose::Control, stream)) => return Ok(stream),
+                // Of an attempt that was given up.
+                Ok((Purpose::Data(_), stream)) => stream.closer().close(),
+                Err(error) => return Err(Error::stream("waiting for the other end", &error)),
+            }
+        }
+    }
+
+    fn gather(&mut self, epoch: u32) -> Result<Gathered, Error> {
+        let deadline = Instant::now() + GATHER_TIMEOUT;
+        let mut data: Vec<Option<Stream>> = (0..self.streams).map(|_| None).collect();
+        while data.iter().any(Option::is_none) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.accept.next(left) {
+                Ok((Purpose::Control, stream)) => return Ok(Gathered::Superseded(stream)),
+                Ok((Purpose::Data(number), mut stream)) => {
+                    let mut bytes = [0; 4];
+                    let of_this_attempt = receive(&mut stream, &mut bytes, HANDSHAKE_TIMEOUT).is_ok()
+                        && u32::from_le_bytes(bytes) == epoch;
+                    match data.get_mut(usize::from(number)) {
+                        Some(place) if of_this_attempt => *place = Some(stream),
+                        _ => stream.closer().close(),
+                    }
+                }
+                Err(error) => return Err(Error::stream("waiting for data streams", &error)),
+            }
+        }
+        Ok(Gathered::All(data.into_iter().flatten().collect()))
+    }
+}
+
+fn send(stream: &mut Stream, parts: &[&[u8]]) -> Result<(), Error> {
+    let parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    stream.sender().send(&parts).map_err(|error| Error::stream("connecting", &error))
+}
+
+fn receive(stream: &mut Stream, into: &mut [u8], timeout: Duration) -> Result<(), Error> {
+    let receiver = stream.receiver();
+    let result = receiver
+        .set_timeout(Some(timeout))
+        .and_then(|()| receiver.receive(into))
+        .and_then(|()| receiver.set_timeout(None));
+    result.map_err(|error| Error::stream("connecting", &error))
+}
+
+fn send_connect(stream: &mut Stream, introduction: &Introduction, epoch: u32) -> Result<(), Error> {
+    let message = Message::Connect(introduction.connect.clone());
+    let mut body = Vec::new();
+    message.encode(&mut body);
+    let length = body.len() as u32;
+    let header =
+        FrameHeader { length, epoch, sequence: 0, received: introduction.received, kind: message.kind() };
+    send(stream, &[&header.encode(), &body])
+}
+
+/// Receives CONNECT and checks that it is one of this session, in a version that both ends speak.
+fn receive_connect(
+    stream: &mut Stream,
+    introduction: &Introduction,
+) -> Result<(FrameHeader, Connect), Error> {
+    let malformed = |_| Error::new(Code::Protocol, "CONNECT is malformed");
+    let mut bytes = [0; FRAME_HEADER_BYTES];
+    receive(stream, &mut bytes, HANDSHAKE_TIMEOUT)?;
+    let header = FrameHeader::decode(&bytes).map_err(malformed)?;
+    if header.length > 256 {
+        return Err(Error::new(Code::LimitExceeded, "CONNECT is too long"));
+    }
+    let mut body = vec![0; header.length as usize];
+    receive(stream, &mut body, HANDSHAKE_TIMEOUT)?;
+    let Message::Connect(peer) = Message::decode(header.kind, &body).map_err(malformed)? else {
+        return Err(Error::new(Code::Protocol, "something else came before CONNECT"));
+    };
+    let ours = &introduction.connect;
+    if peer.version < VERSION_MIN || peer.version_min > VERSION {
+        let about = format!(
+            "protocol {} to {} there, {VERSION_MIN} to {VERSION} here",
+            peer.version_min, peer.version
+        );
+        return Err(Error::new(Code::PeerVersion, about));
+    }
+    if peer.session != ours.session || peer.job != ours.job || peer.role == ours.role {
+        return Err(Error::new(Code::Protocol, "CONNECT is of another session"));
+    }
+    Ok((header, peer))
+}
+
+/// Writes a frame as the control stream carries it.
+pub(crate) fn put_frame(out: &mut Vec<u8>, frame: &Frame) {
+    out.extend_from_slice(&frame.header.encode());
+    out.extend_from_slice(&frame.body);
+}
+
+/// In one process: both ends hold a connector over the same pipes.
+pub mod local {
+    use super::*;
+    use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, bounded};
+
+    /// The dialing half of a process-local session.
+    pub struct LocalDial {
+        streams: QueueSender<(Purpose, Stream)>,
+        count: u16,
+    }
+
+    /// The accepting half.
+    pub struct LocalAccept {
+        streams: Queue<(Purpose, Stream)>,
+    }
+
+    /// Both halves.
+    pub fn pair(streams: u16) -> (LocalDial, Acceptor<LocalAccept>) {
+        let (sender, receiver) = bounded(usize::from(streams) + 1);
+        let accept = LocalAccept { streams: receiver };
+        (LocalDial { streams: sender, count: streams }, Acceptor { accept, streams })
+    }
+
+    impl Accept for LocalAccept {
+        fn next(&mut self, timeout: Duration) -> std::io::Result<(Purpose, Stream)> {
+            self.streams.recv_timeout(timeout).map_err(|_| std::io::ErrorKind::TimedOut.into())
+        }
+    }
+
+    /// Bytes that a pipe of one process may hold.
+    const PIPE_BYTES: usize = 1 << 20;
+
+    impl Connector for LocalDial {
+        fn connect(
+            &mut self,
+            introduction: &Introduction,
+            _patience: Duration,
+        ) -> Result<Established, Error> {
+            let epoch = introduction.epoch + 1;
+            let open = |purpose| {
+                let (here, there) = haul_transport::memory::pair(PIPE_BYTES);
+                let gone = |_| Error::new(Code::ConnectionLost, "the other end has ended");
+                self.streams.send((purpose, there)).map_err(gone)?;
+                Ok::<_, Error>(here)
+            };
+            let mut control = open(Purpose::Control)?;
+            let mut data = Vec::new();
+            for number in 0..self.count {
+                let mut stream = open(Purpose::Data(number))?;
+                send(&mut stream, &[&epoch.to_le_bytes()])?;
+                data.push(stream);
+            }
+            send_connect(&mut control, introduction, epoch)?;
+            let (header, peer) = receive_connect(&mut control, introduction)?;
+            Ok(Established { epoch, peer, peer_received: header.received, control, data })
+        }
+    }
+}

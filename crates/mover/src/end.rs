@@ -1,0 +1,344 @@
+//! One end of a session, put together and run: pool, storage, threads, master.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{bounded, never};
+use haul_buffers::Pool;
+use haul_model::{Code, Failure, JobId, SessionId};
+use haul_protocol::link::Link;
+use haul_protocol::sink::{self, Sink};
+use haul_protocol::source::{self, Source};
+pub use haul_protocol::Outcome;
+use haul_protocol::{Action, Event, LogView, Logged, Planted, Waiting};
+use haul_storage::scan::{Scan, Scanned};
+use haul_storage::{SinkStorage, SourceStorage};
+use haul_wire::{Connect, Role, VERSION, VERSION_MIN};
+
+use crate::Error;
+use crate::connection::{Connector, Introduction};
+use crate::log::{Kept, LogSummary, Logger};
+use crate::master::{Ended, INPUTS_MAX, Input, Inputs, Machine, Master, start_connector};
+use crate::report::{Bottleneck, Reports};
+use crate::workers::Workers;
+
+/// What may be chosen about a session without changing what exists at its end.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// Bytes of an object, and of a slot.
+    pub object_bytes: u32,
+    /// Slots of this end's pool.
+    pub slots: u32,
+    /// Threads that read or write contents.
+    pub io_threads: usize,
+    /// Files up to this size travel in bundles.
+    pub bundle_bytes_max: u64,
+    /// How long to go on trying after a connection was lost.
+    pub reconnect: Duration,
+    /// Report each file that is done.
+    pub report_done: bool,
+}
+
+/// What both ends know of a session.
+pub struct Common {
+    /// Choices.
+    pub tuning: Tuning,
+    /// Which job.
+    pub job: JobId,
+    /// Which session of it.
+    pub session: SessionId,
+    /// Epochs up to this one belong to earlier sessions.
+    pub epoch: u32,
+    /// Names of the SOURCEs below the destination (empty: merged into it).
+    pub roots: Vec<Box<[u8]>>,
+    /// Makes connections.
+    pub connector: Box<dyn Connector>,
+    /// Told what happens.
+    pub reports: Reports,
+}
+
+/// The end that reads.
+pub struct SourceEnd {
+    /// See there.
+    pub common: Common,
+    /// What is read from.
+    pub storage: Arc<dyn SourceStorage>,
+    /// What finds the entries.
+    pub scan: Box<dyn Scan>,
+    /// The object log; without it nothing can be resumed.
+    pub log: Option<Kept>,
+}
+
+/// The end that writes.
+pub struct SinkEnd {
+    /// See there.
+    pub common: Common,
+    /// What is written to.
+    pub storage: Arc<dyn SinkStorage>,
+}
+
+/// How an end ended.
+#[derive(Debug)]
+pub struct Summary {
+    /// Of the machine.
+    pub outcome: Outcome,
+    /// With what it is about, where the outcome is a failure.
+    pub error: Option<Error>,
+    /// Where the work was found waiting most often.
+    pub bottleneck: Option<Bottleneck>,
+    /// Of the source's log.
+    pub log: Option<LogSummary>,
+}
+
+/// An end that runs.
+pub struct Running {
+    inputs: Inputs,
+    thread: JoinHandle<Summary>,
+}
+
+/// Ends a running end from another thread.
+#[derive(Clone)]
+pub struct Stopper(Inputs);
+
+impl Stopper {
+    /// The session ends as soon as its master takes this up.
+    pub fn stop(&self, failure: Failure) {
+        let _ = self.0.send(Input::Stop(failure));
+    }
+}
+
+impl Running {
+    /// To end it early.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.inputs.clone())
+    }
+
+    /// Waits for its end.
+    pub fn wait(self) -> Summary {
+        self.thread.join().unwrap_or_else(|_| Summary {
+            outcome: Outcome { failure: Some(Code::Internal.into()), stats: Default::default() },
+            error: Some(Error::new(Code::Internal, "the master thread has panicked")),
+            bottleneck: None,
+            log: None,
+        })
+    }
+}
+
+impl Common {
+    fn introduction(&self, role: Role) -> Introduction {
+        let connect = Connect {
+            version: VERSION,
+            version_min: VERSION_MIN,
+            role,
+            session: self.session,
+            job: self.job,
+            object_bytes: self.tuning.object_bytes,
+            slots: self.tuning.slots,
+            features: 0,
+        };
+        Introduction { connect, epoch: self.epoch, received: 0 }
+    }
+
+    fn pool(&self) -> Result<Arc<Pool>, Error> {
+        Pool::new(self.tuning.slots, self.tuning.object_bytes)
+            .map_err(|error| Error::os(Code::Internal, "allocating the slot pool", &error))
+    }
+}
+
+impl SourceEnd {
+    /// Starts its threads.
+    pub fn start(self) -> Result<Running, Error> {
+        let SourceEnd { common, storage, scan, log } = self;
+        let pool = common.pool()?;
+        let introduction = common.introduction(Role::Source);
+        let (inputs_sender, inputs) = bounded(INPUTS_MAX);
+        let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender);
+        let (logger, found) = match log {
+            Some(kept) => {
+                let (logger, found) = Logger::start(kept, inputs_sender.clone());
+                (Some(logger), found)
+            }
+            None => (None, Box::new(NoLog) as Box<dyn LogView + Send>),
+        };
+        let (scanned, scan_queue) = bounded(4);
+        std::thread::Builder::new()
+            .name("haul-scan".into())
+            .spawn(move || run_scan(scan, &scanned))
+            .expect("a thread can be started");
+        let machine = SourceMachine {
+            source: Source::new(source::Config {
+                object_bytes: common.tuning.object_bytes,
+                bundle_bytes_max: common.tuning.bundle_bytes_max.min(u64::from(common.tuning.object_bytes)),
+                slots: common.tuning.slots,
+                roots: common.roots,
+                report_done: common.tuning.report_done,
+                planted: Planted::default(),
+            }),
+            log: found,
+        };
+        let master = Master {
+            machine,
+            link: Link::new(Planted::default()),
+            introduction,
+            connector: start_connector(common.connector, inputs_sender.clone()),
+            pool,
+            workers,
+            logger,
+            scan: scan_queue,
+            inputs,
+            inputs_sender: inputs_sender.clone(),
+            reports: common.reports,
+            tuning: common.tuning,
+        };
+        Ok(launch("haul-source", master, inputs_sender))
+    }
+}
+
+impl SinkEnd {
+    /// Starts its threads.
+    pub fn start(self) -> Result<Running, Error> {
+        let SinkEnd { common, storage } = self;
+        let pool = common.pool()?;
+        let introduction = common.introduction(Role::Sink);
+        let (inputs_sender, inputs) = bounded(INPUTS_MAX);
+        let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender);
+        let machine = SinkMachine(Sink::new(sink::Config {
+            slots: common.tuning.slots,
+            slot_bytes: common.tuning.object_bytes,
+            roots: common.roots,
+            report_done: common.tuning.report_done,
+            planted: Planted::default(),
+        }));
+        let master = Master {
+            machine,
+            link: Link::new(Planted::default()),
+            introduction,
+            connector: start_connector(common.connector, inputs_sender.clone()),
+            pool,
+            workers,
+            logger: None,
+            scan: never(),
+            inputs,
+            inputs_sender: inputs_sender.clone(),
+            reports: common.reports,
+            tuning: common.tuning,
+        };
+        Ok(launch("haul-sink", master, inputs_sender))
+    }
+}
+
+fn launch<M: Machine + Send + 'static>(name: &str, master: Master<M>, inputs: Inputs) -> Running {
+    let run = move || {
+        let Ended { outcome, error, bottleneck, log } = master.run();
+        Summary { outcome, error, bottleneck, log }
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread can be started");
+    Running { inputs, thread }
+}
+
+/// Feeds the master with what the scan finds; stops when nobody takes it any more.
+fn run_scan(mut scan: Box<dyn Scan>, out: &crossbeam_channel::Sender<Vec<Event>>) {
+    let mut found = Vec::new();
+    while scan.next(&mut found) {
+        let mut events = Vec::new();
+        let mut items = Vec::with_capacity(found.len());
+        for scanned in found.drain(..) {
+            match scanned {
+                Scanned::Item(item) => items.push(item),
+                Scanned::Error { path, failure } => {
+                    if !items.is_empty() {
+                        events.push(Event::Scanned(std::mem::take(&mut items)));
+                    }
+                    events.push(Event::ScanFailed { path: path.into(), failure });
+                }
+            }
+        }
+        if !items.is_empty() {
+            events.push(Event::Scanned(items));
+        }
+        if out.send(events).is_err() {
+            return;
+        }
+    }
+    let _ = out.send(vec![Event::ScanEnded]);
+}
+
+struct NoLog;
+
+impl LogView for NoLog {
+    fn lookup(&mut self, _path: &[u8]) -> Option<Logged> {
+        None
+    }
+}
+
+struct SourceMachine {
+    source: Source,
+    log: Box<dyn LogView + Send>,
+}
+
+impl Machine for SourceMachine {
+    const ROLE: Role = Role::Source;
+
+    fn on_event(&mut self, event: Event, _now_nanos: u64) {
+        self.source.on_event(event, &mut *self.log);
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        self.source.next_action()
+    }
+
+    fn wants_scan(&self) -> bool {
+        self.source.wants_scan()
+    }
+
+    fn deadline_nanos(&self) -> Option<u64> {
+        None
+    }
+
+    fn stats(&self) -> haul_model::report::Stats {
+        *self.source.stats()
+    }
+
+    fn totals_are_final(&self) -> bool {
+        self.source.totals_are_final()
+    }
+
+    fn waiting(&self) -> Option<Waiting> {
+        self.source.waiting()
+    }
+}
+
+struct SinkMachine(Sink);
+
+impl Machine for SinkMachine {
+    const ROLE: Role = Role::Sink;
+
+    fn on_event(&mut self, event: Event, now_nanos: u64) {
+        self.0.on_event(event, now_nanos);
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        self.0.next_action()
+    }
+
+    fn wants_scan(&self) -> bool {
+        false
+    }
+
+    fn deadline_nanos(&self) -> Option<u64> {
+        self.0.deadline_nanos()
+    }
+
+    fn stats(&self) -> haul_model::report::Stats {
+        *self.0.stats()
+    }
+
+    fn totals_are_final(&self) -> bool {
+        self.0.totals_are_final()
+    }
+
+    fn waiting(&self) -> Option<Waiting> {
+        self.0.waiting()
+    }
+}

@@ -1,0 +1,67 @@
+//! What a user is told when something cannot go on: what, about what, and what would help.
+
+use std::fmt;
+use std::io;
+
+use haul_model::{Code, Failure};
+
+/// An error with its row of the table, the thing that it is about, and a hint.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// Row and errno.
+    pub failure: Failure,
+    /// What it is about, or what was being done.
+    pub about: String,
+    /// What would help.
+    pub hint: Option<String>,
+}
+
+impl Error {
+    /// Without errno and hint.
+    pub fn new(code: Code, about: impl Into<String>) -> Self {
+        Error { failure: code.into(), about: about.into(), hint: None }
+    }
+
+    /// Of a system call.
+    pub fn os(code: Code, about: impl Into<String>, error: &io::Error) -> Self {
+        let failure = Failure::os(code, error.raw_os_error().unwrap_or(0));
+        let about = match error.raw_os_error() {
+            Some(_) => about.into(),
+            None => format!("{}: {error}", about.into()),
+        };
+        Error { failure, about, hint: None }
+    }
+
+    /// Of a stream: the transport knows which row it is.
+    pub fn stream(about: impl fmt::Display, error: &io::Error) -> Self {
+        let code = haul_transport::cause(error).code();
+        Error { failure: code.into(), about: format!("{about}: {error}"), hint: None }
+    }
+
+    /// With a hint.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Error { failure, about: String::new(), hint: None }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.about.is_empty() {
+            write!(f, "{}: ", self.about)?;
+        }
+        write!(f, "{}", self.failure.code.text())?;
+        if self.failure.errno != 0 {
+            write!(f, ": {}", io::Error::from_raw_os_error(self.failure.errno))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

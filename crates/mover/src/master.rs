@@ -1,0 +1,409 @@
+//! The master thread: takes inputs one at a time to its machine and carries the machine's actions out.
+//!
+//! The same loop serves both ends; what differs is the [`Machine`]. The loop also keeps the connection: it feeds frames
+//! through the link, notices silence, lets a lost connection go, asks for a new one within `--reconnect`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, never, select};
+use haul_buffers::Pool;
+use haul_model::report::Stats;
+use haul_model::{Code, Failure};
+use haul_protocol::link::Link;
+use haul_protocol::{Action, Event, Outcome, Waiting};
+use haul_wire::{FrameHeader, Message, Role};
+
+use crate::comm::{Connection, Outgoing};
+use crate::connection::{Connector, Established, Introduction};
+use crate::log::{LogSummary, Logger};
+use crate::report::{Bottleneck, Report, Reports};
+use crate::workers::Workers;
+use crate::{Error, Tuning};
+
+/// What reaches a master.
+pub(crate) enum Input {
+    /// For the machine.
+    Event(Event),
+    /// From the control stream.
+    Frame { epoch: u32, header: FrameHeader, body: Vec<u8> },
+    /// A comm thread has failed.
+    Lost { epoch: u32, cause: String },
+    /// All threads of the connection that was torn down have ended.
+    Down,
+    /// An attempt to connect has ended.
+    Connected(Box<Result<Established, Error>>),
+    /// The log cannot be written any more.
+    LogLost { cause: String },
+    /// End the session.
+    Stop(Failure),
+}
+
+/// Towards the master: bounded, so that a peer that floods us waits.
+pub(crate) type Inputs = QueueSender<Input>;
+
+/// Inputs that may wait for the master. The master never blocks on anybody, so a full queue always drains.
+pub(crate) const INPUTS_MAX: usize = 4096;
+
+const TICK: Duration = Duration::from_millis(50);
+/// A PING goes out after this much silence of ours.
+const PING_AFTER: Duration = Duration::from_secs(2);
+/// The other end is taken for gone after this much silence of its.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// How long the last messages of a session may take to be confirmed.
+const FAREWELL_MAX: Duration = Duration::from_secs(10);
+
+/// What the two masters have in common.
+pub(crate) trait Machine {
+    const ROLE: Role;
+    fn on_event(&mut self, event: Event, now_nanos: u64);
+    fn next_action(&mut self) -> Option<Action>;
+    fn wants_scan(&self) -> bool;
+    fn deadline_nanos(&self) -> Option<u64>;
+    fn stats(&self) -> Stats;
+    fn totals_are_final(&self) -> bool;
+    fn waiting(&self) -> Option<Waiting>;
+}
+
+/// Everything that a master works with.
+pub(crate) struct Master<M: Machine> {
+    pub(crate) machine: M,
+    pub(crate) link: Link,
+    pub(crate) introduction: Introduction,
+    pub(crate) connector: QueueSender<Request>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) workers: Workers,
+    pub(crate) logger: Option<Logger>,
+    pub(crate) scan: Queue<Vec<Event>>,
+    pub(crate) inputs: Queue<Input>,
+    pub(crate) inputs_sender: Inputs,
+    pub(crate) reports: Reports,
+    pub(crate) tuning: Tuning,
+}
+
+/// Asks the connector thread for a connection.
+pub(crate) struct Request {
+    introduction: Introduction,
+    patience: Duration,
+}
+
+/// Connections that were asked for are made on this thread, so that the master can go on meanwhile.
+pub(crate) fn start_connector(mut connector: Box<dyn Connector>, inputs: Inputs) -> QueueSender<Request> {
+    let (requests, queue) = crossbeam_channel::bounded::<Request>(1);
+    let run = move || {
+        for Request { introduction, patience } in queue {
+            let result = connector.connect(&introduction, patience);
+            if inputs.send(Input::Connected(Box::new(result))).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("haul-connect".into()).spawn(run).expect("a thread can be started");
+    requests
+}
+
+/// How a session ended, with what the loop noticed on the way.
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    pub(crate) error: Option<Error>,
+    pub(crate) bottleneck: Option<Bottleneck>,
+    pub(crate) log: Option<LogSummary>,
+}
+
+/// The state of the connection, as the loop sees it.
+enum Wire {
+    /// None, and one was asked for.
+    Wanted { since: Instant, first: bool },
+    /// It stands.
+    Up(Connection),
+    /// Its threads are ending.
+    Ending { since: Instant },
+}
+
+struct Running<M: Machine> {
+    master: Master<M>,
+    wire: Wire,
+    started: Instant,
+    heard: Instant,
+    spoke: Instant,
+    ticked: Instant,
+    retry_at: Option<Instant>,
+    last_error: Option<Error>,
+    outcome: Option<Outcome>,
+    samples: [u64; Bottleneck::ALL.len()],
+    log_lost: bool,
+}
+
+impl<M: Machine> Master<M> {
+    /// Runs the session to its end.
+    pub(crate) fn run(self) -> Ended {
+        let now = Instant::now();
+        let mut running = Running {
+            master: self,
+            wire: Wire::Wanted { since: now, first: true },
+            started: now,
+            heard: now,
+            spoke: now,
+            ticked: now,
+            retry_at: None,
+            last_error: None,
+            outcome: None,
+            samples: [0; Bottleneck::ALL.len()],
+            log_lost: false,
+        };
+        running.request();
+        while running.outcome.is_none() {
+            running.turn();
+        }
+        running.farewell()
+    }
+}
+
+impl<M: Machine> Running<M> {
+    fn now_nanos(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Waits for one input and handles it, and all that are there already.
+    fn turn(&mut self) {
+        let mut wait = TICK;
+        if let Some(deadline) = self.master.machine.deadline_nanos() {
+            wait = wait.min(Duration::from_nanos(deadline.saturating_sub(self.now_nanos())));
+        }
+        let scan = if self.master.machine.wants_scan() { self.master.scan.clone() } else { never() };
+        select! {
+            recv(self.master.inputs) -> input => if let Ok(input) = input { self.on_input(input) },
+            recv(scan) -> events => match events {
+                Ok(events) => events.into_iter().for_each(|event| self.event(event)),
+                Err(_) => self.master.scan = never(),
+            },
+            default(wait) => self.event(Event::Tick),
+        }
+        if self.ticked.elapsed() >= TICK {
+            self.ticked = Instant::now();
+            self.tick();
+        }
+    }
+
+    fn on_input(&mut self, input: Input) {
+        match input {
+            Input::Event(event) => self.event(event),
+            Input::Frame { epoch, header, body } => self.on_frame(epoch, &header, &body),
+            Input::Lost { epoch, cause } => self.on_lost(epoch, cause),
+            Input::Down => self.on_down(),
+            Input::Connected(result) => match *result {
+                Ok(established) => self.on_connected(established),
+                Err(error) => self.on_unreachable(error),
+            },
+            Input::LogLost { cause } => {
+                if !std::mem::replace(&mut self.log_lost, true) {
+                    (self.master.reports)(Report::LogLost { cause });
+                }
+            }
+            Input::Stop(failure) => self.event(Event::Stop(failure)),
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        let now_nanos = self.now_nanos();
+        self.master.machine.on_event(event, now_nanos);
+        while let Some(action) = self.master.machine.next_action() {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Send(message) => self.send(&message),
+            Action::Payload { epoch, block, slot, local, length } => {
+                if let Wire::Up(connection) = &self.wire
+                    && connection.epoch == epoch
+                {
+                    let _ = connection.payloads.send(Outgoing { block, slot, local, length });
+                }
+            }
+            Action::Grant(slot) => self.master.pool.grant(slot),
+            Action::Source(op) => self.master.workers.run_source(op),
+            Action::Sink(op) => self.master.workers.run_sink(op),
+            Action::Log(op) => {
+                if let Some(logger) = &self.master.logger {
+                    logger.run(op);
+                }
+            }
+            Action::Fact(fact) => (self.master.reports)(Report::Fact(fact)),
+            Action::Ended(outcome) => self.outcome = Some(outcome),
+        }
+    }
+
+    fn send(&mut self, message: &Message) {
+        if let Some(frame) = self.master.link.send(message)
+            && let Wire::Up(connection) = &self.wire
+        {
+            let _ = connection.frames.send(frame);
+            self.spoke = Instant::now();
+        }
+    }
+
+    fn on_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8]) {
+        if !matches!(&self.wire, Wire::Up(connection) if connection.epoch == epoch) {
+            return;
+        }
+        self.heard = Instant::now();
+        match self.master.link.receive(header, body) {
+            Ok(Some(message)) => self.event(Event::Message(message)),
+            Ok(None) => {}
+            Err(failure) => self.event(Event::Stop(failure)),
+        }
+    }
+
+    /// Asks for a connection, for as long as `--reconnect` still allows.
+    fn request(&mut self) {
+        let Wire::Wanted { since, .. } = self.wire else { return };
+        self.retry_at = None;
+        self.master.introduction.received = self.master.link.received();
+        let patience = self.master.tuning.reconnect.saturating_sub(since.elapsed());
+        let request = Request { introduction: self.master.introduction.clone(), patience };
+        let _ = self.master.connector.try_send(request);
+    }
+
+    fn on_connected(&mut self, established: Established) {
+        if !matches!(self.wire, Wire::Wanted { .. }) {
+            return;
+        }
+        let epoch = established.epoch;
+        self.master.introduction.epoch = epoch;
+        let again = match self.master.link.connected(epoch, established.peer_received) {
+            Ok(again) => again,
+            Err(failure) => return self.event(Event::Stop(failure)),
+        };
+        let cipher = established.data.first().and_then(|stream| stream.about().cipher);
+        (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
+        let peer = established.peer.clone();
+        let connection =
+            Connection::start(established, M::ROLE, &self.master.pool, &self.master.inputs_sender);
+        again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
+        self.wire = Wire::Up(connection);
+        self.heard = Instant::now();
+        self.event(Event::LinkUp { epoch, peer });
+    }
+
+    /// An attempt has failed. The first connection of a session is not tried again by the end that dials: what is wrong
+    /// then will not pass by itself. A lost one is, until the patience ends.
+    fn on_unreachable(&mut self, error: Error) {
+        let Wire::Wanted { since, first } = self.wire else { return };
+        let hopeless = error.failure.code.retry() != haul_model::error::Retry::Reconnect;
+        let failure = error.failure;
+        self.last_error = Some(error);
+        if first || hopeless || since.elapsed() >= self.master.tuning.reconnect {
+            self.event(Event::Stop(failure));
+            return;
+        }
+        let pause = since.elapsed().mul_f32(0.2).clamp(Duration::from_millis(200), Duration::from_secs(5));
+        self.retry_at = Some(Instant::now() + pause);
+    }
+
+    fn on_lost(&mut self, epoch: u32, cause: String) {
+        if !matches!(&self.wire, Wire::Up(connection) if connection.epoch == epoch) {
+            return;
+        }
+        let ending = Wire::Ending { since: Instant::now() };
+        if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
+            connection.tear_down(&self.master.inputs_sender);
+        }
+        self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
+        (self.master.reports)(Report::Reconnecting { cause });
+    }
+
+    fn on_down(&mut self) {
+        let Wire::Ending { since } = self.wire else { return };
+        self.master.link.disconnected();
+        self.event(Event::LinkDown);
+        self.wire = Wire::Wanted { since, first: false };
+        self.request();
+    }
+
+    fn tick(&mut self) {
+        if self.retry_at.is_some_and(|at| at <= Instant::now()) {
+            self.request();
+        }
+        if let Wire::Up(connection) = &self.wire {
+            let epoch = connection.epoch;
+            if self.heard.elapsed() > SILENCE_MAX {
+                let cause = format!("nothing was heard of the other end for {} s", SILENCE_MAX.as_secs());
+                return self.on_lost(epoch, cause);
+            }
+            let pending = if self.spoke.elapsed() > PING_AFTER { 0 } else { 1 };
+            self.confirm(pending);
+        }
+        if let Some(bottleneck) = self.master.machine.waiting().and_then(bottleneck) {
+            self.samples[bottleneck as usize] += 1;
+        }
+        let progress = Report::Progress {
+            stats: self.master.machine.stats(),
+            totals_are_final: self.master.machine.totals_are_final(),
+        };
+        (self.master.reports)(progress);
+    }
+
+    /// Confirms what was received, so that the other end can forget it.
+    fn confirm(&mut self, pending: u64) {
+        if let Wire::Up(connection) = &self.wire
+            && let Some(frame) = self.master.link.confirmation(pending)
+        {
+            let _ = connection.frames.send(frame);
+            self.spoke = Instant::now();
+        }
+    }
+
+    /// The machine has ended. Its last messages must reach the other end, as far as that is still possible.
+    fn farewell(mut self) -> Ended {
+        let outcome = self.outcome.take().expect("the loop ends with an outcome");
+        let stopped = outcome.failure.is_some();
+        if stopped {
+            self.master.workers.abort();
+        }
+        let deadline = Instant::now() + if stopped { FAREWELL_MAX / 5 } else { FAREWELL_MAX };
+        self.confirm(1);
+        while matches!(self.wire, Wire::Up(_)) && !self.master.link.is_settled() && Instant::now() < deadline
+        {
+            match self.master.inputs.recv_timeout(TICK) {
+                Ok(Input::Frame { header, body, .. }) => {
+                    let _ = self.master.link.receive(&header, &body);
+                    self.confirm(1);
+                }
+                Ok(Input::Lost { .. }) => break,
+                _ => {}
+            }
+        }
+        // Whoever still reports has nobody to report to.
+        let inputs = self.master.inputs;
+        let drain = std::thread::spawn(move || inputs.into_iter().for_each(drop));
+        if let Wire::Up(connection) = self.wire {
+            connection.finish();
+        }
+        self.master.workers.finish();
+        let log = self.master.logger.map(Logger::finish);
+        drop((self.master.inputs_sender, drain));
+        let bottleneck = Bottleneck::ALL
+            .into_iter()
+            .max_by_key(|bottleneck| self.samples[*bottleneck as usize])
+            .filter(|bottleneck| self.samples[*bottleneck as usize] > 0);
+        let error = outcome.failure.map(|failure| match self.last_error {
+            Some(error) if error.failure.code == failure.code => error,
+            _ => failure.into(),
+        });
+        Ended { outcome, error, bottleneck, log }
+    }
+}
+
+fn bottleneck(waiting: Waiting) -> Option<Bottleneck> {
+    Some(match waiting {
+        Waiting::Scan => Bottleneck::Scan,
+        Waiting::Answers | Waiting::Names => Bottleneck::SinkMetadata,
+        Waiting::Read => Bottleneck::SourceRead,
+        Waiting::Send => Bottleneck::Network,
+        Waiting::Credit | Waiting::Write => Bottleneck::SinkWrite,
+        Waiting::Sync => Bottleneck::SinkSync,
+        Waiting::Payload => return None,
+    })
+}

@@ -1,0 +1,205 @@
+//! One owner: at most one process acts for a job at an end, and each session of the job has higher epochs than all
+//! before.
+//!
+//! The owner holds a lock on `owner.lock` in the job's directory and listens on an abstract-free socket `owner.sock`
+//! beside it. A new session asks the old owner to yield; one that does not (stopped, hung) is killed: it is a process of
+//! the same user, and its identity comes from the kernel. The lock is released by the kernel when the last thread of the
+//! old process has ended, so whoever gets it knows that the old end's I/O has stopped.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use haul_model::Code;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::Error;
+
+/// How long the old owner may take to end by itself.
+const YIELD_TIME: Duration = Duration::from_secs(3);
+/// How long it may take to die.
+const DEATH_TIME: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(5);
+
+/// The right to act for a job at this end, until dropped or the process ends.
+pub struct Owner {
+    directory: PathBuf,
+    listener: Option<UnixListener>,
+    epoch: u32,
+    _lock: File,
+}
+
+impl Owner {
+    /// Takes over the job whose state is in `directory` (made if it is not there).
+    pub fn claim(directory: &Path) -> Result<Owner, Error> {
+        make_directory(directory)?;
+        let path = directory.join("owner.lock");
+        let about = |error: std::io::Error| unwritable(&path, &error);
+        let lock = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(about)?;
+        if !try_lock(&lock) {
+            take_over(directory, &lock)?;
+        }
+        let epoch = next_epoch(directory)?;
+        let socket = directory.join("owner.sock");
+        let _ = std::fs::remove_file(&socket);
+        // Without the socket a later session kills instead of asking.
+        let listener = bind(directory).ok();
+        Ok(Owner { directory: directory.to_owned(), listener, epoch, _lock: lock })
+    }
+
+    /// Epochs of this session start above this number.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Calls `on_yield` once, on a thread of its own, when a newer session asks for the job.
+    pub fn on_yield(&mut self, on_yield: impl FnOnce() + Send + 'static) {
+        let Some(listener) = self.listener.take() else { return };
+        let wait = move || {
+            for stream in listener.incoming().flatten() {
+                if is_same_user(&stream) {
+                    on_yield();
+                    // Kept until the process ends: its end is what the other side waits for.
+                    std::mem::forget(stream);
+                    return;
+                }
+            }
+        };
+        let _ = std::thread::Builder::new().name("haul-owner".into()).spawn(wait);
+    }
+
+    /// Where the job's state is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// Makes a directory that only its owner may enter, with its parents.
+pub fn make_directory(directory: &Path) -> Result<(), Error> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    made.map_err(|error| unwritable(directory, &error))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::os(Code::StateUnwritable, path.display().to_string(), error)
+        .hint("set HAUL_STATE_DIR to a directory that can be written")
+}
+
+fn try_lock(lock: &File) -> bool {
+    flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
+/// Socket paths are short (108 bytes): it is bound through the directory's descriptor.
+fn bind(directory: &Path) -> std::io::Result<UnixListener> {
+    let held = File::open(directory)?;
+    UnixListener::bind(socket_path(&held))
+}
+
+fn socket_path(directory: &File) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}/owner.sock", directory.as_raw_fd()))
+}
+
+fn peer(stream: &UnixStream) -> Option<(u32, Pid)> {
+    let credentials = rustix::net::sockopt::socket_peercred(stream.as_fd()).ok()?;
+    Some((credentials.uid.as_raw(), credentials.pid))
+}
+
+fn is_same_user(stream: &UnixStream) -> bool {
+    peer(stream).is_some_and(|(uid, _)| uid == rustix::process::geteuid().as_raw() || uid == 0)
+}
+
+/// Asks the owner to yield, and ends it if it does not.
+fn take_over(directory: &Path, lock: &File) -> Result<(), Error> {
+    let asked = ask(directory);
+    if wait_for(lock, YIELD_TIME) {
+        return Ok(());
+    }
+    if let Some(process) = asked {
+        let _ = pidfd_send_signal(&process, Signal::KILL);
+    }
+    if wait_for(lock, DEATH_TIME) {
+        return Ok(());
+    }
+    Err(Error::new(Code::AlreadyRunning, directory.display().to_string()).hint(
+        "an older process still writes for this transfer and cannot be ended; it may hang in its file system",
+    ))
+}
+
+/// Connects to the owner's socket: that is the request. Returns a handle of the process that listens there.
+fn ask(directory: &Path) -> Option<OwnedFd> {
+    let held = File::open(directory).ok()?;
+    let stream = UnixStream::connect(socket_path(&held)).ok()?;
+    let (uid, pid) = peer(&stream)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let _ = (&stream).write_all(b"yield\n");
+    // Our own process holds the lock in a test or a local run: it is not to be killed.
+    let own = pid == rustix::process::getpid();
+    // Keep the connection: the owner reads who asks from it.
+    std::mem::forget(stream);
+    (!own && uid == rustix::process::geteuid().as_raw()).then_some(process)
+}
+
+fn wait_for(lock: &File, time: Duration) -> bool {
+    let deadline = Instant::now() + time;
+    while Instant::now() < deadline {
+        if try_lock(lock) {
+            return true;
+        }
+        std::thread::sleep(POLL);
+    }
+    false
+}
+
+/// Raises the epoch. Each session may use a range of them, one for each connection.
+fn next_epoch(directory: &Path) -> Result<u32, Error> {
+    const CONNECTIONS_MAX: u32 = 1 << 12;
+    let path = directory.join("epoch");
+    let mut text = String::new();
+    let before = match File::open(&path) {
+        Ok(mut file) => {
+            file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok()).unwrap_or(0)
+        }
+        Err(_) => 0u32,
+    };
+    let epoch = before.wrapping_add(CONNECTIONS_MAX);
+    let fresh = directory.join("epoch.new");
+    std::fs::write(&fresh, format!("{epoch}\n")).map_err(|error| unwritable(&fresh, &error))?;
+    std::fs::rename(&fresh, &path).map_err(|error| unwritable(&path, &error))?;
+    Ok(epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_session_has_a_higher_epoch_and_asks_the_old_one_to_yield() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("job");
+        let mut first = Owner::claim(&job).unwrap();
+        let epoch = first.epoch();
+        let (yielded, wait) = std::sync::mpsc::channel();
+        first.on_yield(move || yielded.send(()).unwrap());
+        let held = std::thread::spawn(move || {
+            wait.recv().unwrap();
+            drop(first);
+        });
+        let second = Owner::claim(&job).unwrap();
+        held.join().unwrap();
+        assert!(second.epoch() > epoch);
+    }
+}
