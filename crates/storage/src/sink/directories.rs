@@ -124,6 +124,11 @@ impl Directories {
         }
     }
 
+    /// How many descriptors it keeps.
+    pub fn open_max(&self) -> usize {
+        self.open_max
+    }
+
     /// The directory that the source calls `id`.
     pub fn get(&self, id: EntryId) -> Option<Arc<Directory>> {
         read(&self.table).get(&id).cloned()

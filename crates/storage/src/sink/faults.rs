@@ -209,3 +209,25 @@ impl Faults {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+#[cfg(all(test, feature = "faults"))]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn each_sync_can_be_removed_and_only_that_one() {
+        // A descriptor that cannot be synced tells whether somebody tried.
+        let flags = fs::OFlags::PATH | fs::OFlags::CLOEXEC;
+        let held = fs::open("/", flags, fs::Mode::empty()).unwrap();
+        for removed in SyncPoint::ALL {
+            let hooks = Hooks::new(Some(Arc::new(Faults::default().skip(*removed))));
+            for point in SyncPoint::ALL {
+                for reach in [Reach::Data, Reach::Everything, Reach::FileSystem] {
+                    let expected = if point == removed { Ok(()) } else { Err(Errno::BADF) };
+                    assert_eq!(hooks.sync(*point, held.as_fd(), reach), expected, "{removed:?} {point:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The attributes of directories, deepest first, when everything below them is done.
 //!
 //! Records come from the spool last first, so a directory is opened below its parents while they are still writable and
-//! searchable for us. Descriptors of the last few hundred parents are kept; a deeper chain is walked again from there.
+//! searchable for us. Descriptors of the last parents are kept; a deeper chain is walked again from there.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,15 +22,13 @@ use super::file_systems::SyncMode;
 use super::spool::{Record, RecordId};
 use crate::confine::{open_directory, open_some_directories, sink_failure};
 
-/// Parents that are kept open.
-const OPEN_MAX: usize = 512;
 /// Bytes of a path in a report; a longer one loses its beginning.
 const PATH_BYTES_MAX: usize = 4096;
 
 impl PosixSink {
     pub(super) fn finish_directories(&self) -> Vec<(Box<[u8]>, Failure)> {
         let mut failed = Vec::new();
-        let mut open = Open::default();
+        let mut open = Open::new(self.directories.open_max());
         for step in self.spool.finish() {
             let result = match step {
                 Ok((id, record)) => self
@@ -115,12 +113,12 @@ impl PosixSink {
             next = parent;
         };
         while !below.is_empty() {
-            let kept = below.len() <= OPEN_MAX / 2;
+            let kept = below.len() <= open.max / 2;
             let names: Vec<&[u8]> = if kept {
                 // One at a time: each of these is needed soon, when its own turn comes.
                 below.last().map(|(_, record)| &*record.name).into_iter().collect()
             } else {
-                below[OPEN_MAX / 2..].iter().rev().map(|(_, record)| &*record.name).collect()
+                below[open.max / 2..].iter().rev().map(|(_, record)| &*record.name).collect()
             };
             let (reached, count) = open_some_directories(base.as_fd(), &names).map_err(reopen_failure)?;
             drop(names);
@@ -189,19 +187,23 @@ fn spool_failure(errno: Errno) -> Failure {
 }
 
 /// Directories that are open because others in them were finished.
-#[derive(Default)]
 struct Open {
+    max: usize,
     descriptors: HashMap<RecordId, Arc<OwnedFd>>,
     order: VecDeque<RecordId>,
 }
 
 impl Open {
+    fn new(max: usize) -> Self {
+        Open { max: max.max(2), descriptors: HashMap::new(), order: VecDeque::new() }
+    }
+
     fn get(&self, id: RecordId) -> Option<Arc<OwnedFd>> {
         self.descriptors.get(&id).cloned()
     }
 
     fn keep(&mut self, id: RecordId, descriptor: Arc<OwnedFd>) {
-        if self.order.len() >= OPEN_MAX
+        if self.order.len() >= self.max
             && let Some(oldest) = self.order.pop_front()
         {
             self.descriptors.remove(&oldest);

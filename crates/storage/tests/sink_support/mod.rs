@@ -30,7 +30,13 @@ impl Scratch {
         Self::at(scratch, mode)
     }
 
-    pub fn at(scratch: TempDir, mode: SyncMode) -> Self {
+    /// In memory where the machine has such a place, for tests with many syncs.
+    pub fn fast(mode: SyncMode) -> Self {
+        let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self::at(scratch.expect("a directory for the test"), mode)
+    }
+
+    fn at(scratch: TempDir, mode: SyncMode) -> Self {
         let at = |name: &str| {
             let path = scratch.path().join(name);
             std::fs::create_dir(&path).expect("an empty directory");
@@ -139,4 +145,29 @@ pub fn plant(path: &Path, seen: &Seen) {
     let time = Timespec { tv_sec: seen.mtime.seconds, tv_nsec: seen.mtime.nanos.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).expect("its owner");
+}
+
+/// Runs `work` as an ordinary user who owns `scratch`; where the test is not run by root, as who it is.
+///
+/// The kernel keeps credentials for each thread: only the one that does the work gives up root.
+pub fn as_user(scratch: &Scratch, work: impl FnOnce() + Send) {
+    if !rustix::process::geteuid().is_root() {
+        return work();
+    }
+    const NOBODY: u32 = 65_534;
+    for path in [scratch._scratch.path(), &scratch.destination, &scratch.outside, &scratch.state] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may");
+    }
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let (uid, gid) = (rustix::fs::Uid::from_raw(NOBODY), rustix::fs::Gid::from_raw(NOBODY));
+            rustix::thread::set_thread_groups(&[]).expect("root may");
+            rustix::thread::set_thread_res_gid(gid, gid, gid).expect("root may");
+            rustix::thread::set_thread_res_uid(uid, uid, uid).expect("root may");
+            work();
+        });
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
 }

@@ -1,0 +1,321 @@
+//! What is synced when, and what becomes of it when that fails.
+
+mod sink_support;
+
+use std::sync::Arc;
+
+use haul_model::op::Prepared;
+use haul_model::{Code, EntryId, Failure, Kind, Token};
+use haul_storage::conformance_sink::{Driver, Fixture, OBJECT, Seen, content};
+use haul_storage::sink::{Fault, Faults, SinkSettings, SyncMode, SyncPoint};
+use sink_support::{Scratch, look, names, plant};
+
+const ONE: [u8; 4] = *b"one.";
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+fn session(scratch: &Scratch, faults: Faults) -> (Driver, EntryId, Arc<Faults>) {
+    let faults = Arc::new(faults);
+    let settings = SinkSettings { faults: Some(Arc::clone(&faults)), ..scratch.settings(ONE) };
+    let (driver, top) = scratch.session_with(settings);
+    (driver, top, faults)
+}
+
+fn failing(point: SyncPoint, nth: u64) -> Faults {
+    Faults::default().fail(Fault::Sync(point), nth, EIO)
+}
+
+fn lost(id: EntryId) -> (EntryId, Failure) {
+    (id, Failure::os(Code::SinkSync, EIO))
+}
+
+/// What was synced since the last call, by name, sorted: a group is synced in no particular order.
+struct Watch {
+    faults: Arc<Faults>,
+    seen: usize,
+}
+
+impl Watch {
+    fn new(faults: Arc<Faults>) -> Self {
+        Watch { seen: faults.seen().len(), faults }
+    }
+
+    fn since(&mut self) -> Vec<&'static str> {
+        let all = self.faults.seen();
+        let new = all[self.seen..].iter().filter_map(|fault| match fault {
+            Fault::Sync(point) => Some(point.name()),
+            Fault::Write => None,
+        });
+        let mut new: Vec<_> = new.collect();
+        self.seen = all.len();
+        new.sort_unstable();
+        new
+    }
+}
+
+#[test]
+fn every_acknowledgement_has_its_syncs_where_files_are_synced_one_by_one() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, faults) = session(&scratch, Faults::default());
+    let mut watch = Watch::new(faults);
+    let below = driver.directory(top, b"below");
+    let bytes = content(1, 2 * OBJECT as usize);
+    let (large, small) = (driver.file(below, b"large", bytes.len()), driver.file(below, b"small", 1));
+    let token = driver.start(&large);
+    assert_eq!(driver.write_object(&large, token, &bytes, 0), Ok(()));
+    assert_eq!(driver.write_members(&[(&small, b"x")]), [Ok(())]);
+    assert_eq!(watch.since(), [""; 0], "writing waits for no device");
+    assert_eq!(driver.sync(&[large.id, small.id]), []);
+    assert_eq!(
+        watch.since(),
+        ["member-data", "object-data", "object-sums", "parent-names", "parent-names", "temp-name"],
+        "the parents are the directory above and the one that holds the destination"
+    );
+    assert_eq!(driver.write_object(&large, token, &bytes, 1), Ok(()));
+    assert_eq!(driver.sync(&[large.id]), []);
+    assert_eq!(watch.since(), ["object-data", "object-sums"], "its name is durable already");
+    assert!(driver.seal(&large, token, None).is_ok());
+    assert_eq!(driver.sync(&[large.id]), []);
+    assert_eq!(watch.since(), ["object-sums", "sealed-data"]);
+    assert_eq!(driver.publish(&[large.id, small.id]), []);
+    assert_eq!(watch.since(), [""; 0]);
+    let link = driver.symlink(top, b"link", b"x");
+    assert_eq!(driver.prepare(&link, None, false), Prepared::Made);
+    assert_eq!(driver.sync_names(&[large.id, small.id, link.id]), []);
+    assert_eq!(watch.since(), ["final-name", "final-name"], "one for each directory");
+    assert_eq!(driver.finish(), []);
+    assert_eq!(watch.since(), ["destination-name", "directory-attributes", "directory-attributes"]);
+}
+
+#[test]
+fn names_of_directories_that_a_killed_session_may_have_made_are_synced_too() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    for path in [&b"top"[..], b"top/below"] {
+        scratch.plant(path, &Seen::directory());
+    }
+    scratch.plant(b"top/below/there", &Seen::file(b"x"));
+    let (driver, top, faults) = session(&scratch, Faults::default());
+    let mut watch = Watch::new(faults);
+    let below = driver.directory(top, b"below");
+    let mut there = driver.file(below, b"there", 1);
+    assert_eq!(driver.prepare(&there, None, false), Prepared::Skip);
+    assert_eq!(watch.since(), [""; 0]);
+    there.attributes.mode = 0o600;
+    assert_eq!(driver.prepare(&there, None, false), Prepared::Skip);
+    assert_eq!(watch.since(), ["skipped-attributes"]);
+    driver.put_member(below, b"new", b"x");
+    assert_eq!(watch.since(), ["final-name", "member-data", "parent-names", "parent-names"]);
+    driver.put_member(below, b"newer", b"x");
+    assert_eq!(watch.since(), ["final-name", "member-data"]);
+    assert_eq!(driver.finish(), []);
+    assert_eq!(watch.since(), ["destination-name", "directory-attributes", "directory-attributes"]);
+}
+
+#[test]
+fn one_call_is_enough_where_the_file_system_is_trusted() {
+    let scratch = Scratch::fast(SyncMode::Measured);
+    let (driver, top, faults) = session(&scratch, Faults::default());
+    let mut watch = Watch::new(faults);
+    let below = driver.directory(top, b"below");
+    driver.put_member(below, b"small", b"x");
+    assert_eq!(watch.since(), ["file-system-data", "file-system-names"]);
+    driver.put_objects(below, b"large", &content(1, 2 * OBJECT as usize));
+    assert_eq!(watch.since(), ["file-system-data", "file-system-names"]);
+    assert_eq!(driver.finish(), []);
+    assert_eq!(watch.since(), ["file-system-directories"]);
+}
+
+#[test]
+fn nothing_is_synced_where_durability_is_not_asked_for() {
+    let scratch = Scratch::fast(SyncMode::Never);
+    let (driver, top, faults) = session(&scratch, Faults::default());
+    driver.put_member(top, b"small", b"x");
+    driver.put_objects(top, b"large", &content(1, 2 * OBJECT as usize));
+    assert_eq!(driver.finish(), []);
+    assert!(faults.seen().iter().all(|fault| *fault == Fault::Write));
+}
+
+#[test]
+fn a_member_whose_sync_fails_is_told_and_leaves_nothing() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::MemberData, 2));
+    let files = [&b"a"[..], b"b", b"c"].map(|name| driver.file(top, name, 1));
+    let members = files.each_ref().map(|file| (file, &b"x"[..]));
+    assert_eq!(driver.write_members(&members), [Ok(()); 3]);
+    let ids = files.each_ref().map(|file| file.id);
+    assert_eq!(driver.sync(&ids), [lost(ids[1])]);
+    assert_eq!(names(&scratch.path(b"top")).len(), 2);
+    assert_eq!(driver.publish(&ids), [(ids[1], Code::Internal.into())], "never a name for what was lost");
+    assert_eq!(driver.write_members(&members[1..2]), [Ok(())]);
+    assert_eq!(driver.sync(&ids), []);
+    assert_eq!(driver.publish(&ids), []);
+    assert_eq!(driver.sync_names(&ids), []);
+    assert_eq!(names(&scratch.path(b"top")), [&b"a"[..], b"b", b"c"].map(<[u8]>::to_vec).into());
+}
+
+#[test]
+fn an_object_whose_sync_failed_stays_lost_until_it_is_written_again() {
+    for point in [SyncPoint::ObjectData, SyncPoint::ObjectSums] {
+        let scratch = Scratch::fast(SyncMode::EachFile);
+        let (driver, top, _) = session(&scratch, failing(point, 2));
+        let bytes = content(1, 3 * OBJECT as usize);
+        let file = driver.file(top, b"large", bytes.len());
+        let other = driver.file(top, b"other", bytes.len());
+        let (token, other_token) = (driver.start(&file), driver.start(&other));
+        driver.write_objects(&other, other_token, &bytes);
+        assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
+        assert_eq!(driver.sync(&[file.id]), []);
+        assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
+        assert_eq!(driver.sync(&[file.id, other.id]), [lost(file.id)]);
+        // The kernel would now call it clean.
+        assert_eq!(driver.sync(&[file.id]), [(file.id, Code::SinkSync.into())]);
+        assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
+        assert_eq!(driver.sync(&[file.id]), []);
+        assert_eq!(driver.write_object(&file, token, &bytes, 2), Ok(()));
+        assert!(driver.seal(&file, token, None).is_ok());
+        driver.settle(&[file.id]);
+        assert_eq!(look(&scratch.path(b"top/large")).map(|seen| seen.bytes), Some(bytes));
+    }
+}
+
+#[test]
+fn a_sealed_file_whose_sync_fails_gets_no_name_until_it_is_sealed_again() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::SealedData, 1));
+    let bytes = content(1, 2 * OBJECT as usize);
+    let mut file = driver.file(top, b"large", bytes.len());
+    file.attributes.mode = 0o444;
+    let token = driver.start(&file);
+    driver.write_objects(&file, token, &bytes);
+    assert!(driver.seal(&file, token, None).is_ok());
+    assert_eq!(driver.sync(&[file.id]), [lost(file.id)]);
+    assert_eq!(driver.publish(&[file.id]), [(file.id, Code::Internal.into())]);
+    driver.write_objects(&file, token, &bytes);
+    assert!(driver.seal(&file, token, None).is_ok());
+    driver.settle(&[file.id]);
+    assert_eq!(look(&scratch.path(b"top/large")), Some(Seen { mode: 0o444, ..Seen::file(&bytes) }));
+}
+
+#[test]
+fn names_that_could_not_be_made_durable_are_told() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, _) =
+        session(&scratch, failing(SyncPoint::FinalName, 1).fail(Fault::Sync(SyncPoint::TempName), 1, EIO));
+    let file = driver.file(top, b"file", 1);
+    let large = driver.file(top, b"large", 1);
+    let token = driver.start(&large);
+    assert_eq!(driver.write_object(&large, token, b"x", 0), Ok(()));
+    assert_eq!(driver.write_members(&[(&file, b"x")]), [Ok(())]);
+    assert_eq!(driver.sync(&[file.id, large.id]), [lost(large.id)], "nobody would find it after a crash");
+    assert_eq!(driver.publish(&[file.id]), []);
+    assert_eq!(driver.sync_names(&[file.id]), [lost(file.id)]);
+    // It is sent again, although something has its name in a directory that this session made.
+    assert_eq!(driver.write_members(&[(&file, b"y")]), [Ok(())]);
+    driver.settle(&[file.id]);
+    assert_eq!(look(&scratch.path(b"top/file")), Some(Seen::file(b"y")));
+}
+
+#[test]
+fn nothing_in_a_directory_whose_own_name_is_lost_is_called_durable_again() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::ParentNames, 1));
+    let below = driver.directory(top, b"below");
+    for _ in 0..2 {
+        let file = driver.file(below, b"file", 1);
+        assert_eq!(driver.write_members(&[(&file, b"x")]), [Ok(())]);
+        assert_eq!(driver.sync(&[file.id]), []);
+        driver.publish(&[file.id]);
+        let failed = driver.sync_names(&[file.id]);
+        assert_eq!(failed.len(), 1, "{failed:?}");
+    }
+}
+
+#[test]
+fn a_failed_file_system_fails_everything_that_was_written_before() {
+    let scratch = Scratch::fast(SyncMode::Measured);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::FileSystemData, 1));
+    let bytes = content(1, 2 * OBJECT as usize);
+    let small = [&b"a"[..], b"b"].map(|name| driver.file(top, name, 1));
+    let large = [&b"c"[..], b"d"].map(|name| driver.file(top, name, bytes.len()));
+    let tokens = large.each_ref().map(|file| driver.start(file));
+    for (file, token) in large.iter().zip(tokens) {
+        driver.write_objects(file, token, &bytes);
+    }
+    assert_eq!(driver.write_members(&small.each_ref().map(|file| (file, &b"x"[..]))), [Ok(()); 2]);
+    let (first, second) = ([small[0].id, large[0].id], [small[1].id, large[1].id]);
+    assert_eq!(driver.sync(&first), first.map(lost));
+    // The error is told once; it was about these as well.
+    assert_eq!(driver.sync(&second), second.map(|id| (id, Code::SinkSync.into())));
+    assert_eq!(driver.write_members(&small.each_ref().map(|file| (file, &b"x"[..]))), [Ok(()); 2]);
+    for (file, token) in large.iter().zip(tokens) {
+        driver.write_objects(file, token, &bytes);
+        assert!(driver.seal(file, token, None).is_ok());
+    }
+    driver.settle(&[first, second].concat());
+    assert_eq!(names(&scratch.path(b"top")).len(), 4);
+}
+
+#[test]
+fn failures_at_the_end_are_told_with_their_paths() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let faults = failing(SyncPoint::DirectoryAttributes, 2);
+    let (driver, top, _) = session(&scratch, faults.fail(Fault::Sync(SyncPoint::DestinationName), 1, ENOSPC));
+    for name in [&b"a"[..], b"b", b"c"] {
+        let mut entry = driver.entry(top, name, Kind::Directory);
+        entry.attributes.mode = 0o711;
+        assert_eq!(driver.prepare(&entry, None, false), Prepared::Made);
+    }
+    let failed = driver.finish();
+    assert_eq!(
+        failed,
+        [
+            (b"top/b"[..].into(), Failure::os(Code::SinkSync, EIO)),
+            (b"."[..].into(), Failure::os(Code::SinkNoSpace, ENOSPC)),
+        ]
+    );
+    for name in [&b"top/a"[..], b"top/b", b"top/c"] {
+        assert_eq!(look(&scratch.path(name)).unwrap().mode, 0o711, "one that fails does not stop the rest");
+    }
+}
+
+#[test]
+fn a_full_disk_fails_one_member_and_leaves_nothing_of_it() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let faults = Faults::default().fail(Fault::Write, 2, ENOSPC).fail(Fault::Write, 4, 122);
+    let (driver, top, _) = session(&scratch, faults);
+    plant(&scratch.path(b"top/b"), &Seen::file(b"old"));
+    let files = [&b"a"[..], b"b", b"c"].map(|name| driver.file(top, name, 1));
+    let results = driver.write_members(&files.each_ref().map(|file| (file, &b"x"[..])));
+    assert_eq!(results, [Ok(()), Err(Failure::os(Code::SinkNoSpace, ENOSPC)), Ok(())]);
+    driver.settle(&[files[0].id, files[2].id]);
+    assert_eq!(names(&scratch.path(b"top")), [&b"a"[..], b"b", b"c"].map(<[u8]>::to_vec).into());
+    assert_eq!(look(&scratch.path(b"top/b")), Some(Seen::file(b"old")));
+    let large = driver.file(top, b"large", 1);
+    let token = driver.start(&large);
+    assert_eq!(driver.write_object(&large, token, b"x", 0), Err(Failure::os(Code::SinkQuota, 122)));
+    assert_eq!(driver.write_object(&large, token, b"x", 0), Ok(()), "once there is room again");
+}
+
+#[test]
+fn the_environment_can_ask_for_faults() {
+    const CHILD: &str = "HAUL_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let scratch = Scratch::fast(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let files = [&b"a"[..], b"b"].map(|name| driver.file(top, name, 1));
+        let results = driver.write_members(&files.each_ref().map(|file| (file, &b"x"[..])));
+        assert_eq!(results, [Ok(()), Err(Failure::os(Code::SinkNoSpace, ENOSPC))]);
+        let ids = files.each_ref().map(|file| file.id);
+        assert_eq!(driver.sync(&ids[..1]), [lost(ids[0])]);
+        driver.discard(ids[0], Token::NONE);
+        return;
+    }
+    let child = |fail: &str| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "the_environment_can_ask_for_faults"]).env(CHILD, "1");
+        let command = command.env("HAUL_TEST_FAIL", fail).env("HAUL_TEST_SKIP_SYNC", "final-name,temp-name");
+        command.output().unwrap().status.success()
+    };
+    assert!(child("write:2:28,member-data:1:5"));
+    assert!(!child("write:2:28,membre-data:1:5"), "a word that is not known is not ignored");
+}
