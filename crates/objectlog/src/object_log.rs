@@ -172,19 +172,23 @@ impl<S: LogStore> ObjectLog<S> {
         // Of each entry the last record that was joined to it; while that says "continued", an older one may follow.
         let mut open_ends: BTreeMap<u32, bool> = BTreeMap::new();
         for (number, name) in logs {
-            let (bytes, mut records) =
+            let (bytes, damaged, mut records) =
                 match read::read_numbered(&mut self.store, &name, number, objects_left)? {
                     Ok(contents) => {
                         replay.logs += 1;
                         replay.pages_damaged += contents.pages_damaged;
-                        (contents.bytes, contents.records)
+                        (contents.bytes, contents.pages_damaged > 0, contents.records)
                     }
                     Err(unreadable) => {
                         replay.logs_damaged += u64::from(unreadable.damaged);
-                        (unreadable.bytes, Vec::new())
+                        (unreadable.bytes, false, Vec::new())
                     }
                 };
             let old = self.olds.insert(OldLog { name, bytes, unsettled: 0, touched: false, unsynced: true });
+            if damaged {
+                // What is good of it moves to a new log, so that the damage is told of only once.
+                self.touch(old);
+            }
             self.usage.grow(bytes, 1);
             records.sort_unstable_by_key(|record| core::cmp::Reverse(record.generation));
             for record in records {
@@ -410,7 +414,12 @@ impl<S: LogStore> ObjectLog<S> {
         self.len() == 0
     }
 
-    /// The store, for instance to look at it in tests. What was not flushed is lost.
+    /// The store, for instance to switch its decorators.
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    /// The store. What was not flushed is lost.
     pub fn into_store(self) -> S {
         self.store
     }

@@ -285,3 +285,9 @@ pub fn seal_whatever_is_there(name: &str, mut log: Vec<u8>) -> Vec<u8> {
     }
     log
 }
+
+/// Makes the checksum of an index page right again after something in it was changed.
+pub fn seal_index_page(page: &mut [u8], offset: u64) {
+    let sum = crc32(&[b"I", &offset.to_le_bytes(), &page[4..512]]);
+    page[..4].copy_from_slice(&sum.to_le_bytes());
+}

@@ -242,13 +242,13 @@ impl World {
             let done: BTreeSet<u64> =
                 (0..logged.done.len()).filter(|&object| logged.done.get(object)).collect();
             let Some((binding, recorded)) = self.recorded.get(&(path.to_vec(), logged.binding.token)) else {
-                return Err(format!("{}: an entry that never was", show(&path)));
+                return Err(format!("{}: an entry that never was", show(path)));
             };
             if *binding != logged.binding {
-                return Err(format!("{}: another binding", show(&path)));
+                return Err(format!("{}: another binding", show(path)));
             }
             if let Some(wrong) = done.difference(recorded).next() {
-                return Err(format!("{}: object {wrong} was never recorded", show(&path)));
+                return Err(format!("{}: object {wrong} was never recorded", show(path)));
             }
             found.insert(path.to_vec(), (logged.binding, done));
         }
@@ -258,17 +258,17 @@ impl World {
             }
             match (base.state.get(path), found.get(path)) {
                 (Some((_, must)), None) if !must.is_empty() => {
-                    return Err(format!("{}: the entry is lost", show(&path)));
+                    return Err(format!("{}: the entry is lost", show(path)));
                 }
                 (Some((binding, must)), Some((now, done))) => {
                     if binding.token != now.token {
-                        return Err(format!("{}: an older entry came back", show(&path)));
+                        return Err(format!("{}: an older entry came back", show(path)));
                     }
                     if let Some(lost) = must.difference(done).next() {
-                        return Err(format!("{}: object {lost} is lost", show(&path)));
+                        return Err(format!("{}: object {lost} is lost", show(path)));
                     }
                 }
-                (None, Some(_)) => return Err(format!("{}: an entry that was gone came back", show(&path))),
+                (None, Some(_)) => return Err(format!("{}: an entry that was gone came back", show(path))),
                 _ => {}
             }
         }
@@ -348,7 +348,7 @@ impl World {
         for object in objects {
             let new = log.record(handle, object).map_err(|error| format!("{error:?}"))?;
             if new != done.insert(object) {
-                return Err(format!("{}: object {object} was known: {new}", show(&path)));
+                return Err(format!("{}: object {object} was known: {new}", show(path)));
             }
             recorded.insert(object);
         }

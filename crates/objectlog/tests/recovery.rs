@@ -1,0 +1,189 @@
+//! Single situations that a crash can leave behind, and that random histories meet too rarely.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use haul_objectlog::{Binding, Config, Logged, Mechanism, MemoryStore, ObjectLog};
+use support::{Random, binding, combinations};
+
+type Log<'a> = ObjectLog<&'a mut MemoryStore>;
+
+fn open(store: &mut MemoryStore, config: Config) -> Log<'_> {
+    ObjectLog::open(store, config).unwrap().0
+}
+
+fn with_mechanism(mechanism: Mechanism) -> Config {
+    Config { mechanism, transaction_files: 2, ..Config::default() }
+}
+
+fn begin(log: &mut Log<'_>, path: &[u8], binding: Binding, objects: &[u64]) {
+    let handle = log.begin(path, binding).unwrap();
+    objects.iter().for_each(|&object| assert!(log.record(handle, object).unwrap()));
+}
+
+fn objects(logged: &Logged) -> Vec<u64> {
+    (0..logged.done.len()).filter(|&object| logged.done.get(object)).collect()
+}
+
+fn found(store: &mut MemoryStore, config: Config) -> BTreeMap<Vec<u8>, (Binding, Vec<u64>)> {
+    open(store, config)
+        .iter()
+        .map(|(path, logged)| (path.to_vec(), (logged.binding, objects(logged))))
+        .collect()
+}
+
+#[test]
+fn of_two_records_of_a_path_in_one_log_the_later_one_counts() {
+    let config = with_mechanism(Mechanism::Universal);
+    let (old, new) = (binding(1, 9), binding(5, 9));
+    assert!(
+        old.sink_boot.is_none() && new.sink_boot.is_some(),
+        "the new record must not fit where the old one was"
+    );
+    let mut store = MemoryStore::new();
+    let mut log = open(&mut store, config);
+    begin(&mut log, b"path", old, &[1, 2]);
+    (6..9).for_each(|version| begin(&mut log, &[version as u8; 28], binding(version, 9), &[0]));
+    log.sync().unwrap();
+    begin(&mut log, b"path", new, &[3]);
+    log.flush().unwrap();
+    drop(log);
+    let mut after = store.crash(|| false);
+    let records = haul_objectlog::read_log(&mut after, "universal-1.log", 1000).unwrap().unwrap().records;
+    assert_eq!(records.iter().filter(|record| record.path == b"path").count(), 2, "the test makes both");
+    assert_eq!(found(&mut after, config)[&b"path"[..]].0, new);
+}
+
+#[test]
+fn a_superseded_record_does_not_come_back_when_the_later_one_is_finished() {
+    let config = with_mechanism(Mechanism::Transaction);
+    let mut store = MemoryStore::new();
+    let mut log = open(&mut store, config);
+    begin(&mut log, b"path", binding(1, 9), &[1]);
+    begin(&mut log, b"other", binding(2, 9), &[2]);
+    log.sync().unwrap();
+    begin(&mut log, b"path", binding(3, 9), &[3]);
+    log.flush().unwrap();
+    drop(log);
+    let mut store = store.crash(|| false);
+    assert_eq!(store.files().len(), 2, "the old record is in one log, the new one in another");
+    let mut log = open(&mut store, config);
+    let handle = log.resume(b"path").unwrap();
+    assert_eq!(log.get(handle).unwrap().binding, binding(3, 9));
+    log.finish(handle).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    let found = found(&mut store.crash(|| false), config);
+    assert_eq!(found.keys().collect::<Vec<_>>(), [b"other"]);
+    assert_eq!(found[&b"other"[..]].1, [2]);
+}
+
+#[test]
+fn a_file_that_began_again_takes_nothing_from_a_log_that_comes_back_even_under_the_same_token() {
+    for mechanism in Mechanism::ALL {
+        let config = Config { transaction_files: 1, ..with_mechanism(mechanism) };
+        let mut store = MemoryStore::new();
+        let mut log = open(&mut store, config);
+        begin(&mut log, b"path", binding(1, 9), &[0, 1, 2]);
+        log.sync().unwrap();
+        drop(log);
+        let mut log = open(&mut store, config);
+        begin(&mut log, b"path", binding(1, 9), &[7]);
+        log.flush().unwrap();
+        drop(log);
+        let mut is_removal = true;
+        let mut after = store.crash(|| !std::mem::take(&mut is_removal));
+        assert_eq!(after.files().len(), 2, "the removal of the old log, and nothing else, is lost");
+        assert_eq!(found(&mut after, config)[&b"path"[..]].1, [7]);
+    }
+}
+
+#[test]
+fn an_entry_that_moved_takes_only_its_own_objects_from_older_logs() {
+    let config = with_mechanism(Mechanism::File);
+    let make = |version: u64, objects: &[u64]| {
+        let mut store = MemoryStore::new();
+        let mut log = open(&mut store, config);
+        begin(&mut log, b"path", binding(version, 9), objects);
+        log.sync().unwrap();
+        drop(log);
+        store
+    };
+    let mut moved = make(1, &[1]);
+    let mut log = open(&mut moved, config);
+    let handle = log.resume(b"path").unwrap();
+    log.record(handle, 2).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    let moved = moved.files();
+    assert_eq!(moved.keys().collect::<Vec<_>>(), ["file-2.log"]);
+    for (version, expected) in [(1, vec![1, 2, 5]), (3, vec![1, 2])] {
+        let older = make(version, &[5]).files();
+        let mut store = MemoryStore::with_files(moved.clone().into_iter().chain(older));
+        assert_eq!(found(&mut store, config)[&b"path"[..]], (binding(1, 9), expected));
+    }
+}
+
+/// Every point at which a compaction, or the move into a new run's log, can be cut off, and many ways to lose data.
+#[test]
+fn moving_entries_to_a_new_log_loses_nothing_wherever_it_is_cut_off() {
+    for base in combinations() {
+        let config = Config { compact_bytes_min: 2048, transaction_files: 3, ..base };
+        for same_run in [true, false] {
+            let mut template = MemoryStore::new();
+            let mut log = open(&mut template, config);
+            for version in 0..40 {
+                begin(&mut log, &[version as u8], binding(version, 300), &[version, version + 60, 299]);
+            }
+            log.sync().unwrap();
+            let synced: BTreeMap<Vec<u8>, Vec<u64>> =
+                log.iter().map(|(path, logged)| (path.to_vec(), objects(logged))).collect();
+            drop(log);
+            let mut random = Random(7);
+            for cut in 0..60 {
+                let mut store = template.clone();
+                let mut log = open(&mut store, config);
+                if same_run {
+                    // Into a log of this run first, so that it is this run's own log that is compacted.
+                    for version in 0..40u8 {
+                        let handle = log.resume(&[version]).unwrap();
+                        log.record(handle, 150).unwrap();
+                    }
+                    log.sync().unwrap();
+                }
+                for version in 5..40u8 {
+                    let handle = log.resume(&[version]).unwrap();
+                    log.finish(handle).unwrap();
+                }
+                let handle = log.resume(&[0]).unwrap();
+                log.record(handle, 200).unwrap();
+                let whole = flush_for(log, cut);
+                for _ in 0..4 {
+                    let share = [0, 30, 70, 100][random.below(4) as usize];
+                    let found = found(&mut store.crash(|| random.chance(share)), config);
+                    for version in 0..5u8 {
+                        let (binding_found, done) = &found[&[version][..]];
+                        assert_eq!(*binding_found, binding(u64::from(version), 300));
+                        assert!(
+                            synced[&[version][..]].iter().all(|object| done.contains(object)),
+                            "{config:?}: {version} lost objects when cut off after {cut}: {done:?}"
+                        );
+                    }
+                }
+                if whole {
+                    break;
+                }
+                assert!(cut < 59, "a flush that never ends");
+            }
+        }
+    }
+}
+
+/// Flushes, and ends the process after `operations` operations of the store; true if that was enough.
+fn flush_for(mut log: Log<'_>, operations: u64) -> bool {
+    log.store_mut().fail_after(Some(operations));
+    let whole = log.flush().is_ok();
+    log.into_store().fail_after(None);
+    whole
+}
