@@ -89,11 +89,21 @@ pub fn open_beneath(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mo
     if check_name(name).is_err() {
         return Err(if name.len() > NAME_BYTES_MAX { Errno::NAMETOOLONG } else { Errno::XDEV });
     }
+    open_checked(parent, name, flags, mode, has_openat2())
+}
+
+fn open_checked(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    flags: OFlags,
+    mode: Mode,
+    openat2: bool,
+) -> Result<OwnedFd> {
     // openat2, unlike openat, refuses flags that mean nothing beside O_PATH.
     let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | terminal;
     loop {
-        let result = if has_openat2() {
+        let result = if openat2 {
             fs::openat2(parent, name, flags, mode, RESOLVE)
         } else {
             // A single checked component with O_NOFOLLOW cannot leave `parent` either; openat2 adds magic links.
@@ -180,5 +190,36 @@ mod tests {
         assert_eq!(read(b"to-file").unwrap_err(), Errno::LOOP);
         assert_eq!(read(b"inside/file").unwrap_err(), Errno::XDEV);
         assert_eq!(read(b"..").unwrap_err(), Errno::XDEV);
+    }
+
+    #[test]
+    fn a_kernel_without_openat2_is_as_strict() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir(scratch.path().join("inside")).unwrap();
+        std::fs::write(scratch.path().join("file"), b"x").unwrap();
+        std::os::unix::fs::symlink("inside", scratch.path().join("to-directory")).unwrap();
+        std::os::unix::fs::symlink("file", scratch.path().join("to-file")).unwrap();
+        let held = OwnedFd::from(std::fs::File::open(scratch.path()).unwrap());
+        let directory = OFlags::RDONLY | OFlags::DIRECTORY;
+        for openat2 in [true, false] {
+            let open = |name: &[u8], flags| {
+                open_checked(held.as_fd(), name, flags, Mode::empty(), openat2).map(|_| ())
+            };
+            assert_eq!(open(b"inside", directory), Ok(()));
+            assert_eq!(open(b"file", OFlags::RDWR), Ok(()));
+            assert_eq!(open(b"to-file", OFlags::RDWR), Err(Errno::LOOP));
+            assert!(matches!(open(b"to-directory", directory), Err(Errno::LOOP | Errno::NOTDIR)));
+            assert!(matches!(
+                open(b"to-directory", OFlags::PATH | OFlags::DIRECTORY),
+                Err(Errno::LOOP | Errno::NOTDIR)
+            ));
+            assert_eq!(open(b"file", directory), Err(Errno::NOTDIR));
+        }
+        let (reached, count) = open_some_directories(held.as_fd(), &[b"inside"]).unwrap();
+        assert_eq!(count, 1);
+        assert_eq!(open_some_directories(reached.as_fd(), &[b"..", b"inside"]).unwrap_err(), Errno::XDEV);
+        let through_a_link: [&[u8]; 2] = [b"to-directory", b"x"];
+        assert_eq!(open_some_directories(held.as_fd(), &through_a_link).unwrap_err(), Errno::NOTDIR);
+        assert_eq!(open_some_directories(held.as_fd(), &[]).unwrap_err(), Errno::INVAL);
     }
 }

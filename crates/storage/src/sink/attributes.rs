@@ -140,7 +140,11 @@ pub(crate) fn open_up(held: &impl AsFd, bits: u32) -> Result<()> {
     if !ours || present.mode & bits == bits || present.kind == FileType::Symlink {
         return Err(Errno::ACCESS);
     }
-    set_mode_of_held(held.as_fd(), present.mode | bits)
+    match set_mode_of_held(held.as_fd(), present.mode | bits) {
+        // No /proc.
+        Err(Errno::NOENT) => Err(Errno::ACCESS),
+        other => other,
+    }
 }
 
 /// The row for attributes that could not be set; a full or failing disk keeps its own row.

@@ -37,6 +37,7 @@ pub(super) fn sync_failure(errno: Errno) -> Failure {
 enum Work {
     Member {
         descriptor: Option<OwnedFd>,
+        synced: bool,
         file_system: Arc<FileSystem>,
         errors: u64,
     },
@@ -74,11 +75,9 @@ impl PosixSink {
         let threads = threads_for(group.iter().filter(each).count());
         let mut results = in_parallel(&group, threads, |(_, work)| self.sync_one(work, &whole));
         self.sync_temporary_names(&group, &mut results);
+        self.note_synced_members(&group, &results);
         let mut failed = Vec::new();
         for ((id, work), result) in group.into_iter().zip(results) {
-            if let Work::Member { descriptor: Some(_), .. } = &work {
-                self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
-            }
             let Err(failure) = result else { continue };
             match work {
                 Work::File(file) => file.lose(),
@@ -93,12 +92,25 @@ impl PosixSink {
         failed
     }
 
+    fn note_synced_members(&self, group: &[(EntryId, Work)], results: &[Result<(), Failure>]) {
+        let mut states = lock(&self.states);
+        for ((id, work), result) in group.iter().zip(results) {
+            if let Work::Member { descriptor: Some(_), .. } = work {
+                self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+                if let (Ok(()), Some(State::Member(member))) = (result, states.get_mut(id)) {
+                    member.synced = true;
+                }
+            }
+        }
+    }
+
     fn take_work(&self, files: &[EntryId]) -> Vec<(EntryId, Work)> {
         let mut states = lock(&self.states);
         let take = |id: &EntryId| {
             let work = match states.get_mut(id) {
                 Some(State::Member(member)) => Work::Member {
                     descriptor: member.descriptor.take(),
+                    synced: member.synced,
                     file_system: Arc::clone(&member.directory.file_system),
                     errors: member.errors,
                 },
@@ -113,18 +125,20 @@ impl PosixSink {
 
     fn sync_one(&self, work: &Work, whole: &Wholes) -> Result<(), Failure> {
         match work {
-            Work::Member { descriptor, file_system, errors } => {
+            Work::Member { descriptor, synced, file_system, errors } => {
                 if let Some(result) = whole.result(file_system) {
                     result?;
                     return if file_system.errors() == *errors { Ok(()) } else { Err(Code::SinkSync.into()) };
                 }
                 match descriptor {
-                    Some(file) if self.sync != SyncMode::Never => self
+                    Some(file) => self
                         .hooks
                         .sync(SyncPoint::MemberData, file.as_fd(), Reach::Everything)
                         .map_err(sync_failure),
-                    // Synced when it was written.
-                    _ => Ok(()),
+                    // When it was written, or by an earlier group.
+                    None if *synced => Ok(()),
+                    // Another group is at it: what becomes of that is not known here.
+                    None => Err(Code::SinkSync.into()),
                 }
             }
             Work::File(file) => {

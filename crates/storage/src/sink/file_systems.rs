@@ -104,23 +104,29 @@ impl FileSystem {
     }
 }
 
+/// Differs from itself cut to any unit that a file system may have.
+const PROBE: Timestamp = Timestamp { seconds: 1_000_000_001, nanos: 123_456_789 };
+
 fn measure_unit(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<u64> {
-    const PROBE: Timestamp = Timestamp { seconds: 1_000_000_001, nanos: 123_456_789 };
-    // Full, 100 ns (NTFS, SMB), 1 us, 1 ms, 10 ms (exFAT), 1 s (Lustre, HFS+), 2 s (FAT).
-    const UNITS: [u64; 7] = [1, 100, 1_000, 1_000_000, 10_000_000, 1_000_000_000, 2_000_000_000];
     let name = TempName::contents(tokens.make());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = fs::openat(directory, name.as_c_str(), flags, Mode::from_raw_mode(0o600))?;
     let attributes = Attributes { mtime: PROBE, atime: PROBE, ..Attributes::default() };
     let stored = fs::futimens(&file, &timestamps(&attributes)?).and_then(|()| status(file.as_fd()));
     fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
-    let stored = stored?.mtime;
+    Ok(unit_of(stored?.mtime))
+}
+
+/// The unit to which [`PROBE`] was cut, if it was stored as `stored`.
+fn unit_of(stored: Timestamp) -> u64 {
+    // Full, 100 ns (NTFS, SMB), 1 us, 1 ms, 10 ms (exFAT), 1 s (Lustre, HFS+), 2 s (FAT).
+    const UNITS: [u64; 7] = [1, 100, 1_000, 1_000_000, 10_000_000, 1_000_000_000, 2_000_000_000];
     let exact = |unit: &u64| {
         let nanos = PROBE.seconds as u64 * 1_000_000_000 + u64::from(PROBE.nanos);
         let cut = nanos - nanos % unit;
         stored.seconds == (cut / 1_000_000_000) as i64 && u64::from(stored.nanos) == cut % 1_000_000_000
     };
-    Ok(UNITS.into_iter().find(exact).unwrap_or(1))
+    UNITS.into_iter().find(exact).unwrap_or(1)
 }
 
 /// All file systems of a sink.
@@ -169,4 +175,38 @@ pub(crate) fn is_stored_as(
     stored == wanted
         || (stored.seconds.abs_diff(wanted.seconds) <= 2
             && same_time(stored, wanted, file_system.unit_nanos(directory, tokens)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_is_told_from_what_a_probe_was_cut_to() {
+        let stored = |seconds: i64, nanos| unit_of(Timestamp { seconds: 1_000_000_000 + seconds, nanos });
+        assert_eq!(stored(1, 123_456_789), 1);
+        assert_eq!(stored(1, 123_456_700), 100);
+        assert_eq!(stored(1, 123_456_000), 1_000);
+        assert_eq!(stored(1, 123_000_000), 1_000_000);
+        assert_eq!(stored(1, 120_000_000), 10_000_000);
+        assert_eq!(stored(1, 0), 1_000_000_000);
+        assert_eq!(stored(0, 0), 2_000_000_000);
+        assert_eq!(stored(77, 5), 1, "unknown: times must be equal");
+    }
+
+    #[test]
+    fn a_file_system_is_measured_once_and_the_probe_is_gone() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = fs::open(scratch.path(), OFlags::RDONLY, Mode::empty()).unwrap();
+        let systems = FileSystems::new(SyncMode::Measured);
+        let device = status(directory.as_fd()).unwrap().device;
+        let system = systems.of(directory.as_fd(), device).unwrap();
+        let tokens = TokenMaker::new([1; 6], [2; 4]);
+        assert_eq!(system.unit_nanos(directory.as_fd(), &tokens), 1, "tests run where full times are stored");
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+        let time = |nanos| Timestamp { seconds: 5, nanos };
+        assert!(is_stored_as(&system, directory.as_fd(), &tokens, time(1), time(1)));
+        assert!(!is_stored_as(&system, directory.as_fd(), &tokens, time(1), time(2)));
+        assert!(Arc::ptr_eq(&system, &systems.of(directory.as_fd(), device).unwrap()));
+    }
 }

@@ -89,13 +89,15 @@ impl Leftovers {
             };
             match (token, found.kind) {
                 (_, FileType::Directory) => below.push(name.to_bytes().into()),
-                (Some(token), FileType::RegularFile) => self.ready.push_back(Ok(Leftover {
-                    path: path.join(os(name.to_bytes())),
-                    token,
-                    size: found.size,
-                    directory: Arc::clone(&directory),
-                    name: name.to_bytes().into(),
-                })),
+                (Some(token), FileType::RegularFile | FileType::Symlink) => {
+                    self.ready.push_back(Ok(Leftover {
+                        path: path.join(os(name.to_bytes())),
+                        token,
+                        size: found.size,
+                        directory: Arc::clone(&directory),
+                        name: name.to_bytes().into(),
+                    }))
+                }
                 _ => {}
             }
         }

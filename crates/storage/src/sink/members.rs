@@ -27,6 +27,8 @@ pub(super) struct Member {
     pub directory: Arc<Directory>,
     /// Open until it is synced, where that is done file by file.
     pub descriptor: Option<OwnedFd>,
+    /// It is durable, as far as its own descriptor told.
+    pub synced: bool,
     /// [`FileSystem::errors`](super::file_systems::FileSystem::errors) before it was written.
     pub errors: u64,
 }
@@ -100,7 +102,10 @@ impl PosixSink {
             Err(failure) => Err(failure),
         };
         match descriptor {
-            Ok(descriptor) => Ok(Member { entry, token, directory, descriptor, errors }),
+            Ok(descriptor) => {
+                let synced = descriptor.is_none();
+                Ok(Member { entry, token, directory, descriptor, synced, errors })
+            }
             Err(failure) => {
                 remove(held.as_fd(), token);
                 Err(failure)

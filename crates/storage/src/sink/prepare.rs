@@ -234,7 +234,11 @@ impl PosixSink {
         let identity = (present.device, present.inode);
         let mut states = lock(&self.states);
         let known = match states.get(&entry.id) {
-            Some(State::Unfinished(file)) => file.token == token,
+            Some(State::Unfinished(file)) if file.token == token => {
+                // Its mode is no longer that of a complete file.
+                file.sealed.store(false, Ordering::Release);
+                true
+            }
             _ => false,
         };
         if !known {
@@ -252,6 +256,7 @@ impl PosixSink {
         if target.is_empty() || target.contains(&0) || target.len() >= LINK_TARGET_BYTES_MAX {
             return Err(Code::NameInvalid.into());
         }
+        self.drop_earlier(entry.id, None);
         let held = self.directories.descriptor(&directory)?;
         if directory.made {
             match fs::symlinkat(target, &held, name) {

@@ -71,7 +71,7 @@ impl Spool {
         let mode = Mode::from_raw_mode(0o600);
         let opened = match fs::openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
             Ok(file) => file,
-            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => {
                 let held = fs::openat(CWD, directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
                 let name = TempName::contents(tokens.make());
                 let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
