@@ -114,6 +114,11 @@ impl Directories {
         path
     }
 
+    /// How many are alive.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// None is alive.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()

@@ -158,6 +158,21 @@ impl Sink {
         }
     }
 
+    /// Slots that are granted, or free and not granted.
+    pub fn slots_idle(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Withheld | Slot::Granted)).count()
+    }
+
+    /// Entries that have not ended.
+    pub fn open_entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Directories that are alive.
+    pub fn open_directories(&self) -> usize {
+        self.directories.len()
+    }
+
     /// What is to be done, in order.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()

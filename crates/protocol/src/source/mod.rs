@@ -192,6 +192,26 @@ impl Source {
         }
     }
 
+    /// Slots that are neither being read into nor being sent.
+    pub fn slots_free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Slots of the sink that may be sent into.
+    pub fn credits_held(&self) -> usize {
+        self.credits.held()
+    }
+
+    /// Entries that have not ended.
+    pub fn open_entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Directories that are alive.
+    pub fn open_directories(&self) -> usize {
+        self.directories.len()
+    }
+
     /// What is to be done, in order.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
