@@ -68,7 +68,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn scan(path: &Path) -> Result<(PosixSource, Vec<Arc<Entry>>), Box<dyn Error>> {
+type Dataset = (PosixSource, Vec<Arc<Entry>>);
+
+fn scan(path: &Path) -> Result<Dataset, Box<dyn Error>> {
     let root = Root::new(path.to_str().ok_or("a path in UTF-8, please")?);
     let source = PosixSource::new(vec![root], SourceOptions::default());
     let mut scan = source.scan(Arc::new(AtomicU64::new(1)));

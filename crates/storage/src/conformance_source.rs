@@ -527,6 +527,10 @@ fn files_start_again<F: Fixture>(fixture: &F, change: Change) {
     if !fixture.change(path, change) {
         return;
     }
+    if change == Change::Replace {
+        // So that the old file and the new one differ in their bytes, too.
+        fixture.change(path, Change::Rewrite);
+    }
     let now = restat(fixture.storage(), &pool, entry);
     if change == Change::Vanish {
         assert_eq!(now.map_err(|failure| failure.code), Err(Code::SourceVanished));

@@ -160,7 +160,7 @@ fn a_directory_that_is_renamed_while_it_is_held_disturbs_no_read() {
 #[test]
 fn a_file_without_permission_is_named_as_such() {
     let dataset = Dataset::new();
-    fs::set_permissions(dataset.path("outer"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(dataset.path("outer"), fs::Permissions::from_mode(0o000)).unwrap();
     let failure = without_privileges(|| {
         let pool = Pool::new(1, 4096).unwrap();
         read_members(&*dataset.source, &pool, &[Arc::clone(dataset.entry("outer"))]).1[0]

@@ -481,7 +481,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(scratch.path().join("again/below")).unwrap();
         let mut scan = scan_of(scratch.path());
-        scan.ancestors.insert(Status::of_name(CWD, &scratch.path().join("again"), false).unwrap().place());
+        scan.ancestors.insert(Status::of_name(CWD, scratch.path().join("again"), false).unwrap().place());
         let mut found = Vec::new();
         while scan.next(&mut found) {}
         let failure = Failure::os(Code::SourceRead, Errno::LOOP.raw_os_error());

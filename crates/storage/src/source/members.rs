@@ -139,8 +139,10 @@ mod tests {
         MemberReader::new(directories, &noatime).read(entry, &mut space)
     }
 
+    type Change = (&'static str, fn(&Path));
+
     /// What can be done to a file between two system calls of the reader.
-    const CHANGES: [(&str, fn(&Path)); 5] = [
+    const CHANGES: [Change; 5] = [
         ("grow", |path| fs::File::options().append(true).open(path).unwrap().write_all(b"x").unwrap()),
         ("shrink", |path| fs::File::options().write(true).open(path).unwrap().set_len(1).unwrap()),
         ("rewrite", |path| fs::File::options().write(true).open(path).unwrap().write_all(b"y").unwrap()),
