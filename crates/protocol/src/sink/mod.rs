@@ -163,6 +163,11 @@ impl Sink {
         self.slots.iter().filter(|slot| matches!(slot, Slot::Withheld | Slot::Granted)).count()
     }
 
+    /// Slots that are granted and not in use.
+    pub fn slots_granted(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Granted)).count()
+    }
+
     /// Entries that have not ended.
     pub fn open_entries(&self) -> usize {
         self.entries.len()
@@ -290,11 +295,6 @@ impl Sink {
     }
 
     fn flush_messages(&mut self) {
-        if !self.granted.is_empty() {
-            let granted = core::mem::take(&mut self.granted);
-            granted.iter().for_each(|slot| self.actions.push_back(Action::Grant(*slot)));
-            self.actions.push_back(Action::Send(Message::BlockDone(granted)));
-        }
         for repairs in chunks(&mut self.repairs) {
             self.actions.push_back(Action::Send(Message::Repair(repairs)));
         }
@@ -303,6 +303,13 @@ impl Sink {
         }
         for entries in chunks(&mut self.settled) {
             self.actions.push_back(Action::Send(Message::BlockSync { objects: Vec::new(), entries }));
+        }
+        // Last, so that the source never holds a credit before the acknowledgements that made room for it: else a kill
+        // between the two would cost more than a group.
+        if !self.granted.is_empty() {
+            let granted = core::mem::take(&mut self.granted);
+            granted.iter().for_each(|slot| self.actions.push_back(Action::Grant(*slot)));
+            self.actions.push_back(Action::Send(Message::BlockDone(granted)));
         }
     }
 
