@@ -98,6 +98,8 @@ pub struct Source {
     config: Config,
     directories: Directories,
     entries: HashMap<EntryId, Held>,
+    /// Files that have ended while storage was still reading from them, with their directories.
+    leaving: Vec<(EntryId, EntryId)>,
     announced: usize,
     next_restart: u64,
 
@@ -131,6 +133,7 @@ impl Source {
         Source {
             directories: Directories::new(config.roots.clone()),
             entries: HashMap::new(),
+            leaving: Vec::new(),
             announced: 0,
             next_restart: 1 << 62,
             free: (0..config.slots).rev().map(SlotId).collect(),
@@ -321,6 +324,7 @@ impl Source {
         let nothing_open = self.entries.is_empty()
             || self.config.planted.has(Bug::EndedEarly)
                 && self.entries.values().all(|held| held.state == SourceState::Bundled);
+        let nothing_open = nothing_open && self.leaving.is_empty();
         if self.scan_ended && self.connected && nothing_open && !self.bye_sent {
             self.bye_sent = true;
             self.actions.push_back(Action::Send(Message::Bye(self.stats)));
@@ -347,11 +351,28 @@ impl Source {
             if objects.opened {
                 self.files_opened -= 1;
             }
-            self.actions.push_back(Action::Source(SourceOp::Release { id }));
             self.actions.push_back(Action::Log(LogOp::Remove { id }));
+            self.leaving.push((id, held.entry.parent));
+            self.leave(id);
+        } else {
+            self.release_parent(held.entry.parent);
         }
-        self.release_parent(held.entry.parent);
         Ok(held)
+    }
+
+    /// Releases a file that has ended, unless storage is still reading from it: then after the last read, which would
+    /// open it again below a directory that is forgotten.
+    fn leave(&mut self, id: EntryId) {
+        let reads = |block: &Block| {
+            block.stage == Stage::Reading
+                && matches!(block.content, Content::Object { id: of, .. } if of == id)
+        };
+        let Some(position) = self.leaving.iter().position(|(leaving, _)| *leaving == id) else { return };
+        if !self.blocks.values().any(reads) {
+            let (_, parent) = self.leaving.swap_remove(position);
+            self.actions.push_back(Action::Source(SourceOp::Release { id }));
+            self.release_parent(parent);
+        }
     }
 
     fn release_parent(&mut self, parent: EntryId) {

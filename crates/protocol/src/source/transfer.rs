@@ -158,6 +158,7 @@ impl Source {
                 }
             }
         }
+        self.leave(file);
         Ok(())
     }
 
