@@ -18,9 +18,7 @@ use crate::paths::{hex, show, unhex};
 
 /// `$HAUL_STATE_DIR`, else `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`.
 pub fn state_directory() -> Result<PathBuf, Error> {
-    let absolute = |name: &str| {
-        std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
-    };
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     if let Some(path) = std::env::var_os("HAUL_STATE_DIR").filter(|path| !path.is_empty()) {
         return crate::paths::absolute(&path);
     }
@@ -251,7 +249,8 @@ fn lock(directory: &Path) -> Result<std::fs::File, Error> {
 /// It has been killed, or is gone already.
 fn is_dying(pid: i32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
-    let state = |line: &str| line.strip_prefix("State:").map(|state| state.trim_start().starts_with(['Z', 'X']));
+    let state =
+        |line: &str| line.strip_prefix("State:").map(|state| state.trim_start().starts_with(['Z', 'X']));
     let killed = |line: &str| {
         let pending = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
         u64::from_str_radix(pending.trim(), 16).ok().map(|pending| pending >> 8 & 1 == 1)

@@ -215,7 +215,8 @@ pub fn generate(arguments: &Generate) -> Result<u8, Error> {
 /// `4MiB`, `4M`, `4m` are 4 x 2^20; `4MB` is 4 x 10^6; a bare number is bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| "a size is a number with a unit, e.g. 4MiB".to_owned())?;
+    let number: u64 =
+        text[..digits].parse().map_err(|_| "a size is a number with a unit, e.g. 4MiB".to_owned())?;
     let unit = match text[digits..].to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "k" | "ki" | "kib" => 1 << 10,

@@ -123,11 +123,7 @@ fn direction(sources: &[Place], destination: &Place) -> Result<Direction, Error>
 }
 
 /// What DEST means: as an earlier session decided, else as cp would.
-pub fn decision(
-    destination: &OsStr,
-    names: &[SourceName],
-    earlier: Option<&str>,
-) -> Result<Decision, Error> {
+pub fn decision(destination: &OsStr, names: &[SourceName], earlier: Option<&str>) -> Result<Decision, Error> {
     let failed = |failure: RootFailure| root_error(&failure);
     let path = PathBuf::from(destination);
     match earlier {

@@ -68,7 +68,9 @@ impl Shared {
     pub fn new(job: String, json: bool, verbose: bool, quiet: bool) -> Self {
         let bar = (!json && !quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
-            bar.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is valid"));
+            bar.set_style(
+                ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is valid"),
+            );
             bar
         });
         let now = Instant::now();
@@ -223,7 +225,8 @@ impl Reporter {
         if let Some(reason) = &summary.error {
             error(&with_hint(reason.clone()));
         }
-        if !self.json && !self.quiet {
+        let began = stats.files_total > 0 || summary.outcome.failure.is_none();
+        if !self.json && !self.quiet && began {
             self.line(&summary_line(&stats, state, elapsed, setup.encrypted, self.cipher));
         } else if !self.json && state == "incomplete" {
             self.note(&format!("{} files failed", stats.files_failed));
@@ -393,7 +396,10 @@ fn summary_line(
     let seconds = elapsed.as_secs_f64();
     let mut parts = Vec::new();
     if state == "done" && stats.files_done == 0 {
-        parts.push(format!("nothing to do: all {} files are there already; 0 bytes moved", stats.files_skipped));
+        parts.push(format!(
+            "nothing to do: all {} files are there already; 0 bytes moved",
+            stats.files_skipped
+        ));
     } else {
         let rate = stats.bytes_sent as f64 / seconds.max(0.001);
         parts.push(format!(

@@ -108,8 +108,14 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, haul_objectlog::Config), Error
 fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, Error> {
     let (oldest, newest) = haul_mover::PROTOCOL;
     if request.protocol.1 < oldest || request.protocol.0 > newest {
-        let about = format!("haul {} there speaks another protocol than haul {} here", request.haul, env!("CARGO_PKG_VERSION"));
-        return Err(Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts"));
+        let about = format!(
+            "haul {} there speaks another protocol than haul {} here",
+            request.haul,
+            env!("CARGO_PKG_VERSION")
+        );
+        return Err(
+            Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts")
+        );
     }
     if request.key.is_some() {
         policy::check_plain()?;
@@ -154,8 +160,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         true => {
             let bound = Bound::bind(None, request.ports.0..=request.ports.1).map_err(stream)?;
             let port = bound.address().port();
-            let started =
-                Listener::start(bound, keys.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT);
+            let started = Listener::start(bound, keys.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT);
             (Some(started.map_err(stream)?), port)
         }
         false => (None, 0),
@@ -189,7 +194,8 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         instance,
         directory: &directory,
     };
-    let answer = response(&identity, port, server.into_iter().collect(), owner.epoch(), is_sink.then_some(decided));
+    let answer =
+        response(&identity, port, server.into_iter().collect(), owner.epoch(), is_sink.then_some(decided));
     let running = match is_sink {
         true => {
             let end = ends.sink(common)?;
@@ -287,6 +293,6 @@ impl FarConnector {
         let addresses = tcp::resolve(client, port, DIAL_TIMEOUT)
             .map_err(|error| Error::stream("dialing back", &error))?;
         let dial = TcpDial { addresses, timeout: DIAL_TIMEOUT };
-        Ok(Dialer { dial, session: self.session.clone(), streams: self.streams })
+        Ok(Dialer { dial, session: self.session.clone(), streams: self.streams, connected: false })
     }
 }

@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use haul_model::report::Stats;
 use haul_model::{Code, SessionId};
-use haul_mover::connection::{
-    Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local,
-};
+use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local};
 use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
 use haul_mover::log::Kept;
 use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning};
@@ -48,8 +46,7 @@ pub fn copy(arguments: &Copy) -> Result<u8, Error> {
         plan.destination_shown.clone(),
         here.as_deref(),
     )?;
-    let reporter =
-        Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
+    let reporter = Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
     let interrupt = Interrupt::install()?;
     let result = match &plan.direction {
         Direction::Local => run_local(&plan, &mut job, &reporter, &interrupt),
@@ -157,11 +154,8 @@ pub struct Ends<'a> {
 impl Ends<'_> {
     /// The end that reads, ready to start.
     pub fn source(&self, common: Common, log: haul_objectlog::Config) -> Result<SourceEnd, Error> {
-        let labels = labels(self.decision, self.names, self.destination);
-        let roots = self.sources.iter().zip(&labels).map(|(path, label)| {
-            use std::os::unix::ffi::OsStrExt;
-            Root::with_label(path.as_bytes(), label.to_vec())
-        });
+        use std::os::unix::ffi::OsStrExt;
+        let roots = self.sources.iter().map(|path| Root::new(path.as_bytes()));
         let options = SourceOptions { recursive: self.recursive, ..SourceOptions::default() };
         let storage = PosixSource::new(roots.collect(), options);
         let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
@@ -172,7 +166,8 @@ impl Ends<'_> {
     /// The end that writes, ready to start.
     pub fn sink(&self, common: Common) -> Result<SinkEnd, Error> {
         let path = PathBuf::from(self.destination);
-        let root = SinkRoot::open(&path, self.decision, self.names).map_err(|failure| root_error(&failure))?;
+        let root =
+            SinkRoot::open(&path, self.decision, self.names).map_err(|failure| root_error(&failure))?;
         let spool_directory = self.directory.join("spool");
         haul_mover::owner::make_directory(&spool_directory)?;
         let mut session_tag = [0; 4];
@@ -409,6 +404,7 @@ impl Connector for InitiatorConnector {
             dial: TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT },
             session: self.session.clone(),
             streams: self.streams,
+            connected: false,
         };
         match dialer.connect(introduction, patience) {
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {

@@ -307,9 +307,12 @@ fn read_file(path: &Path) -> Result<toml::Table, Error> {
         Err(error) => return Err(Error::os(Code::Usage, path.display().to_string(), &error)),
     };
     let wrong = |reason: String| Error::new(Code::Usage, format!("{}: {reason}", path.display()));
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
     match table.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        Some(key) => Err(wrong(format!("no such setting: {key}")).hint(format!("settings are {}", KEYS.join(", ")))),
+        Some(key) => {
+            Err(wrong(format!("no such setting: {key}")).hint(format!("settings are {}", KEYS.join(", "))))
+        }
         None => Ok(table),
     }
 }

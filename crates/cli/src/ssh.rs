@@ -136,9 +136,14 @@ impl Ssh {
                 ))
             }
             255 if says("Could not resolve") || says("Name or service not known") => {
-                Error::new(Code::HostUnknown, host.clone()).hint("check the spelling, or the Host lines of your ssh configuration")
+                Error::new(Code::HostUnknown, host.clone())
+                    .hint("check the spelling, or the Host lines of your ssh configuration")
             }
-            255 if says("Connection refused") || says("timed out") || says("No route to host") || says("unreachable") => {
+            255 if says("Connection refused")
+                || says("timed out")
+                || says("No route to host")
+                || says("unreachable") =>
+            {
                 Error::new(Code::HostUnreachable, format!("{host}: {last}"))
                     .hint(format!("try it by hand: ssh {host} true"))
             }
@@ -146,8 +151,10 @@ impl Ssh {
                 .hint(format!("try it by hand: ssh {host} true")),
             2 => Error::new(Code::PeerVersion, format!("{host}: {last}"))
                 .hint("haul there is older or is another program; install the same version on both hosts"),
-            code => Error::new(Code::SshFailed, format!("{host}: the other end has ended with {code}: {last}"))
-                .hint(format!("try it by hand: ssh {host} {} --version", self.haul_path)),
+            code => {
+                Error::new(Code::SshFailed, format!("{host}: the other end has ended with {code}: {last}"))
+                    .hint(format!("try it by hand: ssh {host} {} --version", self.haul_path))
+            }
         }
     }
 
@@ -203,9 +210,11 @@ pub fn resolved_host(command: &str, host: &str) -> String {
         .stderr(Stdio::null())
         .output();
     let Ok(output) = output else { return typed };
-    let hostname = output.stdout.lines().map_while(Result::ok).find_map(|line| {
-        line.strip_prefix("hostname ").map(|name| name.trim().to_owned())
-    });
+    let hostname = output
+        .stdout
+        .lines()
+        .map_while(Result::ok)
+        .find_map(|line| line.strip_prefix("hostname ").map(|name| name.trim().to_owned()));
     hostname.filter(|name| !name.is_empty()).unwrap_or(typed)
 }
 
@@ -215,9 +224,10 @@ mod tests {
 
     #[test]
     fn an_ssh_command_is_split_like_a_shell_would() {
-        assert_eq!(split_command(r#"ssh -F 'my config' -o "A=b c" d\ e"#).unwrap(), [
-            "ssh", "-F", "my config", "-o", "A=b c", "d e"
-        ]);
+        assert_eq!(
+            split_command(r#"ssh -F 'my config' -o "A=b c" d\ e"#).unwrap(),
+            ["ssh", "-F", "my config", "-o", "A=b c", "d e"]
+        );
         assert!(split_command("  ").is_err());
         assert!(split_command("ssh 'x").is_err());
     }

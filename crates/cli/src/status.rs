@@ -153,12 +153,16 @@ fn end(directory: &Path) -> Result<(), Error> {
     use rustix::process::{Pid, Signal, kill_process};
     let pid = runner(directory).and_then(Pid::from_raw);
     let Some(pid) = pid else { return Err(Error::new(Code::Internal, "the lock names no process")) };
-    kill_process(pid, Signal::TERM)
-        .map_err(|errno| Error::os(Code::Internal, format!("ending process {}", pid.as_raw_nonzero()), &errno.into()))?;
+    kill_process(pid, Signal::TERM).map_err(|errno| {
+        Error::os(Code::Internal, format!("ending process {}", pid.as_raw_nonzero()), &errno.into())
+    })?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while is_running(directory) {
         if std::time::Instant::now() >= deadline {
-            return Err(Error::new(Code::AlreadyRunning, format!("process {} does not end", pid.as_raw_nonzero())));
+            return Err(Error::new(
+                Code::AlreadyRunning,
+                format!("process {} does not end", pid.as_raw_nonzero()),
+            ));
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

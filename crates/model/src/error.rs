@@ -95,6 +95,7 @@ table! {
     56 PeerSilent        "peer-silent"         Network Reconnect 4 "the other end is silent";
     57 ConnectionLost    "connection-lost"     Network Reconnect 4 "the connection was lost";
     58 SshFailed         "ssh-failed"          User    Never     4 "ssh could not start the other end";
+    59 PeerEnded         "peer-ended"          Network Never     4 "the other end has ended";
     60 Protocol          "protocol-violation"  Peer    Never     1 "the other end broke the protocol";
     61 LimitExceeded     "limit-exceeded"      Peer    Never     1 "the other end exceeded a limit";
     70 LogDamaged        "log-damaged"         Source  Again     1 "the object log is damaged";

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use haul_model::Code;
 use haul_protocol::link::Frame;
-use haul_transport::{Listener, Purpose, Session, Stream, tcp};
+use haul_transport::{Cause, Listener, Purpose, Session, Stream, tcp};
 use haul_wire::{Connect, FRAME_HEADER_BYTES, FrameHeader, Message, VERSION, VERSION_MIN};
 
 use crate::Error;
@@ -90,6 +90,8 @@ pub struct Dialer<D> {
     pub session: Session,
     /// Data streams to make.
     pub streams: u16,
+    /// It has connected before: the other end listened then.
+    pub connected: bool,
 }
 
 impl<D: Dial> Connector for Dialer<D> {
@@ -107,6 +109,7 @@ impl<D: Dial> Connector for Dialer<D> {
             send(&mut stream, &[&epoch.to_le_bytes()])?;
             data.push(stream);
         }
+        self.connected = true;
         Ok(Established { epoch, peer, peer_received: header.received, control, data })
     }
 }
@@ -114,7 +117,14 @@ impl<D: Dial> Connector for Dialer<D> {
 impl<D: Dial> Dialer<D> {
     fn stream(&mut self, purpose: Purpose) -> Result<Stream, Error> {
         let target = self.dial.target();
-        let about = |error: std::io::Error| Error::stream(&target, &error);
+        let connected = self.connected;
+        let about = |error: std::io::Error| {
+            // The far end listens as long as it lives.
+            if connected && haul_transport::cause(&error) == Cause::Refused {
+                return Error::new(Code::PeerEnded, &target).hint("run the same command again to continue");
+            }
+            Error::stream(&target, &error)
+        };
         let raw = self.dial.open().map_err(about)?;
         self.session.dial(raw, purpose, HANDSHAKE_TIMEOUT).map_err(about)
     }
