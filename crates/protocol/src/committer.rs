@@ -107,6 +107,15 @@ impl Committer {
         &mut self.gathering
     }
 
+    /// Takes what waits of this file out of the next group: a failed sync has lost it.
+    pub fn take_objects(&mut self, id: EntryId) -> Vec<WrittenObject> {
+        let objects = core::mem::take(&mut self.gathering.objects);
+        let (lost, kept): (Vec<_>, Vec<_>) = objects.into_iter().partition(|object| object.id == id);
+        self.gathering.objects = kept;
+        self.gathering.bytes -= lost.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
+        lost
+    }
+
     /// The planted bug: a write that finished while the sync was running is taken as covered by it.
     #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code))]
     pub(crate) fn add_to_running(&mut self, object: WrittenObject) -> bool {
@@ -231,6 +240,19 @@ mod tests {
         assert!(committer.is_full());
         committer.finish(1);
         assert!(!committer.is_full());
+    }
+
+    #[test]
+    fn what_a_failed_sync_lost_leaves_the_next_group_too() {
+        let mut committer = Committer::default();
+        let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
+        committer.add_object(object(0, 10), 0);
+        committer.add_object(other, 0);
+        committer.add_object(object(1, 20), 0);
+        assert_eq!(committer.take_objects(EntryId(1)), [object(0, 10), object(1, 20)]);
+        assert_eq!(committer.bytes_waiting(), 7);
+        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
+        assert_eq!(committer.running(1, Phase::Sync).unwrap().objects, [other]);
     }
 
     #[test]

@@ -38,6 +38,7 @@ bugs! {
     PublishBeforeSync      "sink: gives the final name before the data is durable";
     AckBeforeNameDurable   "sink: acknowledges an entry before its name is durable";
     FailedSyncIgnored      "sink: takes a failed sync for a good one";
+    LostWriteKept          "sink: keeps what was written while a sync of its file failed";
     LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";
     HashMismatchWritten    "sink: takes an object with the wrong hash as written";
     GrantWhileWriting      "sink: grants a slot again before its object is written";

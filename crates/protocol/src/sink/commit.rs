@@ -31,7 +31,8 @@ impl Sink {
 
     /// Contents are durable: objects are acknowledged, whole files get their names.
     ///
-    /// A failed sync is never repeated: what it should have covered is lost, and sent again.
+    /// A failed sync is never repeated: all that its file received since the last good one is lost, and sent again. That
+    /// includes what was written while it ran, or is being written now: the medium may call that clean as well.
     pub(super) fn on_synced(
         &mut self,
         number: u64,
@@ -41,6 +42,13 @@ impl Sink {
         let failed = if self.config.planted.has(Bug::FailedSyncIgnored) { Vec::new() } else { failed };
         let group = self.committer.running(number, Phase::Sync).ok_or(Failure::new(Code::Internal))?;
         let (objects, files) = (core::mem::take(&mut group.objects), core::mem::take(&mut group.files));
+        let mut objects = objects;
+        if !self.config.planted.has(Bug::LostWriteKept) {
+            for (id, _) in &failed {
+                objects.append(&mut self.committer.take_objects(*id));
+                self.lose_writes(*id);
+            }
+        }
         for object in objects {
             let failure = failure_of(&failed, object.id);
             let Some(held) = self.entries.get_mut(&object.id).filter(|it| it.state == SinkState::Open) else {

@@ -20,7 +20,7 @@ use haul_model::report::{Fact, Stats};
 use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, SlotId, Token};
 use haul_wire::{Message, Repair, Settled};
 
-use self::receive::{Slot, Work};
+use self::receive::{Slot, Work, Write};
 use crate::committer::{Committer, Phase};
 use crate::directories::Directories;
 use crate::event::{Action, Event, Outcome, Waiting};
@@ -75,7 +75,7 @@ pub struct Sink {
     preparing: usize,
 
     slots: Vec<Slot>,
-    writes: HashMap<BlockId, (SlotId, Work)>,
+    writes: HashMap<BlockId, Write>,
     withheld: Vec<SlotId>,
     granted: Vec<SlotId>,
     committer: Committer,

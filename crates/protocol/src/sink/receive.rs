@@ -27,6 +27,14 @@ pub(super) enum Slot {
     Writing,
 }
 
+/// A payload that storage is writing.
+pub(super) struct Write {
+    slot: SlotId,
+    work: Work,
+    /// A sync of its file has failed since it began: whatever storage answers, it may be lost.
+    lost: bool,
+}
+
 /// What is to be done with a payload.
 #[derive(Clone)]
 pub(super) enum Work {
@@ -201,7 +209,7 @@ impl Sink {
                 SinkOp::WriteMembers { block, slot, length, members: writes }
             }
         };
-        if self.writes.insert(block, (slot, work)).is_some() {
+        if self.writes.insert(block, Write { slot, work, lost: false }).is_some() {
             return Err(Failure::new(Code::Protocol));
         }
         self.slots[slot.0 as usize] = Slot::Writing;
@@ -214,12 +222,19 @@ impl Sink {
         Ok(())
     }
 
-    fn written(&mut self, block: BlockId) -> Result<Work, Failure> {
-        let (slot, work) = self.writes.remove(&block).ok_or(Failure::new(Code::Internal))?;
+    fn written(&mut self, block: BlockId) -> Result<Write, Failure> {
+        let write = self.writes.remove(&block).ok_or(Failure::new(Code::Internal))?;
         if !self.config.planted.has(Bug::GrantWhileWriting) {
-            self.free(slot);
+            self.free(write.slot);
         }
-        Ok(work)
+        Ok(write)
+    }
+
+    /// A sync of this file has failed: what is being written into it now may be lost with the rest.
+    pub(super) fn lose_writes(&mut self, file: EntryId) {
+        for write in self.writes.values_mut() {
+            write.lost |= matches!(write.work, Work::Object { id, .. } if id == file);
+        }
     }
 
     pub(super) fn on_written(
@@ -228,7 +243,8 @@ impl Sink {
         result: Result<(), Failure>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
-        let Work::Object { id, index, length, .. } = self.written(block)? else {
+        let write = self.written(block)?;
+        let Work::Object { id, index, length, .. } = write.work else {
             return Err(Failure::new(Code::Internal));
         };
         let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
@@ -241,7 +257,11 @@ impl Sink {
         }
         let object = WrittenObject { id, index, bytes: length };
         match result {
-            Ok(()) => self.add_object(object, now_nanos),
+            Ok(()) if !write.lost => self.add_object(object, now_nanos),
+            Ok(()) => self.ask_again(id, Some(index), RepairReason::Sync),
+            Err(failure) if failure.code == Code::SinkSync => {
+                self.ask_again(id, Some(index), RepairReason::Sync);
+            }
             Err(failure) if failure.code == Code::HashMismatch => {
                 if self.config.planted.has(Bug::HashMismatchWritten) {
                     self.add_object(object, now_nanos);
@@ -270,7 +290,7 @@ impl Sink {
         results: Vec<Result<(), Failure>>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
-        let Work::Bundle { members } = self.written(block)? else {
+        let Work::Bundle { members } = self.written(block)?.work else {
             return Err(Failure::new(Code::Internal));
         };
         for (Member { id, .. }, result) in members.into_iter().zip(results) {
