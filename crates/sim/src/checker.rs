@@ -1,0 +1,475 @@
+//! What must hold, checked when it is claimed and when it could break.
+//!
+//! The checker sees what the masters say and do, and both disks; it never looks into a master, but for its public
+//! counters at the end of a session.
+
+use haul_model::limits::SYNC_GROUP_BYTES;
+use haul_model::{Bitmap, Code, EntryId, Failure, Hash, Kind, Token};
+use haul_protocol::{LogOp, LogView};
+use haul_wire::{Answer, Message, NewFile, Settled};
+
+use crate::content::{HOLE, Piece, root_of};
+use crate::disk::Thing;
+use crate::tree::{PathId, Tree};
+use crate::world::World;
+
+/// How an entry ended, as the source told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// FILE_ID: it is there.
+    Skipped,
+    /// Reported as done.
+    Done,
+    /// It changed; another entry takes its place.
+    Restarted,
+}
+
+/// An entry as it was announced.
+pub(crate) struct Record {
+    pub path: PathId,
+    pub stamp: u32,
+    pub kind: Kind,
+    /// Of the sink's unfinished file.
+    token: Token,
+    /// The log and the unfinished file fit it, so it must be resumed.
+    resumable: Option<Token>,
+    /// Objects that are on their way, or were sent and not asked for again.
+    sent: Bitmap,
+    /// Their hashes, shortened.
+    hashes: Vec<(u32, u64)>,
+    pub end: Option<End>,
+}
+
+fn shortened(hash: &Hash) -> u64 {
+    u64::from_le_bytes(hash.0[..8].try_into().expect("eight bytes"))
+}
+
+/// What is known of the present session, and a little of those before.
+#[derive(Default)]
+pub(crate) struct Checker {
+    pub object_bytes: u32,
+    pub streams: usize,
+    sink_slots: u32,
+    pub bytes_sent: u64,
+    pub objects_sent: u64,
+    /// By path: something happened to it in this session, so it may fail.
+    pub troubled: Vec<bool>,
+    pub scanned: Vec<(PathId, u32)>,
+    pub unreadable: Vec<PathId>,
+    /// Everything is at the sink already.
+    pub nothing_to_do: bool,
+    records: Vec<Record>,
+    restarted: Vec<Record>,
+    /// Sent and not known to be durable.
+    exposed: Vec<(EntryId, Option<u32>, u32)>,
+    exposed_bytes: u64,
+    /// By state: a file in this state is complete at the sink, the source knows.
+    finished: Vec<bool>,
+}
+
+const RESTART_BIT: u64 = 1 << 62;
+
+impl Checker {
+    pub(crate) fn record(&self, id: EntryId) -> Option<&Record> {
+        match id.0.checked_sub(RESTART_BIT) {
+            Some(index) => self.restarted.get(index as usize),
+            None => self.records.get(id.0.checked_sub(1)? as usize),
+        }
+    }
+
+    fn record_mut(&mut self, id: EntryId) -> Option<&mut Record> {
+        match id.0.checked_sub(RESTART_BIT) {
+            Some(index) => self.restarted.get_mut(index as usize),
+            None => self.records.get_mut(id.0.checked_sub(1)? as usize),
+        }
+    }
+
+    /// The entry announced last for this path.
+    pub(crate) fn last_record(&self, path: PathId) -> Option<&Record> {
+        let records = self.records.iter().chain(&self.restarted);
+        records.filter(|record| record.path == path).last()
+    }
+
+    fn last_record_mut(&mut self, path: PathId) -> Option<&mut Record> {
+        let records = self.records.iter_mut().chain(&mut self.restarted);
+        records.filter(|record| record.path == path).last()
+    }
+
+    /// All entries that were announced.
+    pub(crate) fn all_records(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().chain(&self.restarted)
+    }
+
+    fn expose(&mut self, id: EntryId, index: Option<u32>, bytes: u32) {
+        self.exposed.push((id, index, bytes));
+        self.exposed_bytes += u64::from(bytes);
+    }
+
+    fn cover(&mut self, covered: impl Fn(EntryId, Option<u32>) -> bool) {
+        let bytes = &mut self.exposed_bytes;
+        self.exposed.retain(|(id, index, length)| {
+            let gone = covered(*id, *index);
+            *bytes -= if gone { u64::from(*length) } else { 0 };
+            !gone
+        });
+    }
+
+    pub(crate) fn is_finished(&self, stamp: u32) -> bool {
+        self.finished.get(stamp as usize).copied().unwrap_or(false)
+    }
+
+    pub(crate) fn finish(&mut self, stamp: u32) {
+        if self.finished.len() <= stamp as usize {
+            self.finished.resize(stamp as usize + 1, false);
+        }
+        self.finished[stamp as usize] = true;
+    }
+}
+
+impl World {
+    pub(crate) fn begin_checks(&mut self, object_bytes: u32, sink_slots: u32, streams: usize) {
+        let paths = self.tree.nodes.len();
+        let before = std::mem::take(&mut self.checker);
+        self.checker = Checker {
+            object_bytes,
+            streams,
+            sink_slots,
+            troubled: vec![false; paths],
+            nothing_to_do: before.nothing_to_do,
+            finished: before.finished,
+            ..Checker::default()
+        };
+    }
+
+    /// What the source is about to say.
+    pub(crate) fn check_source_message(&mut self, message: &Message) {
+        match message {
+            Message::NewFile(items) => items.iter().for_each(|item| self.on_announced(item)),
+            Message::NewBlock { id, index, length, hash, .. } => {
+                if let Some(record) = self.checker.record_mut(*id) {
+                    record.hashes.retain(|(other, _)| other != index);
+                    record.hashes.push((*index, shortened(hash)));
+                }
+                self.on_sending(*id, Some(*index), *length);
+            }
+            Message::Manifest { members, .. } => {
+                for member in members {
+                    let size = self.checker.record(member.id).map_or(0, |record| {
+                        self.tree.stamps.get(record.stamp as usize).map_or(0, |stamp| stamp.size)
+                    });
+                    self.on_sending(member.id, None, size as u32);
+                }
+            }
+            Message::FileDrop { id, restarts, .. } => {
+                self.checker.cover(|other, _| other == *id);
+                if let Some(record) = self.checker.record_mut(*id).filter(|_| *restarts) {
+                    record.end = Some(End::Restarted);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_announced(&mut self, item: &NewFile) {
+        let NewFile::Entry { entry, objects, resume } = item else { return };
+        let (path, stamp) = (self.tree.path_of(entry), Tree::stamp_of(entry));
+        let mut resumable = None;
+        if *objects && let Some(end) = &mut self.source {
+            let logged = end.log.lookup(&self.tree.nodes[path].key);
+            resumable = logged
+                .filter(|logged| {
+                    logged.identity == entry.identity && logged.object_bytes == self.checker.object_bytes
+                })
+                .map(|logged| logged.token)
+                .filter(|token| self.disk.find(*token).is_some());
+            if resumable.is_some() && *resume != resumable {
+                self.violate(format!("{:?} is not resumed, though its log fits", entry.id));
+            }
+        }
+        let count = if *objects { entry.size().div_ceil(u64::from(self.checker.object_bytes)) } else { 1 };
+        let record = Record {
+            path,
+            stamp,
+            kind: entry.kind,
+            token: Token::NONE,
+            resumable,
+            sent: Bitmap::new(count),
+            hashes: vec![],
+            end: None,
+        };
+        match entry.id.0.checked_sub(RESTART_BIT) {
+            Some(index) if index as usize == self.checker.restarted.len() => self.checker.restarted.push(record),
+            None => {
+                // Entries of a kind that is never announced leave gaps.
+                while self.checker.records.len() as u64 + 1 < entry.id.0 {
+                    self.checker.records.push(Record {
+                        path: usize::MAX,
+                        stamp: 0,
+                        kind: Kind::Other,
+                        token: Token::NONE,
+                        resumable: None,
+                        sent: Bitmap::new(0),
+                        hashes: vec![],
+                        end: None,
+                    });
+                }
+                self.checker.records.push(record);
+            }
+            _ => self.violate(format!("the entry {:?} is out of order", entry.id)),
+        }
+    }
+
+    /// An object, or a member, is being sent.
+    fn on_sending(&mut self, id: EntryId, index: Option<u32>, bytes: u32) {
+        let Some(record) = self.checker.record_mut(id) else {
+            return self.violate(format!("{id:?} is sent, but was never announced"));
+        };
+        let (path, stamp) = (record.path, record.stamp);
+        if !record.sent.set(u64::from(index.unwrap_or(0))) {
+            self.violate(format!("{id:?} {index:?} is sent again, though nobody asked for it"));
+        }
+        if self.checker.is_finished(stamp) {
+            self.violate(format!("{id:?} is sent, though path {path} was complete at the sink"));
+        }
+        self.checker.expose(id, index, bytes);
+        let bound =
+            SYNC_GROUP_BYTES + u64::from(self.checker.sink_slots) * u64::from(self.checker.object_bytes);
+        if self.checker.exposed_bytes > bound {
+            let bytes = self.checker.exposed_bytes;
+            self.violate(format!("{bytes} bytes are sent and not durable: a kill would cost more than {bound}"));
+        }
+    }
+
+    /// What the source hears, before it does.
+    pub(crate) fn check_source_receives(&mut self, message: &Message) {
+        match message {
+            Message::FileId(answers) => answers.iter().for_each(|(id, answer)| self.on_answer(*id, *answer)),
+            Message::BlockSync { objects, entries } => self.checker.cover(|id, index| {
+                index.is_some_and(|index| objects.contains(&(id, index)))
+                    || entries.iter().any(|(other, _)| *other == id)
+            }),
+            Message::Repair(repairs) => {
+                for repair in repairs {
+                    self.checker.cover(|id, index| id == repair.id && index == repair.index);
+                    if let Some(record) = self.checker.record_mut(repair.id) {
+                        record.sent.clear(u64::from(repair.index.unwrap_or(0)));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_answer(&mut self, id: EntryId, answer: Answer) {
+        let Some(record) = self.checker.record_mut(id) else { return };
+        let (path, stamp) = (record.path, record.stamp);
+        match answer {
+            Answer::Skip => record.end = Some(End::Skipped),
+            Answer::Start(_) if record.resumable.is_some() => {
+                self.violate(format!("{id:?} starts from nothing, though its unfinished file is there"));
+            }
+            Answer::Resume(token) => {
+                let logged = self.source.as_mut().and_then(|end| end.log.lookup(&self.tree.nodes[path].key));
+                let Some(logged) = logged else { return };
+                for index in (0..logged.done.len()).filter(|index| logged.done.get(*index)) {
+                    if let Some(record) = self.checker.record_mut(id) {
+                        record.sent.set(index);
+                    }
+                    let content = self.tree.stamps[stamp as usize].content;
+                    let right = |found, _, _| found == content;
+                    if let Err(why) = self.is_durable(path, stamp, token, index as u32, right) {
+                        self.violate(format!("the log says that object {index} of {id:?} is durable: {why}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the sink is about to say.
+    pub(crate) fn check_sink_message(&mut self, message: &Message) {
+        match message {
+            Message::FileId(answers) => {
+                for (id, answer) in answers {
+                    if let (Some(record), Answer::Start(token) | Answer::Resume(token)) =
+                        (self.checker.record_mut(*id), answer)
+                    {
+                        record.token = *token;
+                    }
+                }
+            }
+            Message::BlockSync { objects, entries } => {
+                for (id, index) in objects {
+                    self.check_acknowledged(*id, *index, "acknowledged");
+                }
+                for (id, settled) in entries {
+                    if let Settled::Done(hash) = settled
+                        && let Some(record) = self.checker.record(*id)
+                        && let Err(why) = self.is_final(record.path, record.stamp, *hash, false)
+                    {
+                        self.violate(format!("{id:?} is acknowledged as complete: {why}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn check_acknowledged(&mut self, id: EntryId, index: u32, what: &str) {
+        let Some(record) = self.checker.record(id) else {
+            return self.violate(format!("object {index} of {id:?}, which nobody announced, is {what}"));
+        };
+        // What was read may be of a later state than was announced; that is noticed before the file is closed.
+        let sent = record.hashes.iter().find(|(other, _)| *other == index).map(|(_, hash)| *hash);
+        let right = |content, offset, length| {
+            let piece = Piece { at: 0, content, offset, length };
+            Some(shortened(&piece.hash(offset, record.sent.len() == 1))) == sent
+        };
+        if let Err(why) = self.is_durable(record.path, record.stamp, record.token, index, right) {
+            self.violate(format!("object {index} of {id:?} is {what}: {why}"));
+        }
+    }
+
+    /// What the source is about to log.
+    pub(crate) fn check_log_op(&mut self, op: &LogOp) {
+        if let LogOp::Record { id, index } = op {
+            let token = self.source.as_ref().and_then(|end| end.log.token_of(*id));
+            match self.checker.record(*id).map(|record| record.token) {
+                Some(expected) if token == Some(expected) => self.check_acknowledged(*id, *index, "logged"),
+                expected => self.violate(format!("{id:?} is logged for {token:?}, but is in {expected:?}")),
+            }
+        }
+    }
+
+    /// Would this object survive a power cut of the sink, with the right content?
+    fn is_durable(
+        &self,
+        path: PathId,
+        stamp: u32,
+        token: Token,
+        index: u32,
+        right: impl Fn(u32, u64, u32) -> bool,
+    ) -> Result<(), String> {
+        let disk = &self.disk;
+        let Some(temp) = disk.temps.iter().rfind(|temp| temp.token == token) else {
+            return Err(format!("there is no unfinished file {token:?}"));
+        };
+        let size = self.tree.stamps[stamp as usize].size;
+        let offset = u64::from(index) * u64::from(self.checker.object_bytes);
+        let end = size.min(offset + u64::from(self.checker.object_bytes));
+        let first = disk.cells_of(offset);
+        let cells = disk.inodes[temp.inode].cells.get(first..disk.cells_of(end)).unwrap_or(&[]);
+        let content = cells.first().map_or(HOLE, |cell| cell.durable);
+        let mixed = cells.iter().any(|cell| cell.durable != content);
+        if mixed || !right(content, offset, (end - offset) as u32) {
+            return Err(format!("its durable cells are {cells:?}"));
+        }
+        let named = disk.names[path].durable == Some(Thing::File(temp.inode));
+        if temp.now && !(temp.durable || named) {
+            return Err("no name of its file is durable".into());
+        }
+        if temp.now && !disk.is_reachable(path, &self.tree) {
+            return Err("a directory above it is not durable".into());
+        }
+        Ok(())
+    }
+
+    /// Would this entry survive a power cut, complete and under its final name?
+    pub(crate) fn is_final(
+        &self,
+        path: PathId,
+        stamp: u32,
+        hash: Option<Hash>,
+        skipped: bool,
+    ) -> Result<(), String> {
+        let disk = &self.disk;
+        let state = self.tree.stamps[stamp as usize];
+        if !disk.is_reachable(path, &self.tree) {
+            return Err("a directory above it is not durable".into());
+        }
+        let inode = match disk.names[path].durable {
+            Some(Thing::File(inode)) if stamp != 0 => inode,
+            Some(Thing::Link) if stamp == 0 => return Ok(()),
+            other => return Err(format!("its durable name leads to {other:?}")),
+        };
+        let Some(content) = disk.whole(inode, true).filter(|_| disk.inodes[inode].size == state.size) else {
+            return Err(format!("it is not whole: {:?}", disk.inodes[inode]));
+        };
+        // Who skips a file goes by size and mtime, so its bytes may be those of any state with the same.
+        let origin = &self.tree.stamps[content as usize];
+        let looks_alike = skipped && origin.path == path && origin.mtime == state.mtime;
+        if state.size > 0 && content != state.content && !looks_alike {
+            return Err(format!("its content is {content}, not {}", state.content));
+        }
+        let attributes = &self.tree.stamps[disk.inodes[inode].attributes.durable as usize];
+        if (attributes.mtime, attributes.mode) != (state.mtime, state.mode) {
+            return Err("its attributes are not durable".into());
+        }
+        let root = root_of(content, state.size);
+        if hash.is_some_and(|hash| hash != root) {
+            return Err("its hash is wrong".into());
+        }
+        Ok(())
+    }
+
+    /// Storage gave this path its final name.
+    pub(crate) fn check_published(&mut self, path: PathId) {
+        if let Err(why) = self.visible(path) {
+            self.violate(format!("path {path} has its final name: {why}"));
+        }
+    }
+
+    /// After a power cut.
+    pub(crate) fn check_all_visible(&mut self) {
+        for path in 0..self.tree.nodes.len() {
+            self.check_published(path);
+        }
+    }
+
+    /// Is what stands under a final name whole, now and after a power cut?
+    fn visible(&self, path: PathId) -> Result<(), String> {
+        let name = &self.disk.names[path];
+        for thing in [name.now, name.durable] {
+            let Some(Thing::File(inode)) = thing else { continue };
+            let size = self.disk.inodes[inode].size;
+            for durable in [false, true] {
+                let content = self.disk.whole(inode, durable).ok_or("it is not whole, or not durable")?;
+                let origin = &self.tree.stamps[content as usize];
+                if size > 0 && (origin.path, origin.size) != (path, size) {
+                    return Err("it has the bytes of another file".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The source reports a file as done.
+    pub(crate) fn check_done_fact(&mut self, path: &[u8], bytes: u64, hash: Option<Hash>) {
+        let record = self.tree.path_named(path).and_then(|path| self.checker.last_record_mut(path));
+        let Some(record) = record else {
+            return self.violate(format!("{} is done, but is no entry", String::from_utf8_lossy(path)));
+        };
+        let (path, stamp, before) = (record.path, record.stamp, record.end.replace(End::Done));
+        if let Err(why) = self.is_final(path, stamp, hash, false) {
+            self.violate(format!("path {path} is reported as done: {why}"));
+        }
+        if before.is_some() || bytes != self.tree.stamps[stamp as usize].size {
+            self.violate(format!("path {path} is reported as done with {bytes} bytes after {before:?}"));
+        }
+        if stamp != 0 {
+            self.checker.finish(stamp);
+        }
+    }
+
+    /// The source names something as failed.
+    pub(crate) fn check_failed(&mut self, path: &[u8], failure: Failure) {
+        let Some(path) = self.tree.path_named(path) else {
+            let path = String::from_utf8_lossy(path).into_owned();
+            return self.violate(format!("{path}, which is no path of the dataset, has failed"));
+        };
+        let other = self.tree.nodes[path].kind == Kind::Other && failure.code == Code::UnsupportedKind;
+        if !self.checker.troubled[path] && !other {
+            self.violate(format!("path {path} is named as failed ({failure}), but nothing happened to it"));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What must hold when a session has come to its end without a failure of its own.
+
+use haul_model::limits::ENTRIES_OPEN_MAX;
+use haul_model::Kind;
+use haul_protocol::Outcome;
+
+use crate::checker::End;
+use crate::disk::Thing;
+use crate::log::JobLog;
+use crate::tree::PathId;
+use crate::world::{Happening, World};
+
+impl World {
+    /// Both ends are content. True if nothing is missing at the sink.
+    pub(crate) fn check_complete(&mut self, source: Outcome, sink: Outcome) -> bool {
+        if source.stats != sink.stats {
+            self.violate(format!("the ends tell different things: {:?} and {:?}", source.stats, sink.stats));
+        }
+        let failed = self.check_reports();
+        for index in 0..self.checker.scanned.len() {
+            let (path, stamp) = self.checker.scanned[index];
+            if let Err(why) = self.check_entry(path, stamp, &failed) {
+                self.violate(format!("at the end of a session, path {path}: {why}"));
+            }
+        }
+        self.check_stats(&source);
+        self.check_left_over(&failed);
+        self.check_quiescence();
+        if self.plan.calm && (source.stats.objects_repaired > 0 || !failed.iter().all(|it| self.is_other(*it))) {
+            self.violate("nothing went wrong, but something was sent again or failed".into());
+        }
+        if self.checker.nothing_to_do && self.checker.objects_sent > 0 {
+            self.violate("everything was there, but something was sent".into());
+        }
+        failed.is_empty()
+    }
+
+    fn is_other(&self, path: PathId) -> bool {
+        self.tree.nodes[path].kind == Kind::Other
+    }
+
+    /// Both ends name the same paths, each once. Directories may be named twice: unreadable there, not finished here.
+    fn check_reports(&mut self) -> Vec<PathId> {
+        let (Some(source), Some(sink)) = (&self.source, &self.sink) else { return vec![] };
+        let named = |failed: &[(Vec<u8>, haul_model::Failure)]| {
+            let mut paths: Vec<PathId> =
+                failed.iter().filter_map(|(path, _)| self.tree.path_named(path)).collect();
+            paths.sort_unstable();
+            paths
+        };
+        let (source, sink) = (named(&source.failed), named(&sink.failed));
+        if source != sink {
+            self.violate(format!("the source names {source:?} as failed, the sink {sink:?}"));
+        }
+        let twice = source.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        if let Some(path) = twice.filter(|path| self.tree.nodes[*path].kind != Kind::Directory) {
+            self.violate(format!("path {path} is named as failed twice"));
+        }
+        source
+    }
+
+    fn check_entry(&mut self, path: PathId, scanned: u32, failed: &[PathId]) -> Result<(), String> {
+        let is_failed = failed.contains(&path);
+        let Some(record) = self.checker.last_record(path) else {
+            return if is_failed { Ok(()) } else { Err("it was found and never announced".into()) };
+        };
+        let (stamp, kind, end) = (record.stamp, record.kind, record.end);
+        let earlier = self.checker.all_records().filter(|record| record.path == path);
+        if earlier.filter(|record| record.end != Some(End::Restarted)).count() != 1 && !is_failed {
+            return Err("it has several entries".into());
+        }
+        match (kind, end) {
+            (Kind::Directory, _) if is_failed => Ok(()),
+            (Kind::Directory, _) => {
+                let name = &self.disk.names[path];
+                let there = name.durable == Some(Thing::Directory) && self.disk.is_reachable(path, &self.tree);
+                if there && name.attributes { Ok(()) } else { Err(format!("the directory is {name:?}")) }
+            }
+            (_, Some(End::Done | End::Skipped)) if is_failed => Err("it is both there and failed".into()),
+            (_, None | Some(End::Restarted)) if is_failed => Ok(()),
+            (_, Some(end @ (End::Done | End::Skipped))) => {
+                self.is_final(path, stamp, None, end == End::Skipped)?;
+                if scanned != 0 {
+                    self.checker.finish(stamp);
+                }
+                Ok(())
+            }
+            (_, end) => Err(format!("it is missing and not named: {end:?}")),
+        }
+    }
+
+    fn check_stats(&mut self, source: &Outcome) {
+        let stats = source.stats;
+        let Some(end) = &self.source else { return };
+        let is_directory = |path: &[u8]| {
+            let path = self.tree.path_named(path);
+            path.is_some_and(|path| self.tree.nodes[path].kind == Kind::Directory)
+        };
+        let unreadable = self.checker.unreadable.len() as u64;
+        let directories_failed = end.failed.iter().filter(|(path, _)| is_directory(path)).count() as u64;
+        let entries = self.checker.scanned.iter().map(|(path, _)| *path);
+        let records = self.checker.all_records();
+        let count = |end: End| records.filter(|record| record.end == Some(end)).count() as u64;
+        let skipped = count(End::Skipped);
+        let records = self.checker.all_records();
+        let done = records.filter(|record| record.end == Some(End::Done)).count() as u64;
+        let kinds = entries.map(|path| self.checker.last_record(path).map_or(Kind::Other, |it| it.kind));
+        let files = kinds.filter(|kind| *kind != Kind::Directory).count() as u64 + unreadable;
+        let expected = [files, done, skipped, end.failed.len() as u64];
+        let told = [stats.files_total, stats.files_done, stats.files_skipped, stats.files_failed];
+        if expected != told {
+            self.violate(format!("total, done, skipped, failed are {expected:?}, told is {told:?}"));
+        }
+        let [total, done, skipped, failed] = told;
+        if done + skipped + failed != total + directories_failed - unreadable {
+            self.violate(format!("the counters {told:?} do not add up"));
+        }
+        let sent = (self.checker.bytes_sent, self.checker.objects_sent);
+        if sent != (stats.bytes_sent, stats.objects_sent) {
+            self.violate(format!("{sent:?} bytes and objects were sent, told is {stats:?}"));
+        }
+    }
+
+    /// No unfinished file is left, but where the job could not look.
+    fn check_left_over(&mut self, failed: &[PathId]) {
+        let hidden = |path: PathId| self.checker.unreadable.contains(&path) || failed.contains(&path);
+        let left = self.disk.temps.iter().find(|temp| {
+            (temp.now || temp.durable) && !self.tree.ancestors(temp.path).any(hidden)
+        });
+        if let Some(temp) = left {
+            self.violate(format!("an unfinished file is left: {temp:?}"));
+        }
+    }
+
+    /// Nothing is held any more, and each slot is where it belongs.
+    fn check_quiescence(&mut self) {
+        let (Some(source), Some(sink)) = (&self.source, &self.sink) else { return };
+        let idle = source.machine.slots_free() as u32 + source.reading + source.sending;
+        // Payloads of files that were dropped may still be on their way into a slot.
+        let travels = |it: &Happening| matches!(it, Happening::Arrive { .. });
+        let travelling = source.sending as usize + self.queue.count(travels);
+        let granted = sink.granted.iter().filter(|granted| **granted).count();
+        let awaited = granted.wrapping_sub(sink.machine.slots_granted());
+                let wrong = [
+            (idle != source.slots.len() as u32).then_some("slots of the source are lost"),
+            (awaited > travelling || sink.machine.slots_idle() + awaited != sink.slots.len())
+                .then_some("slots of the sink are lost"),
+            (source.machine.credits_held() != sink.machine.slots_granted()).then_some("credits are lost"),
+            (source.machine.open_entries() + sink.machine.open_entries() > 0).then_some("entries are open"),
+            (source.machine.open_directories() + sink.machine.open_directories() > 0)
+                .then_some("directories are alive"),
+            (!source.handles.is_empty()).then_some("files of the source are open"),
+            (!source.directories.is_empty()).then_some("directories of the source are held"),
+            (sink.storage.held() != (0, 0)).then_some("the storage of the sink holds something"),
+            (source.machine.open_entries() > ENTRIES_OPEN_MAX).then_some("too many entries are open"),
+        ];
+        if let Some(what) = wrong.into_iter().flatten().next() {
+            let held = sink.storage.held();
+            self.violate(format!("at the end of a session {what} (storage holds {held:?})"));
+        }
+    }
+
+    /// A job that is complete leaves nothing in the log.
+    pub(crate) fn check_log_is_empty(&mut self) {
+        match JobLog::open(&self.store, self.plan.log) {
+            Ok(log) if log.len() == 0 => {}
+            Ok(log) => self.violate(format!("{} entries are left in the log", log.len())),
+            Err(error) => self.violate(format!("the log cannot be opened: {error}")),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! How sessions begin and end: the command is given, an end is killed, both ends are done, the command is given again.
+
+use haul_model::Kind;
+use haul_protocol::link::Link;
+use haul_protocol::{Planted, sink, source};
+use haul_wire::Role;
+
+use crate::disk::Thing;
+use crate::log::JobLog;
+use crate::sink_end::SinkEnd;
+use crate::source_end::SourceEnd;
+use crate::world::{Happening, World, note};
+use crate::Bug;
+
+/// Sessions after which a job must have come to its end.
+const SESSIONS_MAX: u32 = 60;
+
+#[cfg(feature = "planted-bugs")]
+fn planted(bug: Option<Bug>) -> Planted {
+    Planted(bug)
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn planted(_bug: Option<Bug>) -> Planted {
+    Planted::default()
+}
+
+impl World {
+    /// What stands at the destination before the job: sometimes an older version, sometimes something in the way.
+    pub(crate) fn occupy(&mut self) {
+        self.checker.troubled = vec![false; self.tree.nodes.len()];
+        for path in 0..self.tree.nodes.len() {
+            let parent_is_there = self.tree.nodes[path]
+                .parent
+                .is_none_or(|parent| self.disk.names[parent].now == Some(Thing::Directory));
+            if !parent_is_there || !self.random.chance(self.plan.occupied) {
+                continue;
+            }
+            let thing = match (self.tree.nodes[path].kind, self.random.below(4)) {
+                (Kind::Directory, 1..) => Thing::Directory,
+                (Kind::File, 0) | (Kind::Symlink, 0) => Thing::Directory,
+                (_, 1) => Thing::Link,
+                _ => {
+                    // A complete file of some earlier state, which is none of those to come.
+                    let size = self.random.below(u64::from(self.plan.grain) * 2);
+                    self.tree.stamps.push(crate::tree::Stamp { path, size, ..self.tree.stamps[0] });
+                    let stamp = self.tree.stamps.len() as u32 - 1;
+                    self.tree.stamps[stamp as usize].content = stamp;
+                    Thing::File(self.disk.whole_file(stamp, size, stamp))
+                }
+            };
+            note!(self, "destination: {thing:?} stands under path {path}");
+            self.disk.place(path, thing);
+        }
+    }
+
+    /// Both ends begin.
+    pub(crate) fn start_session(&mut self) {
+        self.starting = false;
+        self.session += 1;
+        self.report.sessions += 1;
+        let double = if self.plan.object_bytes_vary { self.random.coin() } else { false };
+        let object_bytes = if double { self.plan.grain * 2 } else { self.plan.grain };
+        let bundle_bytes_max = match self.random.below(6) {
+            0 => u64::from(object_bytes),
+            1 => u64::from(self.plan.grain / 8),
+            _ => u64::from(self.plan.grain / 2),
+        };
+        let slots = self.random.between(1, 8) as u32;
+        let sink_slots = self.random.between(1, 8) as u32;
+        let streams = self.random.between(1, 4) as usize;
+        let (planted, roots) = (planted(self.bug), self.tree.labels.clone());
+        note!(
+            self,
+            "session {}: objects of {object_bytes}, bundles of files up to {bundle_bytes_max}, {slots} slots to {sink_slots}, {streams} streams",
+            self.session
+        );
+        if self.random.chance(20) && self.session > 1 {
+            note!(self, "all logs are gone");
+            self.store.clear();
+        }
+        let log = match JobLog::open(&self.store, self.plan.log) {
+            Ok(log) => log,
+            Err(error) => return self.violate(format!("the log cannot be opened: {error}")),
+        };
+        let source = source::Config {
+            object_bytes,
+            bundle_bytes_max,
+            slots,
+            roots: roots.clone(),
+            report_done: true,
+            planted,
+        };
+        let sink =
+            sink::Config { slots: sink_slots, slot_bytes: object_bytes, roots, report_done: false, planted };
+        let confirm_after = self.random.scale(1, 32);
+        self.source = Some(SourceEnd::new(source, Link::new(planted), log, confirm_after));
+        self.sink = Some(SinkEnd::new(self.session, sink, Link::new(planted), confirm_after));
+        self.connection = crate::network::Connection::default();
+        self.begin_checks(object_bytes, sink_slots, streams);
+        self.after(1_000_000, Happening::Dial { session: self.session });
+        self.wait_for_peer(Role::Source);
+        self.wait_for_peer(Role::Sink);
+    }
+
+    /// Kills one or both processes. False if there is nobody to kill.
+    pub(crate) fn kill(&mut self, source: bool, sink: bool, power: bool) -> bool {
+        let source = source && self.source.is_some();
+        let sink = sink && self.sink.is_some();
+        if !source && !sink || self.starting {
+            return false;
+        }
+        self.report.crashes += 1;
+        note!(self, "KILL source: {source}, sink: {sink}, power cut: {power}");
+        self.sever();
+        if sink {
+            self.abandon_writes(true);
+            self.retire_sink();
+            if power {
+                let World { disk, tree, random, .. } = self;
+                disk.crash(tree, random);
+                self.check_all_visible();
+            }
+        }
+        if source {
+            self.retire_source(false);
+            if power {
+                let World { store, random, .. } = self;
+                store.crash(|| random.coin());
+            }
+        }
+        // Who is left waits for its peer, or the command is given again at once.
+        if self.source.is_none() && self.sink.is_none() || self.random.coin() {
+            self.starting = true;
+            self.after(50_000_000, Happening::NewSession);
+        }
+        true
+    }
+
+    /// Operations that storage has not finished take effect or not.
+    fn abandon_writes(&mut self, random: bool) {
+        let session = self.session;
+        let pending =
+            self.queue.take(|it| matches!(it, Happening::Write { session: of, .. } if *of == session));
+        for happening in pending {
+            if let Happening::Write { started, .. } = happening
+                && (!random || self.random.coin())
+            {
+                self.perform(session, started);
+            }
+        }
+        if !random {
+            while let Some(op) = self.sink.as_mut().and_then(SinkEnd::next_ordered) {
+                let Some(end) = &self.sink else { return };
+                let started = end.storage.start(op, &self.disk);
+                self.perform(session, started);
+            }
+        }
+    }
+
+    fn retire_sink(&mut self) {
+        if let Some(end) = self.sink.take() {
+            self.report.add_sink(end.machine.coverage());
+        }
+    }
+
+    /// `in_order`: the process comes to its end and closes its log.
+    fn retire_source(&mut self, in_order: bool) {
+        let Some(end) = self.source.take() else { return };
+        self.report.add_source(end.machine.coverage());
+        if in_order && let Err(error) = end.log.close() {
+            self.violate(format!("the log cannot be closed: {error}"));
+        }
+    }
+
+    /// The command is given again: who is left of the old session is superseded.
+    pub(crate) fn succeed(&mut self) {
+        let in_order = self.random.coin();
+        self.retire_source(in_order);
+        if let Some(end) = &self.sink {
+            let lingers = self.plan.lingers && end.outcome.is_none();
+            self.abandon_writes(true);
+            if lingers {
+                note!(self, "the sink of session {} lingers", self.session);
+                self.lingering = self.sink.take();
+                let session = self.session;
+                self.start_session();
+                if self.random.coin() {
+                    self.supersede(session);
+                }
+                return;
+            }
+            self.retire_sink();
+        }
+        self.start_session();
+    }
+
+    /// Are both ends done?
+    pub(crate) fn look_for_end(&mut self) {
+        let ended = |outcome: Option<&Option<haul_protocol::Outcome>>| outcome.is_none_or(Option::is_some);
+        if self.starting
+            || !ended(self.source.as_ref().map(|end| &end.outcome))
+            || !ended(self.sink.as_ref().map(|end| &end.outcome))
+        {
+            return;
+        }
+        let source = self.source.as_ref().and_then(|end| end.outcome);
+        let sink = self.sink.as_ref().and_then(|end| end.outcome);
+        let complete = matches!((source, sink), (Some(source), Some(sink))
+            if source.failure.is_none() && sink.failure.is_none());
+        note!(self, "session {} is over, complete: {complete}", self.session);
+        if self.sink.is_some() {
+            self.abandon_writes(!complete);
+        }
+        if complete && let (Some(source), Some(sink)) = (source, sink) {
+            let all_there = self.check_complete(source, sink);
+            self.retire_sink();
+            self.retire_source(true);
+            self.check_log_is_empty();
+            self.job_ended(all_there);
+            return;
+        }
+        if source.is_some_and(|outcome| outcome.failure.is_none()) && self.sink.is_some() {
+            self.violate("the source is content, the sink is not".into());
+        }
+        self.retire_sink();
+        self.retire_source(true);
+        if self.session > SESSIONS_MAX {
+            self.violate("the job does not come to its end".into());
+        }
+        self.starting = true;
+        self.after(1_000_000_000, Happening::NewSession);
+        if self.random.chance(100) {
+            self.change();
+        }
+    }
+
+    pub(crate) fn collect_coverage(&mut self) {
+        self.retire_sink();
+        self.retire_source(false);
+        if let Some(end) = self.lingering.take() {
+            self.report.add_sink(end.machine.coverage());
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Drives the sink's master: its link, storage and slots.
+
+use std::collections::VecDeque;
+
+use haul_model::op::{Lane, SinkDone, SinkOp};
+use haul_model::report::Fact;
+use haul_model::{Code, Failure};
+use haul_protocol::link::{Frame, Link};
+use haul_protocol::sink::{Config, Sink};
+use haul_protocol::{Action, Event, Outcome};
+use haul_wire::{Message, Role};
+
+use crate::content::Payload;
+use crate::sink_storage::{Context, SinkStorage, Started, refused};
+use crate::world::{Happening, World, note};
+
+/// The sink's process.
+pub(crate) struct SinkEnd {
+    pub session: u32,
+    pub machine: Sink,
+    pub link: Link,
+    /// The connection that it uses.
+    pub up: Option<u32>,
+    /// Connections so far.
+    pub generation: u32,
+    pub slots: Vec<Payload>,
+    /// Slots into which a payload may come.
+    pub granted: Vec<bool>,
+    pub storage: SinkStorage,
+    pub outcome: Option<Outcome>,
+    /// What it has named as failed.
+    pub failed: Vec<(Vec<u8>, Failure)>,
+    /// Operations of the ordered lane that wait for the one under way.
+    ordered: VecDeque<SinkOp>,
+    ordered_busy: bool,
+    tick_at: Option<u64>,
+    /// Frames that may stay unconfirmed.
+    confirm_after: u64,
+}
+
+impl SinkEnd {
+    pub(crate) fn new(session: u32, config: Config, link: Link, confirm_after: u64) -> Self {
+        SinkEnd {
+            session,
+            link,
+            up: None,
+            generation: 0,
+            slots: vec![Payload::default(); config.slots as usize],
+            granted: vec![false; config.slots as usize],
+            machine: Sink::new(config),
+            storage: SinkStorage::new(session),
+            outcome: None,
+            failed: vec![],
+            ordered: VecDeque::new(),
+            ordered_busy: false,
+            tick_at: None,
+            confirm_after,
+        }
+    }
+
+    /// The next operation of the ordered lane that nobody has begun.
+    pub(crate) fn next_ordered(&mut self) -> Option<SinkOp> {
+        self.ordered.pop_front()
+    }
+}
+
+impl World {
+    /// The sink of this session, if its process lives: the present one, or one that lingers.
+    fn sink_of(&mut self, session: u32) -> Option<&mut SinkEnd> {
+        [&mut self.sink, &mut self.lingering].into_iter().flatten().find(|end| end.session == session)
+    }
+
+    /// An event for a sink's master, and everything that follows from it at once.
+    pub(crate) fn sink_event(&mut self, session: u32, event: Event) {
+        let now = self.now;
+        let Some(end) = self.sink_of(session) else { return };
+        end.machine.on_event(event, now);
+        while let Some(action) = self.sink_of(session).and_then(|end| end.machine.next_action()) {
+            self.sink_action(session, action);
+        }
+        let Some(end) = self.sink_of(session) else { return };
+        if end.outcome.is_none() && end.machine.deadline_nanos() != end.tick_at {
+            end.tick_at = end.machine.deadline_nanos();
+            if let Some(at) = end.tick_at {
+                self.queue.push(at.max(now), Happening::Tick { session });
+            }
+        }
+    }
+
+    pub(crate) fn on_tick(&mut self, session: u32) -> bool {
+        let now = self.now;
+        let due = |end: &&mut SinkEnd| end.tick_at.is_some_and(|at| at <= now) && end.outcome.is_none();
+        let Some(end) = self.sink_of(session).filter(due) else { return false };
+        end.tick_at = None;
+        self.sink_event(session, Event::Tick);
+        true
+    }
+
+    fn sink_action(&mut self, session: u32, action: Action) {
+        let present = session == self.session;
+        match action {
+            Action::Send(message) => {
+                if present {
+                    note!(self, "sink sends {message:?}");
+                    self.check_sink_message(&message);
+                }
+                let frame = self.sink_of(session).and_then(|end| end.link.send(&message));
+                if let Some(frame) = frame.filter(|_| present) {
+                    self.transmit(Role::Source, frame);
+                }
+            }
+            Action::Grant(slot) => {
+                if let Some(end) = self.sink_of(session) {
+                    end.granted[slot.0 as usize] = true;
+                }
+            }
+            Action::Sink(op) => self.start_write(session, op),
+            Action::Fact(Fact::Failed { path, failure }) => {
+                note!(self, "sink: {} {failure}", String::from_utf8_lossy(&path));
+                if let Some(end) = self.sink_of(session) {
+                    end.failed.push((path, failure));
+                }
+            }
+            Action::Fact(Fact::Done { .. }) => {}
+            Action::Ended(outcome) => {
+                note!(self, "sink of session {session} has ended: {outcome:?}");
+                if let Some(end) = self.sink_of(session) {
+                    end.outcome = Some(outcome);
+                }
+                if let Some(failure) = outcome.failure.filter(|it| present && Self::is_own_fault(*it)) {
+                    self.violate(format!("the sink ends with: {failure} ({:?})", failure.code));
+                }
+            }
+            Action::Payload { .. } | Action::Source(_) | Action::Log(_) => {
+                self.violate("the sink acts as a source".into())
+            }
+        }
+    }
+
+    pub(crate) fn sink_link_down(&mut self) {
+        let Some(end) = &mut self.sink else { return };
+        let epoch = end.up.take();
+        end.link.disconnected();
+        note!(self, "sink notices that connection {epoch:?} is gone");
+        self.sink_event(self.session, Event::LinkDown);
+        self.wait_for_peer(Role::Sink);
+    }
+
+    pub(crate) fn sink_frame(&mut self, frame: &Frame) {
+        let Some(end) = &mut self.sink else { return };
+        let received = end.link.receive(&frame.header, &frame.body);
+        let ended = end.outcome.is_some();
+        match received {
+            Ok(Some(message)) if !ended => {
+                note!(self, "sink receives {message:?}");
+                let last = matches!(message, Message::Bye(_) | Message::Error(_));
+                self.sink_event(self.session, Event::Message(message));
+                self.confirm_sink(last);
+            }
+            Ok(_) => self.confirm_sink(ended && frame.header.sequence != 0),
+            Err(failure) => {
+                let header = frame.header;
+                self.violate(format!("the sink's link refuses an honest frame: {failure}: {header:?}"));
+            }
+        }
+    }
+
+    fn confirm_sink(&mut self, at_once: bool) {
+        let Some(end) = &mut self.sink else { return };
+        let pending = if at_once { 1 } else { end.confirm_after };
+        if let Some(frame) = end.link.confirmation(pending) {
+            self.transmit(Role::Source, frame);
+        }
+    }
+
+    fn start_write(&mut self, session: u32, op: SinkOp) {
+        note!(self, "sink starts {op:?}");
+        let Some(end) = self.sink_of(session) else { return };
+        let ordered = op.lane() == Lane::Ordered;
+        if ordered && std::mem::replace(&mut end.ordered_busy, true) {
+            end.ordered.push_back(op);
+            return;
+        }
+        self.launch(session, op);
+    }
+
+    fn launch(&mut self, session: u32, op: SinkOp) {
+        let nanos = match op.lane() {
+            Lane::Ordered => self.plan.delays.names,
+            Lane::Data => self.plan.delays.write,
+            Lane::Sync => self.plan.delays.sync,
+        };
+        let end = [&self.sink, &self.lingering].into_iter().flatten().find(|end| end.session == session);
+        let Some(end) = end else { return };
+        let started = end.storage.start(op, &self.disk);
+        self.after(nanos, Happening::Write { session, started });
+    }
+
+    /// An operation of a sink takes effect, unless a newer session owns the destination.
+    pub(crate) fn on_write(&mut self, session: u32, started: Started) -> bool {
+        let Some(end) = self.sink_of(session).filter(|end| end.outcome.is_none()) else { return false };
+        if started.op.lane() == Lane::Ordered {
+            match end.ordered.pop_front() {
+                Some(next) => self.launch(session, next),
+                None => end.ordered_busy = false,
+            }
+        }
+        let done = if session == self.session {
+            self.perform(session, started)
+        } else {
+            refused(&started.op)
+        };
+        if let Some(done) = done {
+            if self.random.coin() {
+                self.reply_write(session, done);
+            } else {
+                self.after(self.plan.delays.reply, Happening::WriteReply { session, done });
+            }
+        }
+        true
+    }
+
+    /// Lets storage perform an operation on the disk.
+    pub(crate) fn perform(&mut self, session: u32, started: Started) -> Option<SinkDone> {
+        let rates = self.rates();
+        let end = [&mut self.sink, &mut self.lingering].into_iter().flatten();
+        let end = end.into_iter().find(|end| end.session == session)?;
+        let mut context = Context {
+            disk: &mut self.disk,
+            tree: &self.tree,
+            random: &mut self.random,
+            rates,
+            troubled: &mut self.checker.troubled,
+            published: vec![],
+            broken: None,
+        };
+        let done = end.storage.perform(started, &end.slots, &mut context);
+        let Context { published, broken, .. } = context;
+        if let Some(broken) = broken {
+            self.violate(format!("the sink breaks the contract of its storage: {broken}"));
+        }
+        published.into_iter().for_each(|path| self.check_published(path));
+        done
+    }
+
+    pub(crate) fn on_write_reply(&mut self, session: u32, done: SinkDone) -> bool {
+        if self.sink_of(session).is_none_or(|end| end.outcome.is_some()) {
+            return false;
+        }
+        self.reply_write(session, done);
+        true
+    }
+
+    fn reply_write(&mut self, session: u32, done: SinkDone) {
+        note!(self, "sink is answered {done:?}");
+        self.sink_event(session, Event::SinkDone(done));
+    }
+
+    /// An end that was left over hears that it is superseded.
+    pub(crate) fn supersede(&mut self, session: u32) {
+        self.sink_event(session, Event::Stop(Failure::new(Code::Superseded)));
+    }
+}

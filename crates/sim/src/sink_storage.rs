@@ -1,0 +1,562 @@
+//! What the sink's storage does with the operations of its master, on the modelled [`Disk`].
+//!
+//! It follows the contract of `haul_model::op` and, where that leaves a choice, the worst that the real storage may do.
+
+use hashbrown::HashMap;
+use haul_model::op::{MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Token};
+
+use crate::content::{GARBAGE, HOLE, Payload, root_of};
+use crate::disk::{Disk, Thing};
+use crate::plan::Rates;
+use crate::random::Random;
+use crate::tree::{PathId, Tree};
+
+enum State {
+    /// A bundle member that is written, not yet named.
+    Member(usize),
+    /// A file with objects, not yet named.
+    Unfinished { temp: usize, sealed: bool },
+    /// It has its final name, not yet durable.
+    Named(PathId),
+}
+
+struct Directory {
+    path: PathId,
+    failed: bool,
+}
+
+/// Storage of one session of the sink.
+pub struct SinkStorage {
+    session: u32,
+    tokens: u64,
+    directories: HashMap<EntryId, Directory>,
+    states: HashMap<EntryId, State>,
+    claimed: Vec<Token>,
+    prepared: Vec<PathId>,
+}
+
+/// What an operation works with, and what it tells beside its completion.
+pub struct Context<'a> {
+    /// The disk.
+    pub disk: &'a mut Disk,
+    /// The dataset, for names only.
+    pub tree: &'a Tree,
+    /// Chance.
+    pub random: &'a mut Random,
+    /// What goes wrong.
+    pub rates: Rates,
+    /// Paths that something happened to: their failure has a reason.
+    pub troubled: &'a mut Vec<bool>,
+    /// Paths that got their final name.
+    pub published: Vec<PathId>,
+    /// The master broke the contract.
+    pub broken: Option<String>,
+}
+
+impl Context<'_> {
+    fn fails(&mut self, permille: u32, path: PathId, code: Code) -> Result<(), Failure> {
+        if !self.random.chance(permille) {
+            return Ok(());
+        }
+        self.troubled[path] = true;
+        Err(Failure::os(code, 5))
+    }
+
+    fn broken(&mut self, what: impl FnOnce() -> String) {
+        self.broken.get_or_insert_with(what);
+    }
+}
+
+/// An operation under way, with what storage remembers of its beginning.
+pub struct Started {
+    /// The operation.
+    pub op: SinkOp,
+    /// The disk's clock.
+    clock: u32,
+    /// Failed syncs of the file so far.
+    failures: u32,
+}
+
+impl SinkStorage {
+    /// Of a session.
+    pub fn new(session: u32) -> Self {
+        SinkStorage {
+            session,
+            tokens: 0,
+            directories: HashMap::new(),
+            states: HashMap::new(),
+            claimed: vec![],
+            prepared: vec![],
+        }
+    }
+
+    /// Directories that are held and files that have no durable final name yet.
+    pub fn held(&self) -> (usize, usize) {
+        (self.directories.len(), self.states.len())
+    }
+
+    /// Did this session make that token?
+    pub fn is_of_session(&self, token: Token) -> bool {
+        token.session_tag() == self.session.to_be_bytes()
+    }
+
+    fn token(&mut self) -> Token {
+        self.tokens += 1;
+        let mut token = Token(*b"haulhaul-session");
+        token.0[6..10].copy_from_slice(&self.session.to_be_bytes());
+        token.0[10..].copy_from_slice(&self.tokens.to_be_bytes()[2..]);
+        token
+    }
+
+    /// An operation is handed over.
+    pub fn start(&self, op: SinkOp, disk: &Disk) -> Started {
+        let failures = match &op {
+            SinkOp::WriteObject { entry, .. } => match self.states.get(&entry.id) {
+                Some(State::Unfinished { temp, .. }) => disk.inodes[disk.temps[*temp].inode].failures,
+                _ => 0,
+            },
+            _ => 0,
+        };
+        Started { op, clock: disk.clock(), failures }
+    }
+
+    /// An operation takes effect.
+    pub fn perform(
+        &mut self,
+        started: Started,
+        slots: &[Payload],
+        context: &mut Context,
+    ) -> Option<SinkDone> {
+        let Started { op, clock, failures } = started;
+        Some(match op {
+            SinkOp::Prepare { batch, items } => {
+                SinkDone::Prepared { batch, answers: self.prepare(items, context) }
+            }
+            SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single } => {
+                let payload = &slots[slot.0 as usize];
+                let object = Object { offset, length, hash, single, failures };
+                let result = self.write_object(&entry, token, object, payload, context);
+                SinkDone::Written { block, result }
+            }
+            SinkOp::WriteMembers { block, slot, length: _, members } => {
+                let payload = &slots[slot.0 as usize];
+                let write = |member| self.write_member(member, payload, context);
+                SinkDone::WrittenMembers { block, results: members.into_iter().map(write).collect() }
+            }
+            SinkOp::Seal { entry, token, root } => {
+                SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, root, context) }
+            }
+            SinkOp::Sync { group, files } => {
+                let sync = |id: &EntryId| Some((*id, self.sync(*id, clock, context).err()?));
+                SinkDone::Synced { group, failed: files.iter().filter_map(sync).collect() }
+            }
+            SinkOp::Publish { group, files } => {
+                let publish = |id: &EntryId| Some((*id, self.publish(*id, context).err()?));
+                SinkDone::Published { group, failed: files.iter().filter_map(publish).collect() }
+            }
+            SinkOp::SyncNames { group, entries } => {
+                let sync = |id: &EntryId| Some((*id, self.sync_name(*id, context).err()?));
+                SinkDone::SyncedNames { group, failed: entries.iter().filter_map(sync).collect() }
+            }
+            SinkOp::Discard { id, token } => {
+                self.discard(id, token, context.disk);
+                SinkDone::Discarded { id }
+            }
+            SinkOp::Forget { id } => {
+                self.forget(id, context);
+                return None;
+            }
+            SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: self.finish(context) },
+        })
+    }
+
+    fn prepare(&mut self, items: Vec<Prepare>, context: &mut Context) -> Vec<(EntryId, Prepared)> {
+        let mut answers = Vec::new();
+        for item in items {
+            match item {
+                Prepare::Entry { entry, resume, objects } => {
+                    let answer = match entry.kind {
+                        Kind::Directory => self.prepare_directory(&entry, context),
+                        Kind::Symlink => self.prepare_link(&entry, context),
+                        _ => self.prepare_file(&entry, resume, objects, context),
+                    };
+                    answers.push((entry.id, answer.unwrap_or_else(Prepared::Fail)));
+                }
+                Prepare::End(id) => match self.directories.get(&id) {
+                    Some(Directory { path, failed: false }) => self.sweep(Some(*path), context),
+                    Some(_) => {}
+                    None => context.broken(|| format!("the end of {id:?}, which is not held")),
+                },
+            }
+        }
+        answers
+    }
+
+    /// The path of an entry, if its directory is there.
+    fn locate(&mut self, entry: &Entry, context: &mut Context) -> Result<PathId, Failure> {
+        let path = context.tree.path_of(entry);
+        if entry.parent.root_index().is_some() {
+            return Ok(path);
+        }
+        match self.directories.get(&entry.parent) {
+            Some(directory) if directory.failed => {
+                context.troubled[path] = true;
+                Err(Code::SinkParentFailed.into())
+            }
+            Some(directory) if Some(directory.path) == context.tree.nodes[path].parent => Ok(path),
+            _ => {
+                context.broken(|| format!("{:?} is used, but {:?} is not held", entry.id, entry.parent));
+                Err(Code::Internal.into())
+            }
+        }
+    }
+
+    fn prepare_directory(&mut self, entry: &Entry, context: &mut Context) -> Result<Prepared, Failure> {
+        let located = self.locate(entry, context);
+        let path = context.tree.path_of(entry);
+        let made = located.and_then(|path| {
+            context.fails(context.rates.no_space / 2, path, Code::SinkNoSpace)?;
+            context.fails(context.rates.prepare_error, path, Code::SinkPermission)?;
+            let name = &mut context.disk.names[path];
+            match name.now {
+                None => name.now = Some(Thing::Directory),
+                Some(Thing::Directory) => {}
+                Some(_) => {
+                    context.troubled[path] = true;
+                    return Err(Code::SinkNotDirectory.into());
+                }
+            }
+            self.prepared.push(path);
+            Ok(Prepared::Made)
+        });
+        self.directories.insert(entry.id, Directory { path, failed: made.is_err() });
+        made
+    }
+
+    fn prepare_link(&mut self, entry: &Entry, context: &mut Context) -> Result<Prepared, Failure> {
+        let path = self.locate(entry, context)?;
+        context.fails(context.rates.prepare_error, path, Code::SinkPermission)?;
+        match context.disk.names[path].now {
+            Some(Thing::Link) => return Ok(Prepared::Skip),
+            Some(Thing::Directory) => {
+                context.troubled[path] = true;
+                return Err(Code::SinkIsDirectory.into());
+            }
+            Some(Thing::File(_)) | None => {}
+        }
+        context.disk.names[path].now = Some(Thing::Link);
+        self.states.insert(entry.id, State::Named(path));
+        Ok(Prepared::Made)
+    }
+
+    fn prepare_file(
+        &mut self,
+        entry: &Entry,
+        resume: Option<Token>,
+        objects: bool,
+        context: &mut Context,
+    ) -> Result<Prepared, Failure> {
+        let path = self.locate(entry, context)?;
+        context.fails(context.rates.no_space / 2, path, Code::SinkNoSpace)?;
+        context.fails(context.rates.prepare_error, path, Code::SinkPermission)?;
+        match context.disk.names[path].now {
+            Some(Thing::Directory) => {
+                context.troubled[path] = true;
+                return Err(Code::SinkIsDirectory.into());
+            }
+            Some(Thing::File(inode)) => {
+                let file = &context.disk.inodes[inode];
+                let present = &context.tree.stamps[file.attributes.now as usize];
+                if file.size == entry.size() && present.mtime == entry.attributes.mtime {
+                    let stamp = Tree::stamp_of(entry);
+                    context.disk.fix_attributes(inode, stamp);
+                    return Ok(Prepared::Skip);
+                }
+            }
+            Some(Thing::Link) | None => {}
+        }
+        if !objects {
+            return Ok(Prepared::Start(Token::NONE));
+        }
+        if let Some(token) = resume
+            && let Some(temp) = context.disk.find(token)
+            && !self.is_of_session(token)
+        {
+            if context.disk.temps[temp].path != path {
+                context.broken(|| format!("{:?} resumes the unfinished file of another", entry.id));
+            }
+            self.claimed.push(token);
+            self.states.insert(entry.id, State::Unfinished { temp, sealed: false });
+            return Ok(Prepared::Resume(token));
+        }
+        Ok(Prepared::Start(self.token()))
+    }
+
+    /// Removes what earlier sessions left and this one did not take up.
+    fn sweep(&self, directory: Option<PathId>, context: &mut Context) {
+        for temp in &mut context.disk.temps {
+            let left_over = !self.is_of_session(temp.token) && !self.claimed.contains(&temp.token);
+            if left_over && context.tree.nodes[temp.path].parent == directory {
+                temp.now = false;
+            }
+        }
+    }
+
+    fn unfinished(&mut self, entry: &Entry, token: Token, context: &mut Context) -> Result<usize, Failure> {
+        let path = self.locate(entry, context)?;
+        if let Some(State::Unfinished { temp, .. }) = self.states.get(&entry.id)
+            && context.disk.temps[*temp].token == token
+        {
+            return Ok(*temp);
+        }
+        if !self.is_of_session(token) {
+            context.broken(|| format!("{:?} writes to {token:?}, which was not claimed", entry.id));
+            return Err(Code::Internal.into());
+        }
+        let temp = context.disk.create(token, path);
+        self.states.insert(entry.id, State::Unfinished { temp, sealed: false });
+        Ok(temp)
+    }
+
+    fn write_object(
+        &mut self,
+        entry: &Entry,
+        token: Token,
+        object: Object,
+        payload: &Payload,
+        context: &mut Context,
+    ) -> Result<(), Failure> {
+        let path = context.tree.path_of(entry);
+        let piece = payload.pieces.first().copied().filter(|piece| piece.length == object.length);
+        let right = piece.is_some_and(|piece| piece.hash(object.offset, object.single) == object.hash);
+        let Some(piece) = piece.filter(|_| right) else {
+            if !payload.altered {
+                context.broken(|| format!("{:?} at {}: the slot holds other bytes", entry.id, object.offset));
+            }
+            return Err(Code::HashMismatch.into());
+        };
+        context.fails(context.rates.no_space, path, Code::SinkNoSpace)?;
+        let temp = self.unfinished(entry, token, context)?;
+        let inode = context.disk.temps[temp].inode;
+        if let Err(failure) = context.fails(context.rates.write_error, path, Code::SinkWrite) {
+            context.disk.write(inode, object.offset, object.length, GARBAGE, true);
+            return Err(failure);
+        }
+        // A sync of the file failed since this write began: storage says so, or only the failed sync does.
+        let kept = context.disk.inodes[inode].failures == object.failures || context.random.coin();
+        context.disk.write(inode, object.offset, object.length, piece.content, kept);
+        if kept { Ok(()) } else { Err(Code::SinkSync.into()) }
+    }
+
+    fn write_member(
+        &mut self,
+        member: MemberWrite,
+        payload: &Payload,
+        context: &mut Context,
+    ) -> Result<(), Failure> {
+        let MemberWrite { entry, offset, hash } = member;
+        let path = self.locate(&entry, context)?;
+        let mut content = HOLE;
+        if entry.size() > 0 {
+            let fits = |piece: &&crate::content::Piece| {
+                piece.at == offset && u64::from(piece.length) == entry.size() && piece.hash(0, true) == hash
+            };
+            let Some(piece) = payload.pieces.iter().find(fits) else {
+                if !payload.altered {
+                    context.broken(|| format!("{:?}: the slot holds other bytes", entry.id));
+                }
+                return Err(Code::HashMismatch.into());
+            };
+            content = piece.content;
+        } else if hash != root_of(HOLE, 0) {
+            context.broken(|| format!("{:?}: an empty file has another hash", entry.id));
+            return Err(Code::HashMismatch.into());
+        }
+        context.fails(context.rates.no_space, path, Code::SinkNoSpace)?;
+        context.fails(context.rates.write_error, path, Code::SinkWrite)?;
+        self.remove(entry.id, context.disk);
+        let token = self.token();
+        let temp = context.disk.create(token, path);
+        let inode = context.disk.temps[temp].inode;
+        if entry.size() > 0 {
+            context.disk.write(inode, 0, entry.size() as u32, content, true);
+        }
+        context.disk.set_attributes(inode, Tree::stamp_of(&entry));
+        self.states.insert(entry.id, State::Member(temp));
+        Ok(())
+    }
+
+    fn seal(
+        &mut self,
+        entry: &Entry,
+        token: Token,
+        root: Option<Hash>,
+        context: &mut Context,
+    ) -> Result<Hash, Failure> {
+        let path = context.tree.path_of(entry);
+        context.fails(context.rates.seal_error, path, Code::SinkAttributes)?;
+        let temp = self.unfinished(entry, token, context)?;
+        let inode = context.disk.temps[temp].inode;
+        let size = context.disk.inodes[inode].size;
+        if size != entry.size() {
+            context.broken(|| format!("{:?} is sealed with {size} bytes of {}", entry.id, entry.size()));
+            return Err(Code::SinkWrite.into());
+        }
+        let file = &context.disk.inodes[inode];
+        // A hash that was lost or damaged is computed again from the contents.
+        let known = |(sum, cell): (&crate::disk::Cell, &crate::disk::Cell)| match sum.now {
+            HOLE | GARBAGE => cell.now,
+            content => content,
+        };
+        let mut contents = file.sums.iter().zip(&file.cells).map(known);
+        let first = contents.next().unwrap_or(HOLE);
+        let content = if contents.all(|content| content == first) { first } else { GARBAGE };
+        let found = root_of(content, entry.size());
+        if root.is_some_and(|root| root != found) {
+            return Err(Code::HashMismatch.into());
+        }
+        context.disk.set_attributes(inode, Tree::stamp_of(entry));
+        self.states.insert(entry.id, State::Unfinished { temp, sealed: true });
+        Ok(found)
+    }
+
+    fn sync(&mut self, id: EntryId, since: u32, context: &mut Context) -> Result<(), Failure> {
+        let (temp, named) = match self.states.get(&id) {
+            Some(State::Member(temp)) => (*temp, false),
+            Some(State::Unfinished { temp, .. }) => (*temp, true),
+            Some(State::Named(_)) => return Ok(()),
+            None => return Err(Code::Internal.into()),
+        };
+        let (inode, path) = (context.disk.temps[temp].inode, context.disk.temps[temp].path);
+        if let Err(failure) = context.fails(context.rates.sync_error, path, Code::SinkSync) {
+            context.disk.fail_sync(inode, context.random);
+            match self.states.get_mut(&id) {
+                Some(State::Unfinished { sealed, .. }) => *sealed = false,
+                _ => self.remove(id, context.disk),
+            }
+            return Err(failure);
+        }
+        context.disk.sync(inode, since, context.random);
+        if named {
+            context.disk.temps[temp].durable = true;
+            context.tree.ancestors(path).for_each(|parent| context.disk.sync_name(parent));
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, id: EntryId, context: &mut Context) -> Result<(), Failure> {
+        let temp = match self.states.get(&id) {
+            Some(State::Member(temp) | State::Unfinished { temp, sealed: true }) => *temp,
+            Some(State::Named(_)) => return Ok(()),
+            Some(State::Unfinished { .. }) | None => {
+                context.broken(|| format!("{id:?} is published, but is not ready"));
+                return Err(Code::Internal.into());
+            }
+        };
+        let path = context.disk.temps[temp].path;
+        context.fails(context.rates.publish_error, path, Code::SinkPermission)?;
+        context.disk.rename(temp, path);
+        context.published.push(path);
+        self.states.insert(id, State::Named(path));
+        Ok(())
+    }
+
+    fn sync_name(&mut self, id: EntryId, context: &mut Context) -> Result<(), Failure> {
+        let Some(State::Named(path)) = self.states.get(&id) else {
+            context.broken(|| format!("the name of {id:?} is synced, but it has none"));
+            return Err(Code::Internal.into());
+        };
+        let path = *path;
+        context.fails(context.rates.names_error, path, Code::SinkSync)?;
+        context.disk.sync_name(path);
+        context.tree.ancestors(path).for_each(|parent| context.disk.sync_name(parent));
+        self.states.remove(&id);
+        Ok(())
+    }
+
+    fn discard(&mut self, id: EntryId, token: Token, disk: &mut Disk) {
+        let meant = match self.states.get(&id) {
+            Some(State::Unfinished { temp, .. }) => disk.temps[*temp].token == token,
+            _ => true,
+        };
+        if meant {
+            self.remove(id, disk);
+        }
+    }
+
+    /// Removes what an entry has without a final name. A final name stays.
+    fn remove(&mut self, id: EntryId, disk: &mut Disk) {
+        if let Some(State::Member(temp) | State::Unfinished { temp, .. }) = self.states.remove(&id) {
+            disk.temps[temp].now = false;
+        }
+    }
+
+    fn forget(&mut self, id: EntryId, context: &mut Context) {
+        let Some(Directory { path, .. }) = self.directories.remove(&id) else {
+            context.broken(|| format!("{id:?} is forgotten, but is not held"));
+            return;
+        };
+        let parent_of = |path: PathId| context.tree.nodes[path].parent;
+        let used = self.states.values().any(|state| match state {
+            State::Member(temp) | State::Unfinished { temp, .. } => {
+                parent_of(context.disk.temps[*temp].path) == Some(path)
+            }
+            State::Named(named) => parent_of(*named) == Some(path),
+        });
+        let names_failed = context.rates.names_error > 0;
+        if used && !names_failed || self.directories.values().any(|it| parent_of(it.path) == Some(path)) {
+            context.broken(|| format!("{id:?} is forgotten, but something in it is open"));
+        }
+    }
+
+    fn finish(&mut self, context: &mut Context) -> Vec<(Box<[u8]>, Failure)> {
+        let mut failed = Vec::new();
+        for path in std::mem::take(&mut self.prepared) {
+            if let Err(failure) = context.fails(context.rates.finish_error, path, Code::SinkAttributes) {
+                failed.push((context.tree.nodes[path].path.clone().into(), failure));
+            } else {
+                context.disk.names[path].attributes = true;
+            }
+            context.disk.sync_directory(Some(path), context.tree);
+        }
+        self.sweep(None, context);
+        context.disk.sync_directory(None, context.tree);
+        failed
+    }
+}
+
+struct Object {
+    offset: u64,
+    length: u32,
+    hash: Hash,
+    single: bool,
+    failures: u32,
+}
+
+/// The completion of an operation that is refused because a newer session owns the destination.
+pub fn refused(op: &SinkOp) -> Option<SinkDone> {
+    let failure = Failure::new(Code::Superseded);
+    let all = |ids: &[EntryId]| ids.iter().map(|id| (*id, failure)).collect();
+    Some(match op {
+        SinkOp::Prepare { batch, items } => {
+            let refuse = |item: &Prepare| match item {
+                Prepare::Entry { entry, .. } => Some((entry.id, Prepared::Fail(failure))),
+                Prepare::End(_) => None,
+            };
+            SinkDone::Prepared { batch: *batch, answers: items.iter().filter_map(refuse).collect() }
+        }
+        SinkOp::WriteObject { block, .. } => SinkDone::Written { block: *block, result: Err(failure) },
+        SinkOp::WriteMembers { block, members, .. } => {
+            let results = members.iter().map(|_| Err(failure)).collect();
+            SinkDone::WrittenMembers { block: *block, results }
+        }
+        SinkOp::Seal { entry, .. } => SinkDone::Sealed { id: entry.id, result: Err(failure) },
+        SinkOp::Sync { group, files } => SinkDone::Synced { group: *group, failed: all(files) },
+        SinkOp::Publish { group, files } => SinkDone::Published { group: *group, failed: all(files) },
+        SinkOp::SyncNames { group, entries } => SinkDone::SyncedNames { group: *group, failed: all(entries) },
+        SinkOp::Discard { id, .. } => SinkDone::Discarded { id: *id },
+        SinkOp::Forget { .. } => return None,
+        SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: vec![] },
+    })
+}

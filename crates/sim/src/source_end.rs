@@ -1,0 +1,424 @@
+//! Drives the source's master: its link, storage, scan and log.
+
+use hashbrown::HashMap;
+use haul_model::op::{MemberRead, SourceDone, SourceOp};
+use haul_model::report::Fact;
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Item, Kind};
+use haul_protocol::link::{Frame, Link};
+use haul_protocol::source::{Config, Source};
+use haul_protocol::{Action, Event, Outcome};
+use haul_wire::{Message, Role};
+
+use crate::content::{HOLE, Payload, Piece, root_of};
+use crate::log::JobLog;
+use crate::tree::{Found, Scan, Tree};
+use crate::world::{Happening, World, note};
+
+/// The source's process.
+pub(crate) struct SourceEnd {
+    pub machine: Source,
+    pub link: Link,
+    /// The connection that it uses.
+    pub up: Option<u32>,
+    /// The connection that it tries to make.
+    pub dialing: Option<u32>,
+    /// It has waited long enough for the sink.
+    pub impatient: bool,
+    /// Connections so far.
+    pub generation: u32,
+    pub slots: Vec<Payload>,
+    /// Open files.
+    pub handles: HashMap<EntryId, usize>,
+    /// Directories that storage may need.
+    pub directories: HashMap<EntryId, ()>,
+    /// Slots that storage is filling.
+    pub reading: u32,
+    /// Slots that are being sent.
+    pub sending: u32,
+    pub log: JobLog,
+    pub outcome: Option<Outcome>,
+    /// What it has named as failed.
+    pub failed: Vec<(Vec<u8>, Failure)>,
+    scan: Scan,
+    scan_planned: bool,
+    scan_ended: bool,
+    log_planned: bool,
+    /// Frames that may stay unconfirmed.
+    confirm_after: u64,
+}
+
+impl SourceEnd {
+    pub(crate) fn new(config: Config, link: Link, log: JobLog, confirm_after: u64) -> Self {
+        SourceEnd {
+            link,
+            up: None,
+            dialing: None,
+            impatient: false,
+            generation: 0,
+            slots: vec![Payload::default(); config.slots as usize],
+            machine: Source::new(config),
+            handles: HashMap::new(),
+            directories: HashMap::new(),
+            reading: 0,
+            sending: 0,
+            log,
+            outcome: None,
+            failed: vec![],
+            scan: Scan::default(),
+            scan_planned: false,
+            scan_ended: false,
+            log_planned: false,
+            confirm_after,
+        }
+    }
+}
+
+impl World {
+    /// An event for the source's master, and everything that follows from it at once.
+    pub(crate) fn source_event(&mut self, event: Event) {
+        let Some(end) = &mut self.source else { return };
+        end.machine.on_event(event, &mut end.log);
+        while let Some(action) = self.source.as_mut().and_then(|end| end.machine.next_action()) {
+            self.source_action(action);
+        }
+        let Some(end) = &mut self.source else { return };
+        if end.machine.wants_scan() && !end.scan_planned && !end.scan_ended {
+            end.scan_planned = true;
+            self.after(self.plan.delays.names, Happening::Scan { session: self.session });
+        }
+    }
+
+    fn source_action(&mut self, action: Action) {
+        let session = self.session;
+        match action {
+            Action::Send(message) => {
+                self.check_source_message(&message);
+                note!(self, "source sends {message:?}");
+                let frame = self.source.as_mut().and_then(|end| end.link.send(&message));
+                if let Some(frame) = frame {
+                    self.transmit(Role::Sink, frame);
+                }
+            }
+            Action::Payload { epoch, block, slot, local, length } => {
+                self.checker.bytes_sent += u64::from(length);
+                self.checker.objects_sent += 1;
+                let Some(end) = self.source.as_mut() else { return };
+                end.sending += 1;
+                self.dispatch(epoch, block, slot, local, length);
+            }
+            Action::Source(op) => self.start_read(op),
+            Action::Log(op) => {
+                note!(self, "source logs {op:?}");
+                self.check_log_op(&op);
+                let Some(end) = &mut self.source else { return };
+                let result = end.log.apply(op);
+                if !std::mem::replace(&mut end.log_planned, true) {
+                    self.after(self.plan.delays.log, Happening::LogFlush { session });
+                }
+                if let Err(error) = result {
+                    self.violate(format!("the log refuses an operation: {error}"));
+                }
+            }
+            Action::Fact(fact) => self.source_fact(fact),
+            Action::Ended(outcome) => {
+                note!(self, "source has ended: {outcome:?}");
+                if let Some(end) = &mut self.source {
+                    end.outcome = Some(outcome);
+                }
+                if let Some(failure) = outcome.failure.filter(|failure| Self::is_own_fault(*failure)) {
+                    self.violate(format!("the source ends with: {failure} ({:?})", failure.code));
+                }
+            }
+            Action::Grant(_) | Action::Sink(_) => self.violate("the source acts as a sink".into()),
+        }
+    }
+
+    fn source_fact(&mut self, fact: Fact) {
+        match fact {
+            Fact::Failed { path, failure } => {
+                note!(self, "source: {} {failure}", String::from_utf8_lossy(&path));
+                self.check_failed(&path, failure);
+                if let Some(end) = &mut self.source {
+                    end.failed.push((path, failure));
+                }
+            }
+            Fact::Done { path, bytes, hash } => self.check_done_fact(&path, bytes, hash),
+        }
+    }
+
+    pub(crate) fn source_link_down(&mut self) {
+        note!(self, "source notices that connection {} is gone", self.connection.epoch);
+        let Some(end) = &mut self.source else { return };
+        end.up = None;
+        end.sending = 0;
+        end.link.disconnected();
+        self.source_event(Event::LinkDown);
+        self.wait_for_peer(Role::Source);
+    }
+
+    pub(crate) fn source_frame(&mut self, frame: &Frame) {
+        let Some(end) = &mut self.source else { return };
+        let received = end.link.receive(&frame.header, &frame.body);
+        let ended = end.outcome.is_some();
+        match received {
+            Ok(Some(message)) if !ended => {
+                note!(self, "source receives {message:?}");
+                let last = matches!(message, Message::Finished(_) | Message::Error(_));
+                self.check_source_receives(&message);
+                self.source_event(Event::Message(message));
+                self.confirm_source(last);
+            }
+            Ok(_) => self.confirm_source(ended && frame.header.sequence != 0),
+            Err(failure) => {
+                let header = frame.header;
+                self.violate(format!("the source's link refuses an honest frame: {failure}: {header:?}"));
+            }
+        }
+    }
+
+    fn confirm_source(&mut self, at_once: bool) {
+        let Some(end) = &mut self.source else { return };
+        let pending = if at_once { 1 } else { end.confirm_after };
+        if let Some(frame) = end.link.confirmation(pending) {
+            self.transmit(Role::Sink, frame);
+        }
+    }
+
+    pub(crate) fn on_scan(&mut self, session: u32) -> bool {
+        let rates = self.rates();
+        let Some(end) = self.source.as_mut().filter(|it| session == self.session && it.outcome.is_none()) else {
+            return false;
+        };
+        end.scan_planned = false;
+        let mut items = Vec::new();
+        for _ in 0..self.plan.shape.sizes.len().max(8) / 8 + self.random.below(6) as usize {
+            match end.scan.next(&self.tree, rates.scan_error, &mut self.random) {
+                Some(Found::Item(item)) => {
+                    if let Item::Entry(entry) = &item {
+                        let path = self.tree.path_of(entry);
+                        self.checker.scanned.push((path, Tree::stamp_of(entry)));
+                        if entry.kind == Kind::Directory {
+                            end.directories.insert(entry.id, ());
+                        }
+                    }
+                    items.push(item);
+                }
+                Some(Found::Unreadable(path)) => {
+                    self.checker.unreadable.push(path);
+                    self.checker.troubled[path] = true;
+                    let failure = Failure::os(Code::SourcePermission, 13);
+                    let path = self.tree.nodes[path].path.clone().into();
+                    if !items.is_empty() {
+                        self.source_event(Event::Scanned(items));
+                    }
+                    self.source_event(Event::ScanFailed { path, failure });
+                    return true;
+                }
+                None => {
+                    end.scan_ended = true;
+                    break;
+                }
+            }
+        }
+        let scan_ended = end.scan_ended;
+        note!(self, "scan finds {} items", items.len());
+        if !items.is_empty() {
+            self.source_event(Event::Scanned(items));
+        }
+        if scan_ended {
+            self.source_event(Event::ScanEnded);
+        }
+        true
+    }
+
+    fn start_read(&mut self, op: SourceOp) {
+        note!(self, "source starts {op:?}");
+        let Some(end) = &mut self.source else { return };
+        match op {
+            SourceOp::Release { id } => {
+                end.handles.remove(&id);
+            }
+            SourceOp::Forget { id } => {
+                if end.directories.remove(&id).is_none() {
+                    self.violate(format!("the source forgets {id:?}, which is not held"));
+                }
+            }
+            op => {
+                end.reading +=
+                    u32::from(matches!(op, SourceOp::ReadObject { .. } | SourceOp::ReadMembers { .. }));
+                let session = self.session;
+                self.after(self.plan.delays.read, Happening::Read { session, op });
+            }
+        }
+    }
+
+    /// An operation of the source takes effect.
+    pub(crate) fn on_read(&mut self, session: u32, op: SourceOp) -> bool {
+        if session != self.session || self.source.as_ref().is_none_or(|end| end.outcome.is_some()) {
+            return false;
+        }
+        let done = match op {
+            SourceOp::ReadObject { block, entry, offset, length, slot, single } => {
+                let result = self.read_object(&entry, offset, length, single).map(|(piece, hash)| {
+                    if let Some(end) = &mut self.source {
+                        end.slots[slot.0 as usize] = Payload { pieces: [piece].into(), altered: false };
+                    }
+                    hash
+                });
+                SourceDone::Object { block, result }
+            }
+            SourceOp::ReadMembers { block, slot, members } => {
+                let mut pieces = Vec::new();
+                let mut results = Vec::with_capacity(members.len());
+                let mut used = 0;
+                for entry in &members {
+                    results.push(self.read_member(entry, used).map(|(piece, hash)| {
+                        let offset = used;
+                        used += piece.length;
+                        pieces.extend((piece.length > 0).then_some(piece));
+                        MemberRead { offset, hash }
+                    }));
+                }
+                if let Some(end) = &mut self.source {
+                    end.slots[slot.0 as usize] = Payload { pieces: pieces.into(), altered: false };
+                }
+                SourceDone::Members { block, length: used, results }
+            }
+            SourceOp::Confirm { entry } => {
+                SourceDone::Confirmed { id: entry.id, result: self.confirm_version(&entry) }
+            }
+            SourceOp::Restat { entry } => {
+                let result = self.restat(&entry).map(Box::new);
+                SourceDone::Restated { id: entry.id, result }
+            }
+            SourceOp::Release { .. } | SourceOp::Forget { .. } => return false,
+        };
+        if self.random.coin() {
+            self.reply_read(done);
+        } else {
+            self.after(self.plan.delays.reply, Happening::ReadReply { session, done });
+        }
+        true
+    }
+
+    pub(crate) fn on_read_reply(&mut self, session: u32, done: SourceDone) -> bool {
+        if session != self.session || self.source.as_ref().is_none_or(|end| end.outcome.is_some()) {
+            return false;
+        }
+        self.reply_read(done);
+        true
+    }
+
+    fn reply_read(&mut self, done: SourceDone) {
+        note!(self, "source is answered {done:?}");
+        if let Some(end) = &mut self.source {
+            end.reading -= u32::from(matches!(done, SourceDone::Object { .. } | SourceDone::Members { .. }));
+        }
+        self.source_event(Event::SourceDone(done));
+    }
+
+    fn fails_to_read(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let held = entry.parent.root_index().is_some()
+            || self.source.as_ref().is_some_and(|end| end.directories.contains_key(&entry.parent));
+        if !held {
+            self.violate(format!("{:?} is read, but its directory was forgotten", entry.id));
+        }
+        if self.random.chance(self.rates().read_error) {
+            let path = self.tree.path_of(entry);
+            self.checker.troubled[path] = true;
+            return Err(Failure::os(Code::SourceRead, 5));
+        }
+        Ok(())
+    }
+
+    /// The inode under the entry's name, if it is the version that was announced.
+    fn open(&self, entry: &Entry) -> Result<usize, Failure> {
+        let node = &self.tree.nodes[self.tree.path_of(entry)];
+        match node.inode {
+            _ if node.kind != Kind::File => Err(Code::SourceChanged.into()),
+            None => Err(Code::SourceVanished.into()),
+            Some(inode) if self.tree.inodes[inode].stamp != Tree::stamp_of(entry) => {
+                Err(Code::SourceChanged.into())
+            }
+            Some(inode) => Ok(inode),
+        }
+    }
+
+    fn read_object(
+        &mut self,
+        entry: &Entry,
+        offset: u64,
+        length: u32,
+        single: bool,
+    ) -> Result<(Piece, Hash), Failure> {
+        self.fails_to_read(entry)?;
+        let known = self.source.as_ref().and_then(|end| end.handles.get(&entry.id).copied());
+        let inode = match known {
+            Some(inode) => inode,
+            None => {
+                let inode = self.open(entry)?;
+                if let Some(end) = &mut self.source {
+                    end.handles.insert(entry.id, inode);
+                }
+                inode
+            }
+        };
+        let state = self.tree.stamps[self.tree.inodes[inode].stamp as usize];
+        if state.size < offset + u64::from(length) {
+            return Err(Code::SourceChanged.into());
+        }
+        let piece = Piece { at: 0, content: state.content, offset, length };
+        Ok((piece, piece.hash(offset, single)))
+    }
+
+    fn read_member(&mut self, entry: &Entry, at: u32) -> Result<(Piece, Hash), Failure> {
+        self.fails_to_read(entry)?;
+        let state = self.tree.stamps[self.tree.inodes[self.open(entry)?].stamp as usize];
+        if state.size == 0 {
+            return Ok((Piece { at, content: HOLE, offset: 0, length: 0 }, root_of(HOLE, 0)));
+        }
+        let piece = Piece { at, content: state.content, offset: 0, length: state.size as u32 };
+        Ok((piece, piece.hash(0, true)))
+    }
+
+    fn confirm_version(&mut self, entry: &Entry) -> Result<(), Failure> {
+        self.fails_to_read(entry)?;
+        let known = self.source.as_ref().and_then(|end| end.handles.get(&entry.id).copied());
+        let inode = match known {
+            Some(inode) => inode,
+            None => self.open(entry)?,
+        };
+        if self.tree.inodes[inode].stamp == Tree::stamp_of(entry) {
+            Ok(())
+        } else {
+            Err(Code::SourceChanged.into())
+        }
+    }
+
+    fn restat(&mut self, entry: &Entry) -> Result<Entry, Failure> {
+        self.fails_to_read(entry)?;
+        let path = self.tree.path_of(entry);
+        self.tree.entry(path, entry.id, entry.parent).ok_or(Code::SourceVanished.into())
+    }
+
+    pub(crate) fn on_log_flush(&mut self, session: u32) -> bool {
+        let Some(end) = self.source.as_mut().filter(|_| session == self.session) else { return false };
+        end.log_planned = false;
+        if let Err(error) = end.log.flush() {
+            self.violate(format!("the log cannot be flushed: {error}"));
+            return true;
+        }
+        if self.random.coin() {
+            self.after(self.plan.delays.log, Happening::LogSync { session });
+        }
+        true
+    }
+
+    pub(crate) fn on_log_sync(&mut self, session: u32) -> bool {
+        let Some(end) = self.source.as_mut().filter(|_| session == self.session) else { return false };
+        if let Err(error) = end.log.sync() {
+            self.violate(format!("the log cannot be synced: {error}"));
+        }
+        true
+    }
+}
