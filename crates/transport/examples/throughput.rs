@@ -16,7 +16,7 @@ use haul_transport::tcp::{self, Settings};
 use haul_transport::{Identity, Purpose, Receiver, Role, Sender, Session, Stream, StreamKey, memory};
 use rustix::time::{ClockId, clock_gettime};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
-use rustls::unbuffered::ConnectionState;
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
 /// One object, as the mover sends it, from a ring of slots that does not fit in any cache.
@@ -25,7 +25,8 @@ const SLOTS: usize = 64;
 const HEADER_BYTES: usize = 64;
 
 fn main() {
-    let argument = |index, default| std::env::args().nth(index).map_or(default, |text| text.parse().expect("a number"));
+    let argument =
+        |index, default| std::env::args().nth(index).map_or(default, |text| text.parse().expect("a number"));
     let (gibibytes, rounds): (usize, usize) = (argument(1, 4), argument(2, 5));
     let messages = (gibibytes << 30) / PAYLOAD_BYTES;
     type Run = fn(usize) -> Sample;
@@ -49,7 +50,8 @@ fn main() {
     for ((name, _), samples) in variants.iter().zip(&samples) {
         let gigabytes = (messages * PAYLOAD_BYTES) as f64 / 1e9;
         let column = |value: fn(&Sample) -> Duration| {
-            let mut values: Vec<f64> = samples.iter().map(|sample| value(sample).as_secs_f64() / gigabytes).collect();
+            let mut values: Vec<f64> =
+                samples.iter().map(|sample| value(sample).as_secs_f64() / gigabytes).collect();
             values.sort_by(f64::total_cmp);
             (values[values.len() / 2], values[0])
         };
@@ -79,7 +81,10 @@ fn thread_cpu() -> Duration {
 }
 
 /// Runs both ends, each on a thread, and measures them.
-fn measure<T: Send>(send: impl FnOnce(&[Vec<u8>]) + Send, receive: impl FnOnce(&mut [Vec<u8>]) -> T + Send) -> Sample {
+fn measure<T: Send>(
+    send: impl FnOnce(&[Vec<u8>]) + Send,
+    receive: impl FnOnce(&mut [Vec<u8>]) -> T + Send,
+) -> Sample {
     // Touched before the clock starts.
     let source = vec![vec![5; PAYLOAD_BYTES]; SLOTS];
     let mut sink = vec![vec![6; PAYLOAD_BYTES]; SLOTS];
@@ -210,18 +215,19 @@ const BATCH_BYTES: usize = 16 << 14;
 /// The unbuffered API with large buffers of our own.
 fn unbuffered(messages: usize) -> Sample {
     let (client, server) = configs();
-    let mut client = rustls::client::UnbufferedClientConnection::new(client, "localhost".try_into().expect("name"))
-        .expect("client");
+    let mut client =
+        rustls::client::UnbufferedClientConnection::new(client, "localhost".try_into().expect("name"))
+            .expect("client");
     let mut server = rustls::server::UnbufferedServerConnection::new(server).expect("server");
     let (mut dialed, mut accepted) = sockets();
     let mut output = vec![0; BATCH_BYTES + 16 * 64];
     macro_rules! shake_hands {
-        ($connection:ident, $socket:ident, $done:expr) => {{
+        ($connection:ident, $socket:ident) => {{
             let (mut input, mut outgoing) = (Vec::new(), Vec::new());
             loop {
-                let status = $connection.process_tls_records(&mut input);
-                let mut blocked = false;
-                match status.state.expect("handshake") {
+                let UnbufferedStatus { discard, state, .. } = $connection.process_tls_records(&mut input);
+                let (mut blocked, mut done) = (false, false);
+                match state.expect("handshake") {
                     ConnectionState::EncodeTlsData(mut data) => {
                         let mut buffer = vec![0; 1 << 15];
                         let length = data.encode(&mut buffer).expect("room");
@@ -233,11 +239,13 @@ fn unbuffered(messages: usize) -> Sample {
                         data.done();
                     }
                     ConnectionState::BlockedHandshake => blocked = true,
-                    _ => break,
+                    _ => done = true,
                 }
-                let discard = status.discard;
                 input.drain(..discard);
-                if blocked {
+                if done && !$connection.is_handshaking() {
+                    break;
+                }
+                if blocked || done {
                     let mut buffer = [0; 4096];
                     let length = $socket.read(&mut buffer).expect("read");
                     input.extend_from_slice(&buffer[..length]);
@@ -248,7 +256,7 @@ fn unbuffered(messages: usize) -> Sample {
     }
     measure(
         move |slots| {
-            shake_hands!(client, dialed, ());
+            shake_hands!(client, dialed);
             for message in 0..messages {
                 for part in [&[1; HEADER_BYTES][..], &slots[message % SLOTS]] {
                     for batch in part.chunks(BATCH_BYTES) {
@@ -264,7 +272,7 @@ fn unbuffered(messages: usize) -> Sample {
             }
         },
         move |slots| {
-            let left = shake_hands!(server, accepted, ());
+            let left = shake_hands!(server, accepted);
             let total = messages * (HEADER_BYTES + PAYLOAD_BYTES);
             let mut input = vec![0; 512 << 10];
             input[..left.len()].copy_from_slice(&left);

@@ -76,13 +76,17 @@ impl Signal {
 pub fn sending(stream: Stream, when: When, fault: Fault) -> Stream {
     let Stream { sender, receiver, closer, about } = stream;
     let (trigger, closer) = Trigger::new(when, fault, closer);
-    Stream { sender: Box::new(FaultSender { lower: sender, trigger }), receiver, closer, about }
+    let spared = trigger.spared();
+    let sender = Box::new(FaultSender { lower: sender, trigger });
+    let receiver = Box::new(FaultReceiver { lower: receiver, trigger: spared, timeout: None });
+    Stream { sender, receiver, closer, about }
 }
 
 /// Puts a fault into what `stream` receives.
 pub fn receiving(stream: Stream, when: When, fault: Fault) -> Stream {
     let Stream { sender, receiver, closer, about } = stream;
     let (trigger, closer) = Trigger::new(when, fault, closer);
+    let sender = Box::new(FaultSender { lower: sender, trigger: trigger.spared() });
     let receiver = Box::new(FaultReceiver { lower: receiver, trigger, timeout: None });
     Stream { sender, receiver, closer, about }
 }
@@ -120,6 +124,18 @@ impl Trigger {
             })
         };
         (Trigger { when, fault, passed: 0, flipped: false, closed, lower }, closer)
+    }
+
+    /// For the other direction: no fault of its own, but a cut of this one is a cut there, not a close.
+    fn spared(&self) -> Self {
+        Trigger {
+            when: When::Byte(u64::MAX),
+            fault: self.fault,
+            passed: 0,
+            flipped: false,
+            closed: self.closed.clone(),
+            lower: self.lower.clone(),
+        }
     }
 
     /// Applies what is due now, and says what may pass. `timeout` bounds a stall.

@@ -233,34 +233,6 @@ impl Shared {
         state.refusals.last = Some((crate::cause(error), error.to_string()));
     }
 
-    /// Waits for a place among the handshakes, giving up the oldest if need be; `None` once stopped.
-    fn enter(&self, closer: Closer) -> Option<u64> {
-        let mut state = lock(&self.state);
-        while !state.stopped && state.handshakes >= HANDSHAKES_MAX {
-            match state.pending.pop_front() {
-                // Its thread ends at once and gives its place.
-                Some((_, oldest)) => oldest.close(),
-                None => state = wait(&self.changed, state, None).0,
-            }
-        }
-        if state.stopped {
-            return None;
-        }
-        let number = state.next_handshake;
-        state.next_handshake += 1;
-        state.handshakes += 1;
-        state.pending.push_back((number, closer));
-        Some(number)
-    }
-
-    fn leave(&self, number: u64) {
-        let mut state = lock(&self.state);
-        state.pending.retain(|(other, _)| *other != number);
-        state.handshakes -= 1;
-        drop(state);
-        self.changed.notify_all();
-    }
-
     /// Keeps a place for a stream that is about to be accepted.
     fn reserve(&self) -> bool {
         let mut state = lock(&self.state);
@@ -275,16 +247,54 @@ impl Shared {
             reserved = self.reserve();
             reserved
         });
-        let mut state = lock(&self.state);
-        state.reserved -= usize::from(reserved);
+        lock(&self.state).reserved -= usize::from(reserved);
         match result {
-            Ok(_) if state.stopped => {}
-            Ok(ready) => state.ready.push_back(ready),
-            Err(error) => {
-                drop(state);
-                self.refused(&error);
+            Ok(ready) => {
+                let mut state = lock(&self.state);
+                if !state.stopped {
+                    state.ready.push_back(ready);
+                }
+            }
+            Err(error) => self.refused(&error),
+        }
+    }
+}
+
+/// A place among the handshakes, given back when dropped: also by a thread that panics or never starts.
+struct Place {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Place {
+    /// Waits for a place, giving up the oldest handshake if need be; `None` once the listener is stopped.
+    fn take(shared: &Arc<Shared>, closer: Closer) -> Option<Place> {
+        let mut state = lock(&shared.state);
+        while !state.stopped && state.handshakes >= HANDSHAKES_MAX {
+            match state.pending.pop_front() {
+                // Its thread ends at once and gives its place back.
+                Some((_, oldest)) => oldest.close(),
+                None => state = wait(&shared.changed, state, None).0,
             }
         }
+        if state.stopped {
+            return None;
+        }
+        let number = state.next_handshake;
+        state.next_handshake += 1;
+        state.handshakes += 1;
+        state.pending.push_back((number, closer));
+        Some(Place { shared: shared.clone(), number })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        state.pending.retain(|(other, _)| *other != self.number);
+        state.handshakes -= 1;
+        drop(state);
+        self.shared.changed.notify_all();
     }
 }
 
@@ -321,15 +331,8 @@ fn begin(
     deadline: Deadline,
 ) -> io::Result<()> {
     let stream = tcp::stream(socket, peer, &shared.settings)?;
-    let Some(number) = shared.enter(stream.closer()) else { return Ok(()) };
-    let handshake = {
-        let shared = shared.clone();
-        thread("handshake", move || {
-            shared.shake(stream, deadline);
-            shared.leave(number);
-        })
-    };
-    handshake.map(drop).inspect_err(|_| shared.leave(number))
+    let Some(place) = Place::take(shared, stream.closer()) else { return Ok(()) };
+    thread("handshake", move || place.shared.shake(stream, deadline)).map(drop)
 }
 
 fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

@@ -33,7 +33,13 @@ fn end(outgoing: Arc<Pipe>, incoming: Arc<Pipe>) -> Stream {
         let closed = closed.clone();
         Closer::new(move || {
             closed.store(true, Ordering::SeqCst);
-            [&outgoing, &incoming].into_iter().filter_map(|pipe| pipe.upgrade()).for_each(|pipe| pipe.cut());
+            // What was sent before may still be received; of what was to come, nothing.
+            if let Some(pipe) = outgoing.upgrade() {
+                pipe.end(Ending::Abandoned);
+            }
+            if let Some(pipe) = incoming.upgrade() {
+                pipe.cut();
+            }
         })
     };
     let sender = PipeSender { pipe: outgoing, closed: closed.clone(), finished: false };
@@ -59,7 +65,7 @@ struct State {
     spare_bytes: usize,
     /// Nothing will follow what is queued.
     ended: Option<Ending>,
-    /// An end was closed: nothing passes any more.
+    /// The receiver has gone: nothing is taken any more.
     cut: bool,
 }
 
@@ -87,21 +93,26 @@ impl Pipe {
         state.cut = true;
         state.queue.clear();
         drop(state);
-        self.readable.notify_all();
-        self.writable.notify_all();
+        self.notify_both();
     }
 
     fn end(&self, ending: Ending) {
         lock(&self.state).ended.get_or_insert(ending);
+        self.notify_both();
+    }
+
+    /// Both, because a closer wakes its own end as well as the other.
+    fn notify_both(&self) {
         self.readable.notify_all();
+        self.writable.notify_all();
     }
 }
 
-/// The error of a half whose pipe was cut: by its own closer, or by the other end.
-fn cut_error(closed: &AtomicBool) -> io::Error {
+/// Fails once the closer of this end was used. Asked with the pipe locked, so that no waiter misses it.
+fn check_open(closed: &AtomicBool) -> io::Result<()> {
     match closed.load(Ordering::SeqCst) {
-        true => Cause::Closed.error("the stream was closed at this end"),
-        false => Cause::Lost.error("the other end has gone"),
+        true => Err(Cause::Closed.error("the stream was closed at this end")),
+        false => Ok(()),
     }
 }
 
@@ -112,14 +123,18 @@ struct PipeSender {
 }
 
 impl PipeSender {
+    fn check(&self, state: &State) -> io::Result<()> {
+        check_open(&self.closed)?;
+        if state.cut { Err(Cause::Lost.error("the other end has gone")) } else { Ok(()) }
+    }
+
     fn send_part(&mut self, mut rest: &[u8]) -> io::Result<()> {
         while !rest.is_empty() {
             let mut state = lock(&self.pipe.state);
-            while !state.cut && state.bytes >= self.pipe.capacity {
+            self.check(&state)?;
+            while state.bytes >= self.pipe.capacity {
                 state = wait(&self.pipe.writable, state, None).0;
-            }
-            if state.cut {
-                return Err(cut_error(&self.closed));
+                self.check(&state)?;
             }
             let count = rest.len().min(self.pipe.capacity - state.bytes).min(CHUNK_BYTES);
             let (now, later) = rest.split_at(count);
@@ -138,9 +153,7 @@ impl PipeSender {
                 chunk.reserve(count.max(APPEND_BYTES_MAX.min(self.pipe.capacity)));
                 chunk.extend_from_slice(now);
                 state = lock(&self.pipe.state);
-                if state.cut {
-                    return Err(cut_error(&self.closed));
-                }
+                self.check(&state)?;
                 state.queue.push_back(chunk);
             }
             drop(state);
@@ -159,9 +172,7 @@ impl Sender for PipeSender {
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        if lock(&self.pipe.state).cut {
-            return Err(cut_error(&self.closed));
-        }
+        check_open(&self.closed)?;
         self.finished = true;
         self.pipe.end(Ending::Finished);
         Ok(())
@@ -189,9 +200,7 @@ impl PipeReceiver {
         let deadline = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = lock(&self.pipe.state);
         loop {
-            if state.cut {
-                return Err(cut_error(&self.closed));
-            }
+            check_open(&self.closed)?;
             if let Some(next) = state.queue.pop_front() {
                 let emptied = std::mem::replace(&mut self.chunk, next);
                 self.taken = 0;
@@ -227,9 +236,7 @@ impl Receiver for PipeReceiver {
         into[..count].copy_from_slice(&self.chunk[self.taken..][..count]);
         self.taken += count;
         let mut state = lock(&self.pipe.state);
-        if state.cut {
-            return Err(cut_error(&self.closed));
-        }
+        check_open(&self.closed)?;
         state.bytes -= count;
         drop(state);
         self.pipe.writable.notify_one();

@@ -208,6 +208,7 @@ impl Session {
 
     /// Makes a raw stream, which this end opened, a stream of the session, within `timeout`.
     ///
+    /// Both ends send a flight at once, so the raw stream must hold 4 KiB each way before it blocks: any socket does.
     /// Returns once the listener has accepted it, so an error here is the whole story: [`Cause::Unproven`] when one end
     /// did not believe the other, [`Cause::Silent`] at the deadline, [`Cause::Malformed`] for anything but haul.
     pub fn dial(&self, stream: Stream, purpose: Purpose, timeout: Duration) -> io::Result<Stream> {

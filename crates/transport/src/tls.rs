@@ -10,24 +10,23 @@
 mod handshake;
 mod pins;
 mod record;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::Resumption;
+use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, cipher_suite, kx_group};
 use rustls::pki_types::ServerName;
-use rustls::server::NoServerSessionStorage;
+use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection};
 use rustls::sign::SingleCertAndKey;
 use rustls::{AlertDescription, ClientConfig, ServerConfig};
 
 use crate::session::Deadline;
 use crate::{Cause, Fingerprint, Identity, Stream};
+use handshake::Agreed;
 use pins::Pinned;
 
 /// Both roles of TLS, ready for any number of streams with one peer.
@@ -107,16 +106,24 @@ impl Profile {
 
     /// The dialer's side, on a stream that carried nothing yet.
     pub(crate) fn connect(&self, stream: Stream, deadline: Deadline) -> io::Result<Stream> {
-        // Never sent (`enable_sni`) and never compared: the pin is the name.
-        let name = ServerName::try_from("haul").expect("a DNS name");
-        let connection = rustls::client::UnbufferedClientConnection::new(self.client.clone(), name);
-        handshake::run(connection.map_err(local)?, stream, &[], deadline)
+        record::protect(self.agree_as_client(stream, deadline)?)
     }
 
     /// The listener's side; `received` is what came on the stream so far.
     pub(crate) fn accept(&self, stream: Stream, received: &[u8], deadline: Deadline) -> io::Result<Stream> {
-        let connection = rustls::server::UnbufferedServerConnection::new(self.server.clone());
-        handshake::run(connection.map_err(local)?, stream, received, deadline)
+        record::protect(self.agree_as_server(stream, received, deadline)?)
+    }
+
+    fn agree_as_client(&self, stream: Stream, deadline: Deadline) -> io::Result<Agreed> {
+        // Never sent (`enable_sni`) and never compared: the pin is the name.
+        let name = ServerName::try_from("haul").expect("a DNS name");
+        let connection = UnbufferedClientConnection::new(self.client.clone(), name).map_err(local)?;
+        handshake::run(connection, stream, &[], deadline)
+    }
+
+    fn agree_as_server(&self, stream: Stream, received: &[u8], deadline: Deadline) -> io::Result<Agreed> {
+        let connection = UnbufferedServerConnection::new(self.server.clone()).map_err(local)?;
+        handshake::run(connection, stream, received, deadline)
     }
 }
 

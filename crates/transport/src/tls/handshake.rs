@@ -9,9 +9,9 @@ use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
-use rustls::{Error, ExtractedSecrets};
+use rustls::{ContentType, Error, ExtractedSecrets};
 
-use super::record::{self, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Schedule};
+use super::record::{RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Schedule};
 use super::{LINGER, failed, local};
 use crate::session::{Deadline, unfinished};
 use crate::{Cause, Stream};
@@ -26,14 +26,24 @@ pub(super) trait Connection {
     type Data;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn is_handshaking(&self) -> bool;
+    /// There is something to encode.
+    fn wants_write(&self) -> bool;
     fn into_traffic(self) -> Result<Traffic, Error>;
 }
 
-/// What the handshake has agreed on.
+/// The keys that the handshake has agreed on, and where later ones come from.
 pub(super) struct Traffic {
     pub(super) secrets: ExtractedSecrets,
     pub(super) schedule: Box<dyn Schedule>,
     pub(super) cipher: Option<&'static str>,
+}
+
+/// A stream whose handshake is done.
+pub(super) struct Agreed {
+    pub(super) stream: Stream,
+    pub(super) traffic: Traffic,
+    /// Came on the stream behind the handshake.
+    pub(super) received: Vec<u8>,
 }
 
 impl Traffic {
@@ -57,6 +67,10 @@ impl Connection for UnbufferedClientConnection {
         (**self).is_handshaking()
     }
 
+    fn wants_write(&self) -> bool {
+        (**self).wants_write()
+    }
+
     fn into_traffic(self) -> Result<Traffic, Error> {
         self.dangerous_into_kernel_connection().map(Traffic::new)
     }
@@ -71,6 +85,10 @@ impl Connection for UnbufferedServerConnection {
 
     fn is_handshaking(&self) -> bool {
         (**self).is_handshaking()
+    }
+
+    fn wants_write(&self) -> bool {
+        (**self).wants_write()
     }
 
     fn into_traffic(self) -> Result<Traffic, Error> {
@@ -91,23 +109,23 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// Shakes hands and gives the protected stream. `received` came on the stream already.
+/// Shakes hands. `received` came on the stream already.
 pub(super) fn run(
     mut connection: impl Connection,
     mut stream: Stream,
     received: &[u8],
     deadline: Deadline,
-) -> io::Result<Stream> {
+) -> io::Result<Agreed> {
     let mut incoming = Incoming { bytes: received.to_vec(), fed: 0, total: received.len() };
     match drive(&mut connection, &mut stream, &mut incoming, deadline) {
         Ok(()) => {
             let traffic = connection.into_traffic().map_err(local)?;
-            record::protect(stream, traffic, &incoming.bytes)
+            Ok(Agreed { stream, traffic, received: incoming.bytes })
         }
         Err(Failed::Stream(error)) => Err(unfinished(error)),
         Err(Failed::Tls(error)) => {
             // Best effort: the peer learns why, if it still listens.
-            let _ = send_alert(&mut connection, &mut stream, deadline);
+            let _ = send_alert(&mut connection, &mut incoming, &mut stream, deadline);
             Err(failed(error))
         }
     }
@@ -128,12 +146,22 @@ impl Incoming {
         self.read(RECORD_HEADER_BYTES, stream, deadline)?;
         let header = &self.bytes[self.fed..][..RECORD_HEADER_BYTES];
         let length = RECORD_HEADER_BYTES + usize::from(u16::from_be_bytes([header[3], header[4]]));
-        if length > RECORD_BYTES_MAX {
-            return Err(Cause::Malformed.error("TLS handshake: a record is longer than records can be"));
+        // Looked at before its bytes are waited for: whoever speaks something else is told so at once.
+        let known = (u8::from(ContentType::ChangeCipherSpec)..=u8::from(ContentType::ApplicationData))
+            .contains(&header[0]);
+        if !known || header[1] != 3 || length > RECORD_BYTES_MAX {
+            return Err(Cause::Malformed.error("the other end does not speak TLS"));
         }
         self.read(length, stream, deadline)?;
         self.fed += length;
         Ok(())
+    }
+
+    /// rustls is done with so many bytes. It keeps positions in what was fed, so this is due after every call, also
+    /// after one that failed.
+    fn discard(&mut self, count: usize) {
+        self.bytes.drain(..count);
+        self.fed -= count;
     }
 
     /// Reads until `count` bytes follow those that were fed.
@@ -169,27 +197,27 @@ fn drive(
     let mut outgoing = Vec::new();
     loop {
         let UnbufferedStatus { discard, state, .. } = connection.process(&mut incoming.bytes[..incoming.fed]);
-        let next = match state.map_err(Failed::Tls)? {
-            ConnectionState::EncodeTlsData(data) => {
+        let next = match state {
+            Ok(ConnectionState::EncodeTlsData(data)) => {
                 encode(data, &mut outgoing);
-                Next::Process
+                Ok(Next::Process)
             }
-            ConnectionState::TransmitTlsData(data) => {
+            Ok(ConnectionState::TransmitTlsData(data)) => {
                 stream.sender.send(&[IoSlice::new(&outgoing)])?;
                 outgoing.clear();
                 data.done();
-                Next::Process
+                Ok(Next::Process)
             }
-            ConnectionState::BlockedHandshake => Next::Feed,
-            ConnectionState::WriteTraffic(_) => Next::Done,
-            ConnectionState::PeerClosed | ConnectionState::Closed => {
-                return Err(Cause::CleanEnd.error("the other end closed the connection").into());
+            Ok(ConnectionState::BlockedHandshake) => Ok(Next::Feed),
+            Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Done),
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+                Err(Cause::CleanEnd.error("the other end closed the connection").into())
             }
-            _ => return Err(Cause::Malformed.error("TLS handshake: data before its end").into()),
+            Ok(_) => Err(Cause::Malformed.error("TLS handshake: data before its end").into()),
+            Err(error) => Err(Failed::Tls(error)),
         };
-        incoming.bytes.drain(..discard);
-        incoming.fed -= discard;
-        match next {
+        incoming.discard(discard);
+        match next? {
             Next::Process => {}
             Next::Done if !connection.is_handshaking() && incoming.fed == 0 => return Ok(()),
             Next::Feed | Next::Done => incoming.feed(stream, deadline)?,
@@ -206,12 +234,19 @@ fn encode<D>(mut data: EncodeTlsData<'_, D>, outgoing: &mut Vec<u8>) {
 }
 
 /// Sends what rustls still has to say after it failed, then waits a little for the peer to have read it.
-fn send_alert(connection: &mut impl Connection, stream: &mut Stream, deadline: Deadline) -> io::Result<()> {
+fn send_alert(
+    connection: &mut impl Connection,
+    incoming: &mut Incoming,
+    stream: &mut Stream,
+    deadline: Deadline,
+) -> io::Result<()> {
     let mut outgoing = Vec::new();
-    while let UnbufferedStatus { state: Ok(ConnectionState::EncodeTlsData(data)), .. } =
-        connection.process(&mut [])
-    {
+    // With nothing to encode, rustls would go on reading where it has failed.
+    while connection.wants_write() {
+        let UnbufferedStatus { discard, state, .. } = connection.process(&mut incoming.bytes[..incoming.fed]);
+        let Ok(ConnectionState::EncodeTlsData(data)) = state else { break };
         encode(data, &mut outgoing);
+        incoming.discard(discard);
     }
     if outgoing.is_empty() {
         return Ok(());

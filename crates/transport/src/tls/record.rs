@@ -17,10 +17,13 @@ use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustls::kernel::KernelConnection;
 use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, Error, HandshakeType};
 
-use super::handshake::Traffic;
+use super::handshake::{Agreed, Traffic};
 use super::{alerted, local};
 use crate::gate::lock;
 use crate::{About, Cause, Closer, Receiver, Sender, Stream};
+
+#[cfg(test)]
+mod tests;
 
 pub(super) const RECORD_HEADER_BYTES: usize = 5;
 /// Plaintext of one record (RFC 8446, 5.1).
@@ -44,6 +47,9 @@ const INPUT_BYTES: usize = 512 << 10;
 
 /// Records under one key. AES-GCM loses its margin beyond 2^24.5 full ones (RFC 8446, 5.5); the last is the key update.
 const RECORDS_PER_KEY: u64 = (1 << 24) - 1;
+
+/// Key updates without data in between: each costs this end more than the peer.
+const IDLE_UPDATES_MAX: u8 = 8;
 
 /// A KeyUpdate message that asks for none in return (RFC 8446, 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
@@ -74,27 +80,25 @@ struct Shared {
     update_wanted: AtomicBool,
 }
 
-/// Puts records around what passes through `stream`; `received` came on it behind the handshake.
-pub(super) fn protect(stream: Stream, traffic: Traffic, received: &[u8]) -> io::Result<Stream> {
-    protect_with(stream, traffic, received, RECORDS_PER_KEY)
+/// Puts records around what passes through the stream.
+pub(super) fn protect(agreed: Agreed) -> io::Result<Stream> {
+    let about = About { cipher: agreed.traffic.cipher, ..agreed.stream.about };
+    let closer = agreed.stream.closer.clone();
+    let (sender, receiver) = halves(agreed)?;
+    Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about))
 }
 
-pub(super) fn protect_with(
-    stream: Stream,
-    traffic: Traffic,
-    received: &[u8],
-    records_per_key: u64,
-) -> io::Result<Stream> {
-    let Traffic { secrets, schedule, cipher } = traffic;
+fn halves(agreed: Agreed) -> io::Result<(RecordSender, RecordReceiver)> {
+    let Agreed { stream, traffic: Traffic { secrets, schedule, .. }, received } = agreed;
     let shared = Arc::new(Shared { schedule: Mutex::new(schedule), update_wanted: AtomicBool::new(false) });
     let mut input = vec![0; INPUT_BYTES];
-    input[..received.len()].copy_from_slice(received);
+    input[..received.len()].copy_from_slice(&received);
     let sender = RecordSender {
         lower: stream.sender,
         keys: Keys::new(secrets.tx)?,
         shared: shared.clone(),
-        records_per_key,
-        records_left: records_per_key,
+        records_per_key: RECORDS_PER_KEY,
+        records_left: RECORDS_PER_KEY,
         output: vec![0; OUTPUT_BYTES],
         used: 0,
         finished: false,
@@ -102,18 +106,17 @@ pub(super) fn protect_with(
     };
     let receiver = RecordReceiver {
         lower: stream.receiver,
-        closer: stream.closer.clone(),
+        closer: stream.closer,
         keys: Keys::new(secrets.rx)?,
         shared,
         input,
         pending: 0..received.len(),
         opened: 0..0,
-        key_used: false,
+        idle_updates: 0,
         ended: false,
         failed: None,
     };
-    let about = About { cipher, ..stream.about };
-    Ok(Stream::new(Box::new(sender), Box::new(receiver), stream.closer, about))
+    Ok((sender, receiver))
 }
 
 /// The keys of one direction.
@@ -290,8 +293,8 @@ struct RecordReceiver {
     pending: Range<usize>,
     /// Of the input: opened in place, not yet given to the caller. Always in front of `pending`.
     opened: Range<usize>,
-    /// Data came under the present key.
-    key_used: bool,
+    /// Key updates since the last data.
+    idle_updates: u8,
     /// The peer's close_notify came.
     ended: bool,
     failed: Option<Cause>,
@@ -385,7 +388,7 @@ impl RecordReceiver {
 
     /// Empty data records carry nothing; a peer could keep this end busy with them.
     fn data(&mut self, length: usize) -> io::Result<()> {
-        self.key_used = true;
+        self.idle_updates = 0;
         match length {
             0 => Err(Cause::Malformed.error("an empty TLS record")),
             _ => Ok(()),
@@ -402,8 +405,9 @@ impl RecordReceiver {
                 description => Err(alerted(description)),
             },
             (ContentType::Handshake, message) if message == KEY_UPDATE || message == KEY_UPDATE_REQUESTED => {
-                if !std::mem::replace(&mut self.key_used, false) {
-                    return Err(Cause::Excess.error("a TLS key was updated before it was used"));
+                self.idle_updates += 1;
+                if self.idle_updates > IDLE_UPDATES_MAX {
+                    return Err(Cause::Excess.error("TLS keys are updated and not used"));
                 }
                 self.keys = Keys::new(lock(&self.shared.schedule).next_receiving().map_err(local)?)?;
                 if message == KEY_UPDATE_REQUESTED {
