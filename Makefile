@@ -1,0 +1,63 @@
+# haul: everything that is built, tested, shown and measured. `make help` lists it.
+#
+# Each target installs what it needs on Debian and Ubuntu (as root or with sudo -n); elsewhere it prints what is missing.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+ROUNDS ?= 50
+CRASH_ROUNDS ?= 30
+HISTORIES ?= 1000000
+SEED ?= 1
+# Tests run optimised, with assertions on; one profile, so that nothing is built twice.
+PROFILE := checked
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BUILT := $(TARGET)/$(PROFILE)
+RELEASED := $(TARGET)/release
+
+.PHONY: help deps build release test lint unit e2e sim torture crash bench demo clean
+
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+deps: ## Install what the tests and the demo need
+	@lab/deps.sh
+
+build: deps ## Build everything as the tests use it
+	$(CARGO) build --locked --profile $(PROFILE) --workspace
+
+release: deps ## Build the program
+	$(CARGO) build --locked --release -p haul
+
+test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, crash file system
+	$(MAKE) --no-print-directory sim HISTORIES=60000
+	$(MAKE) --no-print-directory torture ROUNDS=50
+	$(MAKE) --no-print-directory crash CRASH_ROUNDS=30
+	@echo "make test: all parts ran and passed"
+
+lint: deps ## Format and lints
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --profile $(PROFILE) --workspace --all-targets -- -D warnings
+
+unit: build ## Unit, property, golden, conformance and end-to-end tests
+	$(CARGO) test --locked --profile $(PROFILE) --workspace
+
+sim: deps ## Simulator: HISTORIES=n SEED=s
+	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
+
+torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s
+	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED)
+
+crash: build ## Power cuts on a file system that loses what was not synced: CRASH_ROUNDS=n SEED=s
+	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED)
+
+bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/bench.md
+	$(CARGO) build --locked --release -p haul-testbed
+	lab/deps.sh bench
+	$(RELEASED)/testbed bench --haul $(RELEASED)/haul
+
+demo: release ## Move a real dataset over loopback ssh, kill the sink half-way, continue, verify (SOURCE=... DEST=...)
+	$(CARGO) build --locked --release -p haul-testbed
+	$(RELEASED)/testbed demo --haul $(RELEASED)/haul $(if $(SOURCE),--source "$(SOURCE)") $(if $(DEST),--dest "$(DEST)")
+
+clean: ## Remove what was built
+	$(CARGO) clean
