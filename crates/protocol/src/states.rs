@@ -136,7 +136,11 @@ table! {
         Sealing,
         /// It waits for its group: sync, final name, sync of the name.
         Committing,
-        /// It will not be completed; its writes come to an end and its unfinished file is removed.
+        /// The sink cannot have it, and has said so; its writes come to an end and its unfinished file is removed.
+        Refusing,
+        /// That has happened; the source, which may be about to start it again, has not dropped it yet.
+        Refused,
+        /// The source has dropped it; its writes come to an end and its unfinished file is removed.
         Dropping,
         /// Not kept any more.
         Ended
@@ -186,16 +190,18 @@ table! {
         (Expecting, Dropped, Ended),
         (Writing, Written, Committing),
         (Writing, AskedAgain, Expecting),
-        (Writing, WriteFailed, Dropping),
+        (Writing, WriteFailed, Refusing),
         (Open, Closed, Sealing),
         (Open, Dropped, Dropping),
-        (Open, WriteFailed, Dropping),
+        (Open, WriteFailed, Refusing),
         (Sealing, Sealed, Committing),
-        (Sealing, CommitFailed, Dropping),
+        (Sealing, CommitFailed, Refusing),
         (Committing, Durable, Ended),
         (Committing, AskedAgain, Expecting),
-        (Committing, CommitFailed, Dropping),
-        (Dropping, Dropped, Dropping),
+        (Committing, CommitFailed, Refusing),
+        (Refusing, Dropped, Dropping),
+        (Refusing, Discarded, Refused),
+        (Refused, Dropped, Ended),
         (Dropping, Discarded, Ended),
     ]
 }

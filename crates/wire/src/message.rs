@@ -162,7 +162,8 @@ pub enum Message {
         /// Its root, where the source could compute it.
         root: Option<Hash>,
     },
-    /// Source: forget this file.
+    /// Source: forget this file. Also its answer when the sink says that it cannot have the file, unless the two cross:
+    /// each entry that fails after FILE_ID is dropped exactly once.
     FileDrop {
         /// The file.
         id: EntryId,

@@ -357,14 +357,14 @@ impl Sink {
         fatal
     }
 
-    /// The entry will not be complete: the source is told, it is named, its unfinished file goes.
+    /// The entry will not be complete: the source is told, and answers with FILE_DROP; its unfinished file goes.
+    ///
+    /// Until then it stays, and its directory with it: the source may have announced it anew already.
     fn give_up(&mut self, id: EntryId, cause: SinkCause, failure: Failure) -> Result<(), Failure> {
         if self.ends_the_job(failure) {
             return Ok(());
         }
-        let entry = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?.entry.clone();
         self.settled.push((id, Settled::Failed(failure)));
-        self.report_failed(&entry, failure);
         self.step(id, cause)?;
         self.discard_when_written(id);
         Ok(())

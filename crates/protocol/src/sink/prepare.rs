@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 
 use haul_model::limits::ENTRIES_OPEN_MAX;
 use haul_model::op::{Prepare, Prepared, SinkOp};
-use haul_model::report::Fact;
 use haul_model::{Bitmap, Code, EntryId, Failure, Hash, Kind, Token};
 use haul_wire::{Answer, Message, NewFile};
 
@@ -150,7 +149,7 @@ impl Sink {
     /// All objects of the file are durable, says the source. Those of this session the sink can count itself.
     pub(super) fn on_file_close(&mut self, id: EntryId, root: Option<Hash>) -> Result<(), Failure> {
         let Some(held) = self.entries.get(&id) else { return Ok(()) };
-        if held.state == SinkState::Dropping {
+        if matches!(held.state, SinkState::Refusing | SinkState::Refused) {
             return Ok(());
         }
         let objects = held.objects.as_deref().ok_or(Failure::new(Code::Protocol))?;
@@ -170,30 +169,29 @@ impl Sink {
         failure: Failure,
         restarts: bool,
     ) -> Result<(), Failure> {
-        let Some(held) = self.entries.get(&id) else { return Ok(()) };
+        let held = self.entries.get(&id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, before) = (held.entry.clone(), held.state);
         if restarts {
             self.stats.files_total -= 1;
             self.stats.bytes_total -= entry.size();
-        } else if before != SinkState::Dropping {
-            self.stats.files_failed += 1;
-            let path = self.directories.path(entry.parent, &entry.name);
-            self.actions.push_back(Action::Fact(Fact::Failed { path, failure }));
+        } else {
+            self.report_failed(&entry, failure);
         }
-        if before == SinkState::Expecting {
+        if matches!(before, SinkState::Expecting | SinkState::Refused) {
             self.close(id, SinkCause::Dropped)?;
             return Ok(());
         }
         self.step(id, SinkCause::Dropped)?;
-        self.discard_when_written(id);
+        if before != SinkState::Refusing {
+            self.discard_when_written(id);
+        }
         Ok(())
     }
 
     /// Removes the unfinished file once nothing is being written into it.
     pub(super) fn discard_when_written(&mut self, id: EntryId) {
-        let Some(held) = self.entries.get_mut(&id).filter(|held| held.state == SinkState::Dropping) else {
-            return;
-        };
+        let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
+        let Some(held) = self.entries.get_mut(&id).filter(goes) else { return };
         let token = held.token;
         if let Some(objects) = held.objects.as_deref_mut() {
             if objects.writing > 0 || objects.discarding {
@@ -205,7 +203,9 @@ impl Sink {
     }
 
     pub(super) fn on_discarded(&mut self, id: EntryId) -> Result<(), Failure> {
-        self.close(id, SinkCause::Discarded)?;
-        Ok(())
+        match self.entries.get(&id).map(|held| held.state) {
+            Some(SinkState::Refusing) => self.step(id, SinkCause::Discarded),
+            _ => self.close(id, SinkCause::Discarded).map(drop),
+        }
     }
 }

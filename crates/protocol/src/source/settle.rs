@@ -192,11 +192,9 @@ impl Source {
                 self.report_done(&entry, hash);
                 self.close(id, SourceCause::Done)?;
             }
+            // It is about to be dropped anyway, and may still start again.
             Settled::Failed(_) if held.state == SourceState::Restating => {}
-            Settled::Failed(failure) => {
-                self.report_failed(&entry, failure);
-                self.close(id, SourceCause::Refused)?;
-            }
+            Settled::Failed(failure) => self.give_up(id, SourceCause::Refused, failure)?,
         }
         Ok(())
     }
