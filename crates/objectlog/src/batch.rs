@@ -48,11 +48,11 @@ impl Batch {
             self.run.extend_from_slice(&self.bytes[start..start + length]);
             let end = offset + length as u64;
             if self.parts.get(index + 1).is_none_or(|next| next.0 != end) {
-                self.end = self.end.max(end);
                 if let Err(error) = store.write_at(name, at, &self.run) {
                     result = Err(Error::Store { doing: Doing::Writing, name: name.to_string(), error });
                     break;
                 }
+                self.end = self.end.max(end);
                 self.run.clear();
             }
         }

@@ -52,7 +52,8 @@ impl<S: LogStore> ObjectLog<S> {
         let unsynced: Vec<u32> =
             self.files.iter().filter(|(_, file)| file.unsynced && file.bytes > 0).map(|(id, _)| id).collect();
         self.sync_files(&unsynced)?;
-        let olds: Vec<u32> = self.olds.iter().filter(|(_, old)| old.unsynced).map(|(id, _)| id).collect();
+        let olds: Vec<u32> =
+            self.olds.iter().filter(|(_, old)| old.unsynced && old.files > 0).map(|(id, _)| id).collect();
         if !olds.is_empty() {
             let names: Vec<&str> =
                 olds.iter().filter_map(|&id| Some(self.olds.get(id)?.name.as_str())).collect();
@@ -99,6 +100,8 @@ impl<S: LogStore> ObjectLog<S> {
             self.dirty.append(&mut work);
             return Err(error);
         }
+        work.clear();
+        self.dirty = work;
         self.write_removals()?;
         self.settle()?;
         self.remove_logs()
@@ -387,10 +390,10 @@ impl<S: LogStore> ObjectLog<S> {
         while let Some(&id) = self.listed.last() {
             if self.is_complete(id) {
                 if let Some(file) = self.files.get(id)
-                    && file.bytes > 0
+                    && file.begun
                 {
                     remove_log(&mut self.store, &file.name)?;
-                    self.usage.shrink(file.bytes);
+                    self.usage.shrink(file.bytes, u64::from(file.bytes > 0));
                     self.names_unsynced = true;
                 }
                 self.files.remove(id);
@@ -403,7 +406,7 @@ impl<S: LogStore> ObjectLog<S> {
         while let Some(&id) = self.settled.last() {
             if let Some(old) = self.olds.get(id) {
                 remove_log(&mut self.store, &old.name)?;
-                self.usage.shrink(old.bytes);
+                self.usage.shrink(old.bytes, old.files);
                 self.names_unsynced = true;
             }
             self.olds.remove(id);
@@ -446,10 +449,11 @@ impl<S: LogStore> ObjectLog<S> {
         let Some(file) = self.files.remove(id) else { return };
         self.current = self.current.filter(|current| *current != id);
         self.listed.retain(|listed| *listed != id);
-        let old = (file.bytes > 0).then(|| {
+        let old = file.begun.then(|| {
             self.olds.insert(OldLog {
                 name: file.name,
                 bytes: file.bytes,
+                files: u64::from(file.bytes > 0),
                 unsettled: file.live,
                 touched: true,
                 unsynced: true,
@@ -484,7 +488,7 @@ fn hand_over<S: LogStore>(
     file: &mut LogFile,
     usage: &mut crate::Usage,
 ) -> Result<(), Error<S::Error>> {
-    file.unsynced = true;
+    (file.begun, file.unsynced) = (true, true);
     batch.end = file.bytes;
     let result = batch.write(store, &file.name);
     usage.grow(batch.end - file.bytes, u64::from(file.bytes == 0 && batch.end > 0));

@@ -40,6 +40,8 @@ pub(crate) struct LogFile {
     pub live_bytes: u64,
     /// Length of the file in the store.
     pub bytes: u64,
+    /// Something was to be written: even if that failed, the file may be there.
+    pub begun: bool,
     /// Has writes that are not durable.
     pub unsynced: bool,
     /// Its name is durable.
@@ -61,6 +63,7 @@ impl LogFile {
             live: 0,
             live_bytes: 0,
             bytes: 0,
+            begun: false,
             unsynced: false,
             named: false,
             listed: false,

@@ -80,9 +80,9 @@ impl Usage {
         self.files_peak = self.files_peak.max(self.files);
     }
 
-    pub(crate) fn shrink(&mut self, bytes: u64) {
+    pub(crate) fn shrink(&mut self, bytes: u64, files: u64) {
         self.bytes -= bytes;
-        self.files -= 1;
+        self.files -= files;
     }
 }
 
@@ -90,6 +90,8 @@ impl Usage {
 pub(crate) struct OldLog {
     pub name: String,
     pub bytes: u64,
+    /// What it counts as; 0 if it may not even be there.
+    pub files: u64,
     /// Entries that count and are nowhere else yet. At 0 the log goes.
     pub unsettled: u32,
     /// Something in it no longer counts, so that the rest moves out and the log goes.
@@ -184,7 +186,14 @@ impl<S: LogStore> ObjectLog<S> {
                         (unreadable.bytes, false, Vec::new())
                     }
                 };
-            let old = self.olds.insert(OldLog { name, bytes, unsettled: 0, touched: false, unsynced: true });
+            let old = self.olds.insert(OldLog {
+                name,
+                bytes,
+                files: 1,
+                unsettled: 0,
+                touched: false,
+                unsynced: true,
+            });
             if damaged {
                 // What is good of it moves to a new log, so that the damage is told of only once.
                 self.touch(old);
