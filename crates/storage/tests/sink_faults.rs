@@ -29,6 +29,13 @@ fn lost(id: EntryId) -> (EntryId, Failure) {
     (id, Failure::os(Code::SinkSync, EIO))
 }
 
+/// Whether this process has a file with such a name open below `scratch`.
+fn is_open(scratch: &Scratch, name: &str) -> bool {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let mut open = links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok());
+    open.any(|path| path.starts_with(&scratch.destination) && path.to_string_lossy().contains(name))
+}
+
 /// What was synced since the last call, by name, sorted: a group is synced in no particular order.
 struct Watch {
     faults: Arc<Faults>,
@@ -157,7 +164,7 @@ fn a_member_whose_sync_fails_is_told_and_leaves_nothing() {
 fn an_object_whose_sync_failed_stays_lost_until_it_is_written_again() {
     for point in [SyncPoint::ObjectData, SyncPoint::ObjectSums] {
         let scratch = Scratch::fast(SyncMode::EachFile);
-        let (driver, top, _) = session(&scratch, failing(point, 2));
+        let (driver, top, faults) = session(&scratch, failing(point, 2));
         let bytes = content(1, 3 * OBJECT as usize);
         let file = driver.file(top, b"large", bytes.len());
         let other = driver.file(top, b"other", bytes.len());
@@ -165,10 +172,14 @@ fn an_object_whose_sync_failed_stays_lost_until_it_is_written_again() {
         driver.write_objects(&other, other_token, &bytes);
         assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
         assert_eq!(driver.sync(&[file.id]), []);
+        assert!(is_open(&scratch, &format!(".haul-{token}")), "it stays open from first write to sync");
         assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
         assert_eq!(driver.sync(&[file.id, other.id]), [lost(file.id)]);
         // The kernel would now call it clean.
+        let mut watch = Watch::new(faults);
         assert_eq!(driver.sync(&[file.id]), [(file.id, Code::SinkSync.into())]);
+        assert_eq!(watch.since(), [""; 0], "a failed sync is not repeated");
+        assert!(!is_open(&scratch, &format!(".haul-{token}")), "least of all on the same descriptor");
         assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
         assert_eq!(driver.sync(&[file.id]), []);
         assert_eq!(driver.write_object(&file, token, &bytes, 2), Ok(()));
@@ -220,14 +231,15 @@ fn nothing_in_a_directory_whose_own_name_is_lost_is_called_durable_again() {
     let scratch = Scratch::fast(SyncMode::EachFile);
     let (driver, top, _) = session(&scratch, failing(SyncPoint::ParentNames, 1));
     let below = driver.directory(top, b"below");
-    for _ in 0..2 {
-        let file = driver.file(below, b"file", 1);
+    for (name, errno) in [(b"first", EIO), (b"later", 0)] {
+        let file = driver.file(below, name, 1);
         assert_eq!(driver.write_members(&[(&file, b"x")]), [Ok(())]);
         assert_eq!(driver.sync(&[file.id]), []);
-        driver.publish(&[file.id]);
-        let failed = driver.sync_names(&[file.id]);
-        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert_eq!(driver.publish(&[file.id]), []);
+        let lost = Failure::os(Code::SinkSync, errno);
+        assert_eq!(driver.sync_names(&[file.id]), [(file.id, lost)]);
     }
+    driver.put_member(top, b"beside", b"x");
 }
 
 #[test]

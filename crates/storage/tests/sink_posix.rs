@@ -362,6 +362,26 @@ fn damaged_contents_do_not_pass_as_the_source_s() {
 }
 
 #[test]
+fn a_file_that_somebody_made_longer_is_not_sealed() {
+    let scratch = Scratch::new(SyncMode::EachFile);
+    let (driver, top) = scratch.session(ONE);
+    for size in [0, 5, 2 * OBJECT as usize] {
+        let bytes = content(1, size);
+        let file = driver.file(top, format!("{size}").as_bytes(), size);
+        let token = driver.start(&file);
+        driver.write_objects(&file, token, &bytes);
+        if size == 0 {
+            assert_eq!(driver.seal(&file, token, None), Ok(root_of(b"")));
+        }
+        let contents =
+            fs::File::options().write(true).open(scratch.path(format!("top/.haul-{token}").as_bytes()));
+        contents.unwrap().write_all_at(b"!", size as u64).unwrap();
+        let refused = driver.seal(&file, token, Some(root_of(&bytes))).unwrap_err();
+        assert_eq!(refused.code, Code::SinkWrite, "{size}");
+    }
+}
+
+#[test]
 fn directories_are_finished_deepest_first() {
     let scratch = Scratch::new(SyncMode::EachFile);
     as_user(&scratch, || {
