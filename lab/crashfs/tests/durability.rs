@@ -42,9 +42,7 @@ fn bytes_that_were_not_synced_can_be_lost_kept_and_torn() {
         },
         |bench| {
             let now = bench.read("f").unwrap();
-            let torn_within_a_page = now
-                .chunks(4096)
-                .any(|page| page.iter().any(|byte| *byte == 1) && page.iter().any(|byte| *byte == 2));
+            let torn_within_a_page = now.chunks(4096).any(|page| page.contains(&1) && page.contains(&2));
             let sectors_are_whole =
                 now.chunks(512).all(|sector| sector.iter().all(|byte| *byte == sector[0]));
             assert!(sectors_are_whole, "a disk writes sectors whole");

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 #[test]
 fn a_full_disk_takes_what_fits_and_goes_on_once_there_is_room() {
     let bench = Bench::new();
+    assert!(rustix::fs::statvfs(bench.path("")).unwrap().f_bfree > 1000, "no limit at first");
     bench.filesystem.set_space(Some(10 * 4096));
     let mut file = bench.create("f");
     let error = file.write_all(&[1; 20 * 4096]).unwrap_err();

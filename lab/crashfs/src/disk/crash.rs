@@ -250,7 +250,8 @@ impl Disk {
             let names = change.names();
             let moves_directory = matches!(&change, Change::Arrive { node, .. } if self.is_directory(*node));
             let depends_on_lost = names.iter().any(|name| broken.contains(name));
-            let intact = !depends_on_lost && !(moves_directory && directory_moves_broken);
+            let out_of_order = moves_directory && directory_moves_broken;
+            let intact = !(depends_on_lost || out_of_order);
             let wanted = if let Change::Leave { arrival, .. } = &change {
                 // Arriving was decided for both; here only: is the old name still there as well?
                 let arrived = !lost_moves.contains(arrival);

@@ -189,7 +189,7 @@ impl Disk {
 
     /// Bytes beyond which there is no space.
     pub fn space(&self) -> Option<u64> {
-        (self.pages_max != u64::MAX).then_some(self.pages_max * PAGE_BYTES)
+        (self.pages_max != u64::MAX).then(|| self.pages_max * PAGE_BYTES)
     }
 
     /// Nodes, shown or only still on the medium or held open.

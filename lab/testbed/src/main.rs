@@ -1,0 +1,277 @@
+//! `testbed`: hosts, datasets, attacks and measurements for haul, from the command line.
+
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use haul_crashfs::{Mood, SyncClass};
+use haul_testbed::process::{adopt_orphans, end_all_on_signal, end_descendants, own_pid};
+use haul_testbed::sshd::Sshd;
+use haul_testbed::{crash, dataset, rounds, torture, tree};
+
+/// Hosts, datasets, attacks and measurements for haul.
+#[derive(Parser)]
+#[command(name = "testbed")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start an sshd on a loopback port with keys of its own; ends when its standard input is closed.
+    Sshd {
+        /// Where its files go.
+        directory: PathBuf,
+    },
+    /// Make a dataset from a seed.
+    Dataset(DatasetArguments),
+    /// Compare two trees byte for byte and attribute for attribute; exit code 1 where they differ.
+    Compare {
+        /// What it should be.
+        expected: PathBuf,
+        /// What it is.
+        actual: PathBuf,
+        /// Do not compare modification times.
+        #[arg(long)]
+        no_times: bool,
+        /// Do not compare permission bits.
+        #[arg(long)]
+        no_modes: bool,
+        /// Differences listed at most.
+        #[arg(long, default_value_t = 50)]
+        listed: usize,
+    },
+    /// Kill, stop and cut ends at random instants, continue, compare.
+    Torture {
+        #[command(flatten)]
+        arguments: LoopArguments,
+        /// Seconds that an end may outlive a finished job.
+        #[arg(long, default_value_t = 30)]
+        old_end_seconds: u64,
+    },
+    /// Cut the power of hosts whose disks lose what was not synced, continue, compare.
+    Crash {
+        #[command(flatten)]
+        arguments: LoopArguments,
+        /// Syncs that do nothing: `file[:PART]` or `directory[:PART]`. The loop must fail then.
+        #[arg(long = "lie", value_parser = parse_class)]
+        lies: Vec<SyncClass>,
+        /// Every crash is of this kind (nothing, everything, coin, names-without-data, ...).
+        #[arg(long, value_parser = parse_mood)]
+        mood: Option<Mood>,
+    },
+}
+
+#[derive(Args)]
+struct DatasetArguments {
+    /// Made if missing; must be empty.
+    directory: PathBuf,
+    /// All bytes, names and times follow from it.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Entries around every edge: sizes, names, depths, modes, times, links.
+    #[arg(long)]
+    edges: bool,
+    /// Small files.
+    #[arg(long, default_value_t = 0)]
+    small_files: u64,
+    /// Files of a tree like an operating system's sources.
+    #[arg(long, default_value_t = 0)]
+    source_files: u64,
+    /// Big files.
+    #[arg(long, default_value_t = 0)]
+    big_files: u64,
+    /// MiB of each of these.
+    #[arg(long, default_value_t = 1024)]
+    big_mib: u64,
+}
+
+#[derive(Args)]
+struct LoopArguments {
+    /// How many.
+    #[arg(long, default_value_t = 50)]
+    rounds: u64,
+    /// Decides all of them.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Run this one alone.
+    #[arg(long)]
+    only_round: Option<u64>,
+    /// The binary under test.
+    #[arg(long, default_value = "target/release/haul")]
+    haul: PathBuf,
+    /// Where files go (a new directory in it); a memory file system where there is room.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// No round begins after so many seconds.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Stop at the first violation.
+    #[arg(long)]
+    until_violation: bool,
+    /// Only this dataset; may be given again.
+    #[arg(long = "dataset")]
+    datasets: Vec<String>,
+    /// Leave the directory for a look at it.
+    #[arg(long)]
+    keep: bool,
+}
+
+fn parse_class(text: &str) -> Result<SyncClass, String> {
+    SyncClass::parse(text).ok_or_else(|| "expected file[:PART] or directory[:PART]".to_owned())
+}
+
+fn parse_mood(text: &str) -> Result<Mood, String> {
+    let names: Vec<String> = Mood::ALL.iter().map(ToString::to_string).collect();
+    Mood::from_name(text).ok_or_else(|| format!("expected one of {}", names.join(" ")))
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    end_all_on_signal();
+    let result =
+        adopt_orphans().and_then(|()| raise_descriptor_limit()).and_then(|()| run(arguments.command));
+    // Whatever happened, nothing that was started stays behind.
+    end_descendants(own_pid());
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("testbed: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Deep trees hold a descriptor for each level.
+fn raise_descriptor_limit() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+}
+
+fn run(command: Command) -> io::Result<bool> {
+    match command {
+        Command::Sshd { directory } => run_sshd(&directory),
+        Command::Dataset(arguments) => make_dataset(&arguments),
+        Command::Compare { expected, actual, no_times, no_modes, listed } => {
+            let options = tree::Options {
+                listed_max: listed,
+                times: !no_times,
+                modes: !no_modes,
+                ..tree::Options::default()
+            };
+            let comparison = tree::compare(&expected, &actual, &options)?;
+            print_comparison(&comparison);
+            Ok(comparison.is_same())
+        }
+        Command::Torture { arguments, old_end_seconds } => in_directory(&arguments, 2 << 30, |directory| {
+            torture::run(&torture::Settings {
+                rounds: arguments.rounds,
+                seed: arguments.seed,
+                only_round: arguments.only_round,
+                haul: arguments.haul.clone(),
+                directory: directory.to_owned(),
+                time_limit: arguments.seconds.map(Duration::from_secs),
+                until_violation: arguments.until_violation,
+                datasets: arguments.datasets.clone(),
+                old_end_limit: Duration::from_secs(old_end_seconds),
+            })
+            .map(|verdict| verdict.passed)
+        }),
+        Command::Crash { arguments, lies, mood } => in_directory(&arguments, 1 << 30, |directory| {
+            crash::run(&crash::Settings {
+                rounds: arguments.rounds,
+                seed: arguments.seed,
+                only_round: arguments.only_round,
+                haul: arguments.haul.clone(),
+                directory: directory.to_owned(),
+                time_limit: arguments.seconds.map(Duration::from_secs),
+                lies: lies.clone(),
+                mood,
+                until_violation: arguments.until_violation,
+                datasets: arguments.datasets.clone(),
+            })
+            .map(|verdict| verdict.passed)
+        }),
+    }
+}
+
+fn run_sshd(directory: &Path) -> io::Result<bool> {
+    let sshd = Sshd::start(directory)?;
+    println!("{}", sshd.ssh_command());
+    println!("try: {} 127.0.0.1 true", sshd.ssh_command());
+    for line in io::stdin().lock().lines() {
+        line?;
+    }
+    Ok(true)
+}
+
+fn make_dataset(arguments: &DatasetArguments) -> io::Result<bool> {
+    std::fs::create_dir_all(&arguments.directory)?;
+    let plan = dataset::Plan {
+        edges: arguments.edges,
+        small_files: arguments.small_files,
+        source_files: arguments.source_files,
+        big_files: arguments.big_files,
+        big_bytes: arguments.big_mib << 20,
+        ..dataset::Plan::new(arguments.seed)
+    };
+    plan.make(&arguments.directory)?;
+    let totals = tree::totals(&arguments.directory)?;
+    println!(
+        "{} files, {} directories, {} symlinks, {:.1} MiB",
+        totals.files,
+        totals.directories,
+        totals.symlinks,
+        rounds::mib(totals.bytes)
+    );
+    Ok(true)
+}
+
+fn print_comparison(comparison: &tree::Comparison) {
+    for difference in &comparison.differences {
+        println!("{difference}");
+    }
+    let more = comparison.count - comparison.differences.len() as u64;
+    if more > 0 {
+        println!("... and {more} more");
+    }
+    println!(
+        "{} files and symlinks, {} directories, {:.1} MiB compared: {}",
+        comparison.files,
+        comparison.directories,
+        rounds::mib(comparison.bytes),
+        if comparison.is_same() { "the same".into() } else { format!("{} differences", comparison.count) }
+    );
+}
+
+/// Runs a loop in a new directory that is removed afterwards, unless it is to be kept or something failed.
+fn in_directory(
+    arguments: &LoopArguments,
+    bytes_needed: u64,
+    work: impl FnOnce(&Path) -> io::Result<bool>,
+) -> io::Result<bool> {
+    let parent = arguments.dir.clone().unwrap_or_else(|| rounds::default_directory(bytes_needed));
+    std::fs::create_dir_all(&parent)?;
+    let directory = tempfile::Builder::new().prefix("haul-testbed-").tempdir_in(&parent)?.keep();
+    let result = work(&directory);
+    end_descendants(own_pid());
+    let failed_rounds = std::fs::read_dir(&directory).is_ok_and(|entries| {
+        entries.flatten().any(|entry| entry.file_name().as_encoded_bytes().starts_with(b"failed-"))
+    });
+    if arguments.keep || failed_rounds {
+        println!("testbed: kept {}", directory.display());
+        for name in ["datasets", "sink"] {
+            if !arguments.keep {
+                tree::remove(&directory.join(name))?;
+            }
+        }
+    } else {
+        tree::remove(&directory)?;
+    }
+    result
+}

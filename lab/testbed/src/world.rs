@@ -1,0 +1,398 @@
+//! Two hosts on one machine, and runs of the program under test between them.
+//!
+//! "Near" is where the command is typed, "far" what ssh starts. Each has a state directory of its own. The far end is
+//! started through a script that notes its process id, so that it can be found however it was started.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::process::{Guarded, descendants, unblock_signals};
+use crate::sshd::Sshd;
+
+/// Where the data goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Route {
+    /// From here to the far host.
+    Push,
+    /// From the far host to here.
+    Pull,
+    /// Both ends in one process.
+    Local,
+}
+
+impl Route {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Route::Push => "push",
+            Route::Pull => "pull",
+            Route::Local => "local",
+        }
+    }
+}
+
+/// The program under test.
+#[derive(Clone, Debug)]
+pub struct Program {
+    path: PathBuf,
+    help: String,
+}
+
+impl Program {
+    /// Finds out which options it has.
+    pub fn new(path: &Path) -> io::Result<Program> {
+        let path = path.canonicalize().map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}; `make build` makes it", path.display()))
+        })?;
+        let output = Command::new(&path).args(["cp", "--help"]).stdin(Stdio::null()).output()?;
+        Ok(Program { path, help: String::from_utf8_lossy(&output.stdout).into_owned() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Does `cp` have this option?
+    pub fn has(&self, option: &str) -> bool {
+        self.help
+            .split(|character: char| !(character.is_alphanumeric() || character == '-'))
+            .any(|word| word == option)
+    }
+}
+
+/// What one command is to do; the same job may be run again and again.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Where the data goes.
+    pub route: Route,
+    /// Clear data on the wire.
+    pub plain: bool,
+    /// Data streams; the program's default where it is none.
+    pub streams: Option<u32>,
+    /// Bytes of the slot pool.
+    pub memory_bytes: Option<u64>,
+    /// How long an end waits for a lost peer.
+    pub reconnect: Option<Duration>,
+    /// The tree that is read.
+    pub source: PathBuf,
+    /// DEST as it is typed.
+    pub destination: PathBuf,
+    /// DEST was there before the first run: then the tree lands in it under the source's name.
+    pub into: bool,
+}
+
+impl Job {
+    /// Where the tree must be at the end.
+    pub fn result(&self) -> PathBuf {
+        if self.into {
+            self.destination.join(self.source.file_name().expect("the source has a name"))
+        } else {
+            self.destination.clone()
+        }
+    }
+
+    /// A path of an event, whose first component is the tree itself, relative to the tree.
+    pub fn within(path: &[u8]) -> &[u8] {
+        path.iter().position(|byte| *byte == b'/').map_or(b"", |at| &path[at + 1..])
+    }
+}
+
+/// Both hosts and the way between them.
+pub struct World {
+    program: Program,
+    sshd: Sshd,
+    directory: PathBuf,
+    near_state: PathBuf,
+    far_state: PathBuf,
+    runs: std::cell::Cell<u64>,
+}
+
+impl World {
+    /// Starts the far host's sshd. All files are below `directory`, but for the state directories where given.
+    pub fn new(program: Program, directory: &Path, states: Option<(PathBuf, PathBuf)>) -> io::Result<World> {
+        fs::create_dir_all(directory)?;
+        let directory = directory.canonicalize()?;
+        let sshd = Sshd::start(&directory.join("sshd"))?;
+        let (near_state, far_state) =
+            states.unwrap_or_else(|| (directory.join("near-state"), directory.join("far-state")));
+        let script = directory.join("far-haul");
+        // exec keeps the process id that is noted.
+        fs::write(
+            &script,
+            format!(
+                "#!/bin/sh\necho $$ >> {}\nHAUL_STATE_DIR={} exec {} \"$@\"\n",
+                directory.join("far.pids").display(),
+                far_state.display(),
+                program.path().display()
+            ),
+        )?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        fs::create_dir_all(directory.join("runs"))?;
+        Ok(World { program, sshd, directory, near_state, far_state, runs: std::cell::Cell::new(0) })
+    }
+
+    /// The far host's sshd.
+    pub fn sshd(&self) -> &Sshd {
+        &self.sshd
+    }
+
+    /// The program under test.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Both state directories: near, far.
+    pub fn states(&self) -> (&Path, &Path) {
+        (&self.near_state, &self.far_state)
+    }
+
+    /// The command of a job, as it would be typed.
+    pub fn command(&self, job: &Job) -> Command {
+        let mut command = Command::new(self.program.path());
+        command.arg("cp").arg("-r").arg("-v").arg("--json");
+        if job.plain {
+            command.arg("--plain");
+        }
+        let mut option = |name: &str, value: Option<String>| {
+            if let Some(value) = value
+                && self.program.has(name)
+            {
+                command.arg(name).arg(value);
+            }
+        };
+        option("--streams", job.streams.filter(|_| job.route != Route::Local).map(|count| count.to_string()));
+        option("--memory", job.memory_bytes.map(|bytes| bytes.to_string()));
+        option("--reconnect", job.reconnect.map(|time| time.as_secs().max(1).to_string()));
+        if job.route != Route::Local {
+            command.arg("--ssh").arg(self.sshd.ssh_command());
+            command.arg("--haul-path").arg(self.directory.join("far-haul"));
+        }
+        let remote = |path: &Path| format!("127.0.0.1:{}", path.display());
+        match job.route {
+            Route::Push => command.arg(&job.source).arg(remote(&job.destination)),
+            Route::Pull => command.arg(remote(&job.source)).arg(&job.destination),
+            Route::Local => command.arg(&job.source).arg(&job.destination),
+        };
+        command.env("HAUL_STATE_DIR", &self.near_state);
+        command
+    }
+
+    /// Starts a job.
+    pub fn start(&self, job: &Job) -> io::Result<Running> {
+        let number = self.runs.get();
+        self.runs.set(number + 1);
+        let file = |kind: &str| self.directory.join("runs").join(format!("{number}.{kind}"));
+        let far_before = self.far_pids().len();
+        let mut command = self.command(job);
+        command.stdin(Stdio::null()).stdout(File::create(file("out"))?).stderr(File::create(file("err"))?);
+        let started = Instant::now();
+        let child = Guarded::spawn(unblock_signals(&mut command))?;
+        Ok(Running {
+            child,
+            route: job.route,
+            started,
+            out: file("out"),
+            err: file("err"),
+            far_pids: self.directory.join("far.pids"),
+            far_before,
+        })
+    }
+
+    fn far_pids(&self) -> Vec<i32> {
+        read_pids(&self.directory.join("far.pids"))
+    }
+}
+
+fn read_pids(path: &Path) -> Vec<i32> {
+    fs::read_to_string(path).unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// A run under way; killed when dropped.
+pub struct Running {
+    child: Guarded,
+    route: Route,
+    started: Instant,
+    out: PathBuf,
+    err: PathBuf,
+    far_pids: PathBuf,
+    far_before: usize,
+}
+
+impl Running {
+    /// The end where the command was typed.
+    pub fn near(&self) -> i32 {
+        self.child.pid()
+    }
+
+    /// Far ends that it started, the latest last; none for local runs, or before ssh has logged in.
+    pub fn far(&self) -> Vec<i32> {
+        read_pids(&self.far_pids).split_off(self.far_before)
+    }
+
+    /// The ssh processes that the near end runs.
+    pub fn ssh(&self) -> Vec<i32> {
+        descendants(self.near()).into_iter().filter(|seen| seen.name == "ssh").map(|seen| seen.pid).collect()
+    }
+
+    /// The end that reads.
+    pub fn source(&self) -> Option<i32> {
+        match self.route {
+            Route::Push | Route::Local => Some(self.near()),
+            Route::Pull => self.far().last().copied(),
+        }
+    }
+
+    /// How long it has been running.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Has it ended?
+    pub fn has_ended(&mut self) -> bool {
+        self.child.status().is_some()
+    }
+
+    /// Waits until an instant of the run; false where it ended before.
+    pub fn wait_for_instant(&mut self, instant: Duration) -> bool {
+        let left = instant.saturating_sub(self.elapsed());
+        self.child.wait(left).is_none()
+    }
+
+    /// Bytes that the source's end has read so far, as the kernel counts them. More than what it has sent by what it
+    /// holds in slots.
+    pub fn bytes_read(&self) -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{}/io", self.source()?)).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
+    }
+
+    /// Events so far: what a script that watches would have seen.
+    pub fn events(&self) -> Vec<Value> {
+        parse_events(&self.out)
+    }
+
+    /// It has said that both ends are connected.
+    pub fn is_connected(&self) -> bool {
+        self.events().iter().any(|event| event["event"] == "connected")
+    }
+
+    /// Waits for its end, bounded; none where it runs on.
+    pub fn wait(&mut self, limit: Duration) -> Option<Outcome> {
+        let status = self.child.wait(limit)?;
+        Some(self.outcome(status))
+    }
+
+    /// Kills it and waits.
+    pub fn kill(&mut self) {
+        self.child.kill();
+    }
+
+    fn outcome(&self, status: ExitStatus) -> Outcome {
+        let events = self.events();
+        let mut errors = String::new();
+        let _ = File::open(&self.err).and_then(|file| file.take(64 << 10).read_to_string(&mut errors));
+        Outcome { status, elapsed: self.elapsed(), events, errors: errors.trim().to_owned() }
+    }
+
+    /// What it wrote to its standard error is removed with its events.
+    pub fn forget(&self) {
+        let _ = fs::remove_file(&self.out);
+        let _ = fs::remove_file(&self.err);
+    }
+}
+
+fn parse_events(path: &Path) -> Vec<Value> {
+    let bytes = fs::read(path).unwrap_or_default();
+    // The last line of a killed run may be cut short.
+    bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Exit code or signal.
+    pub status: ExitStatus,
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// Its events.
+    pub events: Vec<Value>,
+    /// Its standard error.
+    pub errors: String,
+}
+
+impl Outcome {
+    /// The last summary event.
+    pub fn summary(&self) -> Option<&Value> {
+        self.events.iter().rev().find(|event| event["event"] == "summary")
+    }
+
+    /// A number of the summary.
+    pub fn number(&self, field: &str) -> Option<u64> {
+        self.summary()?[field].as_u64()
+    }
+
+    /// It says that everything is there: by its exit code or by its summary.
+    pub fn claims_done(&self) -> bool {
+        self.status.code() == Some(0) || self.summary().is_some_and(|summary| summary["state"] == "done")
+    }
+
+    /// Exit code and summary say the same, and both say done.
+    pub fn is_done(&self) -> bool {
+        self.status.code() == Some(0) && self.summary().is_some_and(|summary| summary["state"] == "done")
+    }
+
+    /// Of exit code and summary one says done and the other says something else. (One that was killed after its
+    /// summary says nothing else.)
+    pub fn contradicts_itself(&self) -> bool {
+        self.claims_done() && self.status.code().is_some() && !self.is_done()
+    }
+
+    /// For people: `exit 4` or `signal 9`.
+    pub fn ended(&self) -> String {
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => format!("exit {code}"),
+            (_, Some(signal)) => format!("signal {signal}"),
+            _ => self.status.to_string(),
+        }
+    }
+
+    /// How it ended, and what it said last if that is no success.
+    pub fn told(&self) -> String {
+        match self.status.code() {
+            Some(code) if code != 0 => format!("{} ({})", self.ended(), self.last_errors()),
+            _ => self.ended(),
+        }
+    }
+
+    /// The last lines of its standard error.
+    pub fn last_errors(&self) -> String {
+        let lines: Vec<&str> = self.errors.lines().collect();
+        lines[lines.len().saturating_sub(2)..].join(" | ").replace("  ", "")
+    }
+}
+
+/// Paths that events name as complete and durable, relative to the tree.
+pub fn claims(events: &[Value]) -> Vec<Vec<u8>> {
+    events
+        .iter()
+        .filter(|event| event["event"] == "file")
+        .filter_map(path_of)
+        .map(|path| Job::within(&path).to_vec())
+        .collect()
+}
+
+fn path_of(event: &Value) -> Option<Vec<u8>> {
+    // A name that is no text comes in hex as well.
+    if let Some(hex) = event["path_hex"].as_str() {
+        let digit = |at: usize| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+        return (0..hex.len()).step_by(2).map(digit).collect();
+    }
+    Some(event["path"].as_str()?.as_bytes().to_vec())
+}

@@ -1,0 +1,99 @@
+//! The loops, tried on a mover that is right and on ones with a planted bug: a loop that finds nothing there would find
+//! nothing in haul.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+struct Seen {
+    passed: bool,
+    table: BTreeMap<String, String>,
+    output: String,
+}
+
+impl Seen {
+    fn violations(&self, class: &str) -> u64 {
+        self.table[&format!("violation: {class}")].parse().unwrap()
+    }
+}
+
+/// Runs a loop over the stand-in with one bug.
+fn run(bug: &str, arguments: &[&str]) -> Seen {
+    let output = Command::new(env!("CARGO_BIN_EXE_testbed"))
+        .args(arguments)
+        .args(["--haul", env!("CARGO_BIN_EXE_stand-in"), "--until-violation", "--seconds", "120"])
+        .env("STAND_IN_BUG", bug)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let table = text
+        .lines()
+        .filter_map(|line| line.split_once("  "))
+        .map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
+        .collect::<BTreeMap<_, _>>();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(table.contains_key("rounds"), "the loop did not come to its end: {text}\n{errors}");
+    if let Some(kept) = text.lines().find_map(|line| line.strip_prefix("testbed: kept ")) {
+        haul_testbed::tree::remove(kept.as_ref()).unwrap();
+    }
+    Seen { passed: output.status.success(), table, output: text }
+}
+
+#[test]
+fn a_mover_that_is_right_passes_the_kill_loop() {
+    let seen = run("", &["torture", "--rounds", "12", "--dataset", "edges", "--dataset", "small"]);
+    assert!(seen.passed, "{}", seen.output);
+    assert_eq!(seen.table["rounds"], "12");
+    assert!(seen.output.contains("torture: 12 passed, 0 failed"));
+}
+
+#[test]
+fn a_mover_that_is_right_passes_the_power_cut_loop() {
+    let seen = run("", &["crash", "--rounds", "10"]);
+    assert!(seen.passed, "{}", seen.output);
+    assert!(seen.output.contains("crash: 10 passed, 0 failed"));
+}
+
+#[test]
+fn planted_bugs_are_found_by_the_kill_loop() {
+    for (bug, class, rounds) in [
+        ("early-name", "false done", "40"),
+        ("early-claim", "false done", "40"),
+        ("left-overs", "left over", "40"),
+        ("false-done", "false done", "20"),
+        ("skips-by-size", "false done", "60"),
+        ("sends-twice", "sent again", "20"),
+        ("far-lingers", "old end", "20"),
+        ("no-takeover", "old end", "60"),
+    ] {
+        let seen = run(
+            bug,
+            &[
+                "torture",
+                "--rounds",
+                rounds,
+                "--dataset",
+                if bug == "skips-by-size" { "small" } else { "edges" },
+                "--old-end-seconds",
+                "3",
+            ],
+        );
+        assert!(!seen.passed && seen.violations(class) > 0, "{bug} was not found: {}", seen.output);
+    }
+}
+
+#[test]
+fn planted_bugs_are_found_by_the_power_cut_loop() {
+    for bug in ["no-file-sync", "no-directory-sync", "early-name"] {
+        let dataset = if bug == "early-name" { "crash-big" } else { "crash-small" };
+        let seen = run(bug, &["crash", "--rounds", "30", "--dataset", dataset]);
+        assert!(!seen.passed && seen.violations("false done") > 0, "{bug} was not found: {}", seen.output);
+    }
+}
+
+#[test]
+fn a_disk_that_lies_about_syncs_is_found_by_the_power_cut_loop() {
+    for lie in ["file:.haul-", "directory"] {
+        let seen = run("", &["crash", "--rounds", "30", "--dataset", "crash-small", "--lie", lie]);
+        assert!(!seen.passed && seen.violations("false done") > 0, "{lie} was not found: {}", seen.output);
+    }
+}
