@@ -1,0 +1,345 @@
+//! Every message survives its bytes; any bytes give a message or an error; version 1 is pinned byte for byte.
+
+use std::sync::Arc;
+
+use haul_model::limits::MESSAGE_BYTES_MAX;
+use haul_model::report::Stats;
+use haul_model::{
+    Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, JobId, Kind, SessionId, SlotId,
+    Timestamp, Token,
+};
+use haul_wire::*;
+use proptest::prelude::*;
+
+fn encode(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    bytes
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    (any::<i64>(), 0u32..1_000_000_000).prop_map(|(seconds, nanos)| Timestamp { seconds, nanos })
+}
+
+fn id() -> impl Strategy<Value = EntryId> {
+    (1u64..1 << 62).prop_map(EntryId)
+}
+
+fn parent_and_name() -> impl Strategy<Value = (EntryId, Vec<u8>)> {
+    let name = prop::collection::vec(any::<u8>(), 1..64).prop_map(|mut name| {
+        name.iter_mut().filter(|byte| matches!(**byte, 0 | b'/')).for_each(|byte| *byte = b'x');
+        if matches!(&name[..], b"." | b"..") { b"dots".to_vec() } else { name }
+    });
+    prop_oneof![(0u32..1000).prop_map(|index| (EntryId::root(index), Vec::new())), (id(), name)]
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let kind = prop_oneof![Just(Kind::File), Just(Kind::Directory), Just(Kind::Symlink)];
+    let numbers = (0u32..=0o7777, any::<u32>(), any::<u32>(), 1u64..1 << 62, any::<u64>(), any::<u32>());
+    (kind, id(), parent_and_name(), numbers, [time(), time(), time()]).prop_map(
+        |(kind, id, (parent, name), (mode, uid, gid, size, inode, links), [mtime, atime, ctime])| {
+            let file = kind == Kind::File;
+            Entry {
+                id,
+                parent,
+                name: name.into(),
+                kind,
+                attributes: Attributes { mode, uid, gid, mtime, atime },
+                identity: if file { Identity { size, mtime, ctime, inode } } else { Identity::default() },
+                links: if file { links } else { 1 },
+                link_target: if kind == Kind::Symlink { Box::from(&b"to\xff"[..]) } else { Box::default() },
+            }
+        },
+    )
+}
+
+fn token() -> impl Strategy<Value = Token> {
+    any::<[u8; 16]>().prop_map(|bytes| Token(if bytes == [0; 16] { [1; 16] } else { bytes }))
+}
+
+fn hash() -> impl Strategy<Value = Hash> {
+    any::<[u8; 32]>().prop_map(Hash)
+}
+
+fn failure() -> impl Strategy<Value = Failure> {
+    (prop::sample::select(Code::ALL), 0i32..200).prop_map(|(code, errno)| Failure { code, errno })
+}
+
+fn new_file() -> impl Strategy<Value = NewFile> {
+    prop_oneof![
+        id().prop_map(NewFile::End),
+        (entry(), any::<bool>(), prop::option::of(token())).prop_map(|(entry, objects, resume)| {
+            let objects = objects && entry.size() > 0;
+            NewFile::Entry { entry: Arc::new(entry), objects, resume: resume.filter(|_| objects) }
+        }),
+    ]
+}
+
+fn answer() -> impl Strategy<Value = Answer> {
+    prop_oneof![
+        Just(Answer::Skip),
+        Just(Answer::Made),
+        Just(Answer::Start(Token::NONE)),
+        token().prop_map(Answer::Start),
+        token().prop_map(Answer::Resume),
+        failure().prop_map(Answer::Fail),
+    ]
+}
+
+fn block() -> impl Strategy<Value = (BlockId, SlotId, u32, u32)> {
+    (any::<u64>(), 0u32..4096, any::<u32>(), 0u32..=64 << 20)
+        .prop_map(|(block, slot, epoch, length)| (BlockId(block), SlotId(slot), epoch, length))
+}
+
+fn repair() -> impl Strategy<Value = Repair> {
+    let reason = prop::sample::select(vec![RepairReason::Lost, RepairReason::Hash, RepairReason::Sync]);
+    (id(), prop::option::of(0u32..u32::MAX), reason).prop_map(|(id, index, reason)| Repair {
+        id,
+        index,
+        reason,
+    })
+}
+
+fn list<T: std::fmt::Debug>(item: impl Strategy<Value = T>) -> impl Strategy<Value = Vec<T>> {
+    prop::collection::vec(item, 0..20)
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    let path = || prop::collection::vec(any::<u8>(), 0..200).prop_map(Vec::into_boxed_slice);
+    let settled =
+        prop_oneof![prop::option::of(hash()).prop_map(Settled::Done), failure().prop_map(Settled::Failed)];
+    let connect = (
+        any::<[u16; 2]>(),
+        any::<[[u8; 16]; 2]>(),
+        any::<bool>(),
+        0u32..=64 << 20,
+        0u32..=4096,
+        any::<u64>(),
+    )
+        .prop_map(|([version, version_min], [session, job], sink, object_bytes, slots, features)| Connect {
+            version,
+            version_min,
+            role: if sink { Role::Sink } else { Role::Source },
+            session: SessionId(session),
+            job: JobId(job),
+            object_bytes,
+            slots,
+            features,
+        });
+    let member = (id(), 0u32..=64 << 20, hash()).prop_map(|(id, offset, hash)| Member { id, offset, hash });
+    prop_oneof![
+        connect.prop_map(Message::Connect),
+        list(new_file()).prop_map(Message::NewFile),
+        list((id(), answer())).prop_map(Message::FileId),
+        (block(), id(), 0u32..u32::MAX, hash()).prop_map(
+            |((block, slot, epoch, length), id, index, hash)| {
+                Message::NewBlock { block, slot, epoch, id, index, length, hash }
+            }
+        ),
+        (block(), list(member)).prop_map(|((block, slot, epoch, length), members)| Message::Manifest {
+            block,
+            slot,
+            epoch,
+            length,
+            members
+        }),
+        list((0u32..4096).prop_map(SlotId)).prop_map(Message::BlockDone),
+        (list((id(), 0u32..u32::MAX)), list((id(), settled)))
+            .prop_map(|(objects, entries)| Message::BlockSync { objects, entries }),
+        list(repair()).prop_map(Message::Repair),
+        (id(), prop::option::of(hash())).prop_map(|(id, root)| Message::FileClose { id, root }),
+        (id(), failure(), any::<bool>()).prop_map(|(id, failure, restarts)| Message::FileDrop {
+            id,
+            failure,
+            restarts
+        }),
+        (path(), failure()).prop_map(|(path, failure)| Message::Notice { path, failure }),
+        any::<[u64; 3]>().prop_map(|[files_total, bytes_sent, objects_repaired]| {
+            Message::Bye(Stats { files_total, bytes_sent, objects_repaired, ..Stats::default() })
+        }),
+        list((path(), failure())).prop_map(Message::Finished),
+        failure().prop_map(Message::Error),
+        Just(Message::Ping),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_message_survives_its_bytes(message in message()) {
+        let bytes = encode(&message);
+        prop_assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+        prop_assert_eq!(Message::decode(message.kind(), &bytes), Ok(message));
+    }
+
+    #[test]
+    fn no_message_is_cut_short_or_has_a_tail_unnoticed(message in message(), cut in any::<prop::sample::Index>()) {
+        let mut bytes = encode(&message);
+        if !bytes.is_empty() {
+            let kept = cut.index(bytes.len());
+            let short = Message::decode(message.kind(), &bytes[..kept]);
+            prop_assert_ne!(short.as_ref(), Ok(&message));
+        }
+        bytes.push(0);
+        prop_assert!(Message::decode(message.kind(), &bytes).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_an_error(kind in any::<u8>(), bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        if let Ok(message) = Message::decode(kind % 16, &bytes) {
+            // Whatever is accepted has one encoding only: nothing can be smuggled in another.
+            prop_assert_eq!(encode(&message), bytes);
+        }
+    }
+
+    #[test]
+    fn damaged_messages_are_other_messages_or_errors(message in message(), at in any::<prop::sample::Index>(), flip in 1u8..) {
+        let mut bytes = encode(&message);
+        prop_assume!(!bytes.is_empty());
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        let _ = Message::decode(message.kind(), &bytes);
+    }
+
+    #[test]
+    fn headers_survive_their_bytes(epoch in any::<u32>(), sequence in any::<u64>(), received in any::<u64>(), kind in any::<u8>()) {
+        let frame = FrameHeader { length: 17, epoch, sequence, received, kind };
+        prop_assert_eq!(FrameHeader::decode(&frame.encode()), Ok(frame));
+        let payload = PayloadHeader { epoch, block: BlockId(sequence), slot: SlotId(epoch), length: 3 };
+        prop_assert_eq!(PayloadHeader::decode(&payload.encode()), Ok(payload));
+    }
+}
+
+/// A counts of items that do not follow must not cost memory.
+#[test]
+fn a_count_over_what_follows_is_refused_at_once() {
+    for kind in [1, 2, 4, 5, 9, 12] {
+        assert!(Message::decode(kind, &[0x80, 0x08]).is_err(), "kind {kind}: 1024 items in no bytes");
+        assert!(Message::decode(kind, &[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err(), "kind {kind}");
+    }
+}
+
+#[test]
+fn names_that_leave_their_directory_are_refused() {
+    let mut entry = Entry {
+        id: EntryId(2),
+        parent: EntryId(1),
+        name: Box::from(&b"x"[..]),
+        kind: Kind::Directory,
+        attributes: Attributes::default(),
+        identity: Identity::default(),
+        links: 1,
+        link_target: Box::default(),
+    };
+    let decoded = |entry: &Entry| {
+        let step = NewFile::Entry { entry: Arc::new(entry.clone()), objects: false, resume: None };
+        let message = Message::NewFile(vec![step]);
+        Message::decode(1, &encode(&message))
+    };
+    assert!(decoded(&entry).is_ok());
+    for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0b", &[b'x'; 1025]] {
+        entry.name = name.into();
+        assert!(decoded(&entry).is_err(), "{name:?}");
+    }
+    entry.parent = EntryId::root(0);
+    entry.name = Box::from(&b"x"[..]);
+    assert!(decoded(&entry).is_err(), "a source brings a name of its own");
+    entry.name = Box::default();
+    assert!(decoded(&entry).is_ok());
+    entry.id = EntryId::root(0);
+    assert!(decoded(&entry).is_err(), "an entry is a root");
+}
+
+#[test]
+fn lengths_over_their_limit_are_refused() {
+    let mut header =
+        FrameHeader { length: MESSAGE_BYTES_MAX as u32, epoch: 1, sequence: 1, received: 0, kind: 1 };
+    assert!(FrameHeader::decode(&header.encode()).is_ok());
+    header.length += 1;
+    assert!(FrameHeader::decode(&header.encode()).is_err());
+    let mut payload = PayloadHeader { epoch: 1, block: BlockId(1), slot: SlotId(1), length: 64 << 20 };
+    assert!(PayloadHeader::decode(&payload.encode()).is_ok());
+    payload.length += 1;
+    assert!(PayloadHeader::decode(&payload.encode()).is_err());
+    let mut bytes = payload.encode();
+    bytes[0] ^= 1;
+    assert!(PayloadHeader::decode(&bytes).is_err(), "the stream has lost its place");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Version 1, byte for byte. A change here is a new version.
+#[test]
+fn version_1_is_pinned() {
+    let entry = Entry {
+        id: EntryId(5),
+        parent: EntryId::root(1),
+        name: Box::default(),
+        kind: Kind::File,
+        attributes: Attributes {
+            mode: 0o644,
+            uid: 1000,
+            gid: 100,
+            mtime: Timestamp { seconds: -1, nanos: 999_999_999 },
+            atime: Timestamp { seconds: 1, nanos: 0 },
+        },
+        identity: Identity {
+            size: 300,
+            mtime: Timestamp { seconds: -1, nanos: 999_999_999 },
+            ctime: Timestamp { seconds: 2, nanos: 3 },
+            inode: 9,
+        },
+        links: 2,
+        link_target: Box::default(),
+    };
+    let golden = [
+        (
+            Message::NewFile(vec![
+                NewFile::Entry { entry: Arc::new(entry), objects: true, resume: Some(Token([7; 16])) },
+                NewFile::End(EntryId(4)),
+            ]),
+            "0202000a0300a403e8076401ff93ebdc030200ac02040309020107070707070707070707070707070707".to_owned()
+                + "0008",
+        ),
+        (
+            Message::NewBlock {
+                block: BlockId(1),
+                slot: SlotId(2),
+                epoch: 3,
+                id: EntryId(4),
+                index: 5,
+                length: 6,
+                hash: Hash([0xab; 32]),
+            },
+            "010203080506".to_owned() + &"ab".repeat(32),
+        ),
+        (
+            Message::FileId(vec![(EntryId(1), Answer::Skip), (EntryId(2), Answer::Start(Token::NONE))]),
+            "0202000402".into(),
+        ),
+        (
+            Message::BlockSync {
+                objects: vec![(EntryId(1), 7)],
+                entries: vec![
+                    (EntryId(2), Settled::Done(None)),
+                    (EntryId(3), Settled::Failed(Failure::os(Code::SinkNoSpace, 28))),
+                ],
+            },
+            "010207020400000601151c".into(),
+        ),
+        (
+            Message::Repair(vec![Repair { id: EntryId(1), index: None, reason: RepairReason::Hash }]),
+            "01020001".into(),
+        ),
+        (Message::BlockDone(vec![SlotId(0), SlotId(200)]), "0200c801".into()),
+        (Message::Ping, String::new()),
+    ];
+    for (message, expected) in golden {
+        assert_eq!(hex(&encode(&message)), expected, "{message:?}");
+    }
+    let frame = FrameHeader { length: 1, epoch: 2, sequence: 3, received: 4, kind: 5 };
+    assert_eq!(hex(&frame.encode()), "01000000020000000300000000000000040000000000000005000000");
+    let payload = PayloadHeader { epoch: 2, block: BlockId(3), slot: SlotId(4), length: 5 };
+    assert_eq!(hex(&payload.encode()), "4841554c0200000003000000000000000400000005000000");
+}
