@@ -19,7 +19,7 @@ use super::directories::{check_identity, reopen_failure};
 use super::durable::{Wholes, sync_failure};
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::SyncMode;
-use super::spool::{Record, RecordId};
+use super::spool::{Lookup, Record, RecordId};
 use crate::confine::{open_directory, open_some_directories, sink_failure};
 
 /// Bytes of a path in a report; a longer one loses its beginning.
@@ -28,7 +28,7 @@ const PATH_BYTES_MAX: usize = 4096;
 impl PosixSink {
     pub(super) fn finish_directories(&self) -> Vec<(Box<[u8]>, Failure)> {
         let mut failed = Vec::new();
-        let mut open = Open::new(self.directories.open_max());
+        let mut open = Open::new(self.directories.open_max(), self.spool.lookup());
         for step in self.spool.finish() {
             let result = match step {
                 Ok((id, record)) => self
@@ -50,7 +50,7 @@ impl PosixSink {
         failed
     }
 
-    fn finish_directory(&self, open: &mut Open, id: RecordId, record: &Record) -> Result<(), Failure> {
+    fn finish_directory(&self, open: &mut Open<'_>, id: RecordId, record: &Record) -> Result<(), Failure> {
         let directory = match open.get(id) {
             Some(directory) => directory,
             None if record.parent == RecordId::HOLDER && record.name.is_empty() => {
@@ -94,7 +94,7 @@ impl PosixSink {
     }
 
     /// Opens the directory of a record, from the nearest of its parents that is open.
-    fn open_parent(&self, open: &mut Open, id: RecordId) -> Result<Arc<OwnedFd>, Failure> {
+    fn open_parent(&self, open: &mut Open<'_>, id: RecordId) -> Result<Arc<OwnedFd>, Failure> {
         let mut below = Vec::new();
         let mut next = id;
         let mut base = loop {
@@ -104,7 +104,7 @@ impl PosixSink {
             if next == RecordId::HOLDER {
                 break self.directories.descriptor(&self.holder)?;
             }
-            let record = self.spool.get(next).map_err(spool_failure)?;
+            let record = open.records.get(next).map_err(spool_failure)?;
             let parent = record.parent;
             // The held destination: its record is not a step.
             if !record.name.is_empty() {
@@ -160,11 +160,12 @@ impl PosixSink {
 
     /// Below the destination, for a report.
     fn path_of(&self, record: &Record) -> Vec<u8> {
+        let mut records = self.spool.lookup();
         let mut names = vec![record.name.clone()];
         let mut bytes = record.name.len();
         let mut next = record.parent;
         while next != RecordId::HOLDER {
-            let Ok(record) = self.spool.get(next) else { break };
+            let Ok(record) = records.get(next) else { break };
             bytes += record.name.len() + 1;
             if bytes > PATH_BYTES_MAX {
                 names.push(b"..."[..].into());
@@ -187,15 +188,16 @@ fn spool_failure(errno: Errno) -> Failure {
 }
 
 /// Directories that are open because others in them were finished.
-struct Open {
+struct Open<'a> {
+    records: Lookup<'a>,
     max: usize,
     descriptors: HashMap<RecordId, Arc<OwnedFd>>,
     order: VecDeque<RecordId>,
 }
 
-impl Open {
-    fn new(max: usize) -> Self {
-        Open { max: max.max(2), descriptors: HashMap::new(), order: VecDeque::new() }
+impl<'a> Open<'a> {
+    fn new(max: usize, records: Lookup<'a>) -> Self {
+        Open { records, max: max.max(2), descriptors: HashMap::new(), order: VecDeque::new() }
     }
 
     fn get(&self, id: RecordId) -> Option<Arc<OwnedFd>> {

@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
 
+use haul_model::limits::NAME_BYTES_MAX;
 use haul_model::{Attributes, Timestamp};
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
 use rustix::io::{Errno, Result};
@@ -47,6 +48,7 @@ pub(crate) struct Record {
 const LENGTH_BYTES: u64 = 4;
 const FIXED_BYTES: usize = 8 + 8 + 8 + 1 + 4 + 4 + 4 + 12 + 12;
 const BLOCK_BYTES: usize = 64 << 10;
+const RECORD_BYTES_MAX: u64 = 2 * LENGTH_BYTES + (FIXED_BYTES + NAME_BYTES_MAX) as u64;
 
 /// The records of one session.
 pub(crate) struct Spool {
@@ -116,21 +118,42 @@ impl Spool {
         Backwards { spool: self, end: tail.written, block: Vec::new(), start: 0, failed: tail.failed }
     }
 
-    /// One record.
-    pub fn get(&self, id: RecordId) -> Result<Record> {
-        let mut length = [0; LENGTH_BYTES as usize];
-        self.read_exact(&mut length, id.0)?;
-        let mut body = vec![0; u32::from_le_bytes(length) as usize];
-        if body.len() > BLOCK_BYTES {
-            return Err(Errno::IO);
-        }
-        self.read_exact(&mut body, id.0 + LENGTH_BYTES)?;
-        decode(&body).ok_or(Errno::IO)
+    /// Looks records up by their id; what is not in the file yet is not found.
+    pub fn lookup(&self) -> Lookup<'_> {
+        Lookup { spool: self, block: Vec::new(), start: 0 }
     }
 
     fn read_exact(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let read = self.file.read_exact_at(buffer, offset);
         read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+}
+
+/// Single records. A chain of parents, each written shortly before its child, costs few reads.
+pub(crate) struct Lookup<'a> {
+    spool: &'a Spool,
+    /// Bytes of the file from `start` on.
+    block: Vec<u8>,
+    start: u64,
+}
+
+impl Lookup<'_> {
+    /// One record.
+    pub fn get(&mut self, id: RecordId) -> Result<Record> {
+        if let Some(found) = self.find(id) {
+            return Ok(found);
+        }
+        let end = id.0.saturating_add(RECORD_BYTES_MAX).min(lock(&self.spool.tail).written);
+        self.start = end.saturating_sub(BLOCK_BYTES as u64);
+        self.block.resize((end - self.start) as usize, 0);
+        self.spool.read_exact(&mut self.block, self.start)?;
+        self.find(id).ok_or(Errno::IO)
+    }
+
+    fn find(&self, id: RecordId) -> Option<Record> {
+        let bytes = self.block.get(usize::try_from(id.0.checked_sub(self.start)?).ok()?..)?;
+        let (length, bytes) = bytes.split_first_chunk()?;
+        decode(bytes.get(..u32::from_le_bytes(*length) as usize)?)
     }
 }
 
@@ -258,9 +281,16 @@ mod tests {
         for (step, number) in spool.finish().zip(&mut expected) {
             let (id, read) = step.unwrap();
             assert_eq!((id, &read), (ids[number as usize + 1], &record(ids[(number / 2) as usize], number)));
-            assert_eq!(spool.get(id).unwrap(), read);
+            assert_eq!(spool.lookup().get(id).unwrap(), read);
         }
         assert_eq!(expected.next(), None, "every record was read");
+        let mut lookup = spool.lookup();
+        for number in (0..3000).rev().chain((0..3000).step_by(700)) {
+            let found = lookup.get(ids[number as usize + 1]).unwrap();
+            assert_eq!(found, record(ids[(number / 2) as usize], number));
+        }
+        assert!(lookup.get(RecordId(1 << 60)).is_err());
+        assert!(lookup.get(RecordId::HOLDER).is_err());
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "it has no name");
         assert_eq!(spool.finish().count(), 3000, "finishing again is possible");
     }
