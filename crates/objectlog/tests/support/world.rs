@@ -257,9 +257,9 @@ impl World {
                 continue;
             }
             match (base.state.get(path), found.get(path)) {
-                (Some((_, must)), None) if !must.is_empty() => {
-                    return Err(format!("{}: the entry is lost", show(path)));
-                }
+                // Without objects an entry holds no place: it may go, and one that it replaced may come back.
+                (Some((_, must)), _) if must.is_empty() => {}
+                (Some(_), None) => return Err(format!("{}: the entry is lost", show(path))),
                 (Some((binding, must)), Some((now, done))) => {
                     if binding.token != now.token {
                         return Err(format!("{}: an older entry came back", show(path)));
