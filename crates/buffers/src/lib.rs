@@ -68,7 +68,8 @@ impl Pool {
     pub fn lease(&self, slot: SlotId) -> Option<Lease<'_>> {
         let state = self.states.get(slot.0 as usize)?;
         let before = state.fetch_or(LEASED, Ordering::AcqRel);
-        (before & LEASED == 0).then_some(Lease { pool: self, slot })
+        // Lazily: a lease that is made and dropped would end the one that is held.
+        (before & LEASED == 0).then(|| Lease { pool: self, slot })
     }
 
     /// Allows one payload to be received into the slot.
@@ -146,6 +147,7 @@ mod tests {
         let pool = Pool::new(3, 4096).unwrap();
         let mut lease = pool.lease(SlotId(1)).unwrap();
         assert!(pool.lease(SlotId(1)).is_none());
+        assert!(pool.lease(SlotId(1)).is_none(), "a refused lease must not end the one that is held");
         assert!(pool.lease(SlotId(3)).is_none());
         lease.fill(7);
         drop(lease);
