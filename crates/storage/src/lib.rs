@@ -25,6 +25,9 @@ pub trait SourceStorage: Send + Sync {
 
 /// The sink's storage. Called from several threads at once: operations of [`Lane::Ordered`](haul_model::op::Lane)
 /// from one thread, one after the other; those of the other lanes in parallel.
+///
+/// The caller holds no lease on a slot that an operation names. A file that a [`SinkDone::Synced`] calls failed has lost
+/// everything that was written to it since its last good sync, whichever groups that is in.
 pub trait SinkStorage: Send + Sync {
     /// Performs one operation; `None` for those that have no completion.
     fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone>;

@@ -206,8 +206,8 @@ impl MemorySink {
         objects: bool,
     ) -> Outcome<Prepared> {
         let (directory, path) = self.locate(session, entry)?;
-        let known = session.states.get(&entry.id).is_some_and(|state| state.token != resume);
-        if known && session.states[&entry.id].token.is_some() {
+        let is_earlier = |state: &State| state.token.is_some() && state.token != resume;
+        if session.states.get(&entry.id).is_some_and(is_earlier) {
             self.remove_state(session, entry.id);
         }
         let mut nodes = self.tree.nodes();
