@@ -295,6 +295,9 @@ impl Sink {
     }
 
     fn flush_messages(&mut self) {
+        if self.config.planted.has(Bug::CreditBeforeAck) {
+            self.flush_granted();
+        }
         for repairs in chunks(&mut self.repairs) {
             self.actions.push_back(Action::Send(Message::Repair(repairs)));
         }
@@ -306,6 +309,10 @@ impl Sink {
         }
         // Last, so that the source never holds a credit before the acknowledgements that made room for it: else a kill
         // between the two would cost more than a group.
+        self.flush_granted();
+    }
+
+    fn flush_granted(&mut self) {
         if !self.granted.is_empty() {
             let granted = core::mem::take(&mut self.granted);
             granted.iter().for_each(|slot| self.actions.push_back(Action::Grant(*slot)));

@@ -23,6 +23,9 @@ impl Sink {
                 NewFile::End(id) => {
                     steps.push(Prepare::End(id));
                     self.directories.end(id, &mut ended)?;
+                    if self.config.planted.has(Bug::ForgottenWhileOpen) && !ended.contains(&id) {
+                        ended.push(id);
+                    }
                 }
                 NewFile::Entry { entry, objects, resume } => {
                     if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(&entry.id) {
@@ -191,10 +194,12 @@ impl Sink {
     /// Removes the unfinished file once nothing is being written into it.
     pub(super) fn discard_when_written(&mut self, id: EntryId) {
         let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
+        let planted = self.config.planted;
         let Some(held) = self.entries.get_mut(&id).filter(goes) else { return };
         let token = held.token;
         if let Some(objects) = held.objects.as_deref_mut() {
-            if objects.writing > 0 || objects.discarding {
+            let writing = objects.writing > 0 && !planted.has(Bug::DiscardWhileWriting);
+            if writing || objects.discarding {
                 return;
             }
             objects.discarding = true;

@@ -81,8 +81,9 @@ impl Sink {
             return Err(Failure::new(Code::Protocol));
         }
         let lost = epoch < self.epoch;
+        let awaited = self.config.planted.has(Bug::OldAnnouncementAwaited);
         match self.slot(slot)? {
-            Slot::Granted if lost => self.on_lost(slot, work),
+            Slot::Granted if lost && !awaited => self.on_lost(slot, work),
             state @ Slot::Granted => {
                 *state = Slot::Announced { block, length, work };
                 Ok(())

@@ -146,7 +146,8 @@ impl Source {
                 self.stats.files_skipped += 1;
                 self.stats.bytes_skipped += entry.size();
                 let held = self.close(id, SourceCause::Skipped)?;
-                if held.logged.is_some() {
+                // Its log entry stays until the job is complete: who found it complete did not make its name durable.
+                if held.logged.is_some() && self.config.planted.has(Bug::SkipForgetsLog) {
                     let path = self.log_key(&entry);
                     self.actions.push_back(Action::Log(LogOp::Resume { id, path }));
                     self.actions.push_back(Action::Log(LogOp::Remove { id }));
@@ -191,6 +192,7 @@ impl Source {
         let objects = objects_of(held.entry.size(), object_bytes)?;
         let durable = match held.logged.take() {
             Some(logged) if planted.has(Bug::LogKeptOnFreshStart) => logged.done,
+            Some(logged) if planted.has(Bug::LogKeptOnRestart) && held.restarts > 0 => logged.done,
             _ => Bitmap::new(objects),
         };
         let (entry, identity) = (held.entry.clone(), held.entry.identity);

@@ -368,7 +368,7 @@ impl Source {
                 && matches!(block.content, Content::Object { id: of, .. } if of == id)
         };
         let Some(position) = self.leaving.iter().position(|(leaving, _)| *leaving == id) else { return };
-        if !self.blocks.values().any(reads) {
+        if !self.blocks.values().any(reads) || self.config.planted.has(Bug::ReleasedWhileRead) {
             let (_, parent) = self.leaving.swap_remove(position);
             self.actions.push_back(Action::Source(SourceOp::Release { id }));
             self.release_parent(parent);
