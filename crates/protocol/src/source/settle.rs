@@ -12,7 +12,7 @@ use haul_wire::{Message, Repair, RepairReason, Settled};
 use super::Source;
 use crate::event::{Action, LogOp, Logged};
 use crate::planted::Bug;
-use crate::resume::object_range;
+use crate::resume::{object_range, objects_of};
 use crate::states::{SourceCause, SourceState};
 
 impl Source {
@@ -97,6 +97,9 @@ impl Source {
             Ok(_) => return self.give_up(id, SourceCause::ReadFailed, Code::SourceChanged.into()),
             Err(failure) => return self.give_up(id, SourceCause::ReadFailed, failure),
         };
+        if let Err(failure) = objects_of(entry.size(), self.config.object_bytes) {
+            return self.give_up(id, SourceCause::ReadFailed, failure);
+        }
         self.stats.bytes_total = self.stats.bytes_total + entry.size() - old_size;
         let kept = self.log_of_old_version(id, &entry);
         self.reopen(*entry, kept, restarts + 1);
