@@ -198,7 +198,9 @@ impl World {
             end: None,
         };
         match entry.id.0.checked_sub(RESTART_BIT) {
-            Some(index) if index as usize == self.checker.restarted.len() => self.checker.restarted.push(record),
+            Some(index) if index as usize == self.checker.restarted.len() => {
+                self.checker.restarted.push(record)
+            }
             None => {
                 // Entries of a kind that is never announced leave gaps.
                 while self.checker.records.len() as u64 + 1 < entry.id.0 {
@@ -236,7 +238,9 @@ impl World {
             SYNC_GROUP_BYTES + u64::from(self.checker.sink_slots) * u64::from(self.checker.object_bytes);
         if self.checker.exposed_bytes > bound {
             let bytes = self.checker.exposed_bytes;
-            self.violate(format!("{bytes} bytes are sent and not durable: a kill would cost more than {bound}"));
+            self.violate(format!(
+                "{bytes} bytes are sent and not durable: a kill would cost more than {bound}"
+            ));
         }
     }
 
@@ -332,12 +336,33 @@ impl World {
 
     /// What the source is about to log.
     pub(crate) fn check_log_op(&mut self, op: &LogOp) {
+        if let LogOp::Remove { id } = op {
+            if let Err(why) = self.may_be_forgotten(*id) {
+                self.violate(format!("the log entry of {id:?} is removed: {why}"));
+            }
+        }
         if let LogOp::Record { id, index } = op {
             let token = self.source.as_ref().and_then(|end| end.log.token_of(*id));
             match self.checker.record(*id).map(|record| record.token) {
                 Some(expected) if token == Some(expected) => self.check_acknowledged(*id, *index, "logged"),
                 expected => self.violate(format!("{id:?} is logged for {token:?}, but is in {expected:?}")),
             }
+        }
+    }
+
+    /// Is a file complete and durable, or given up, so that its log entry is of no use?
+    fn may_be_forgotten(&self, id: EntryId) -> Result<(), String> {
+        let Some(record) = self.checker.record(id) else { return Err("it was never announced".into()) };
+        let (path, stamp, end) = (record.path, record.stamp, record.end);
+        let restarted = !self.checker.last_record(path).is_some_and(|last| std::ptr::eq(last, record));
+        let failed = self
+            .source
+            .as_ref()
+            .is_some_and(|end| end.failed.iter().any(|(name, _)| *name == self.tree.nodes[path].path));
+        match end {
+            _ if restarted || failed => Ok(()),
+            Some(End::Done | End::Skipped) => self.is_final(path, stamp, None, end == Some(End::Skipped)),
+            _ => Err("it is neither complete nor given up".into()),
         }
     }
 

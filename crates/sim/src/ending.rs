@@ -1,7 +1,7 @@
 //! What must hold when a session has come to its end without a failure of its own.
 
-use haul_model::limits::ENTRIES_OPEN_MAX;
 use haul_model::Kind;
+use haul_model::limits::ENTRIES_OPEN_MAX;
 use haul_protocol::Outcome;
 
 use crate::checker::End;
@@ -26,7 +26,9 @@ impl World {
         self.check_stats(&source);
         self.check_left_over(&failed);
         self.check_quiescence();
-        if self.plan.calm && (source.stats.objects_repaired > 0 || !failed.iter().all(|it| self.is_other(*it))) {
+        if self.plan.calm
+            && (source.stats.objects_repaired > 0 || !failed.iter().all(|it| self.is_other(*it)))
+        {
             self.violate("nothing went wrong, but something was sent again or failed".into());
         }
         if self.checker.nothing_to_do && self.checker.objects_sent > 0 {
@@ -73,7 +75,8 @@ impl World {
             (Kind::Directory, _) if is_failed => Ok(()),
             (Kind::Directory, _) => {
                 let name = &self.disk.names[path];
-                let there = name.durable == Some(Thing::Directory) && self.disk.is_reachable(path, &self.tree);
+                let there =
+                    name.durable == Some(Thing::Directory) && self.disk.is_reachable(path, &self.tree);
                 if there && name.attributes { Ok(()) } else { Err(format!("the directory is {name:?}")) }
             }
             (_, Some(End::Done | End::Skipped)) if is_failed => Err("it is both there and failed".into()),
@@ -124,9 +127,11 @@ impl World {
     /// No unfinished file is left, but where the job could not look.
     fn check_left_over(&mut self, failed: &[PathId]) {
         let hidden = |path: PathId| self.checker.unreadable.contains(&path) || failed.contains(&path);
-        let left = self.disk.temps.iter().find(|temp| {
-            (temp.now || temp.durable) && !self.tree.ancestors(temp.path).any(hidden)
-        });
+        let left = self
+            .disk
+            .temps
+            .iter()
+            .find(|temp| (temp.now || temp.durable) && !self.tree.ancestors(temp.path).any(hidden));
         if let Some(temp) = left {
             self.violate(format!("an unfinished file is left: {temp:?}"));
         }
@@ -138,10 +143,10 @@ impl World {
         let idle = source.machine.slots_free() as u32 + source.reading + source.sending;
         // Payloads of files that were dropped may still be on their way into a slot.
         let travels = |it: &Happening| matches!(it, Happening::Arrive { .. });
-        let travelling = source.sending as usize + self.queue.count(travels);
+        let travelling = source.sending as usize + self.queue.count(travels) + sink.late;
         let granted = sink.granted.iter().filter(|granted| **granted).count();
         let awaited = granted.wrapping_sub(sink.machine.slots_granted());
-                let wrong = [
+        let wrong = [
             (idle != source.slots.len() as u32).then_some("slots of the source are lost"),
             (awaited > travelling || sink.machine.slots_idle() + awaited != sink.slots.len())
                 .then_some("slots of the sink are lost"),

@@ -109,5 +109,7 @@ fn find_bug(name: &str) -> Result<Bug, String> {
     }
     let known = || Bug::ALL.iter().map(|bug| format!("{bug:?}"));
     let found = Bug::ALL.iter().find(|bug| format!("{bug:?}") == name);
-    found.copied().ok_or_else(|| format!("no bug {name}; there are {}", known().collect::<Vec<_>>().join(", ")))
+    found
+        .copied()
+        .ok_or_else(|| format!("no bug {name}; there are {}", known().collect::<Vec<_>>().join(", ")))
 }

@@ -114,7 +114,8 @@ impl World {
 
     /// The source dials; the sink may be there or not.
     pub(crate) fn on_dial(&mut self, session: u32) -> bool {
-        let Some(end) = self.source.as_mut().filter(|it| session == self.session && it.outcome.is_none()) else {
+        let Some(end) = self.source.as_mut().filter(|it| session == self.session && it.outcome.is_none())
+        else {
             return false;
         };
         if end.up.is_some() || end.dialing.is_some() {
@@ -134,8 +135,10 @@ impl World {
         self.connection = Connection::new(epoch, streams);
         note!(self, "source dials connection {epoch}");
         let message = self.connect_message(Role::Source);
+        let understated = self.understated();
         if let Some(end) = &mut self.source {
-            let frame = end.link.unsequenced(epoch, &message);
+            let mut frame = end.link.unsequenced(epoch, &message);
+            frame.header.received = frame.header.received.saturating_sub(understated);
             self.transmit(Role::Sink, frame);
         }
         true
@@ -174,6 +177,12 @@ impl World {
         true
     }
 
+    /// How many messages more than CONNECT says an end has received: the number may have been taken before the last
+    /// frames of the old connection were.
+    fn understated(&mut self) -> u64 {
+        if self.random.chance(300) { self.random.below(4) } else { 0 }
+    }
+
     /// CONNECT reaches the sink.
     fn sink_connected(&mut self, header: &FrameHeader, body: &[u8]) {
         let Some(end) = self.sink.as_ref().filter(|end| end.outcome.is_none()) else { return };
@@ -181,9 +190,15 @@ impl World {
             // The old connection is over, whether it was noticed or not.
             self.sink_link_down();
         }
+        if self.connection.cut {
+            let (session, epoch) = (self.session, header.epoch);
+            self.after(100_000_000, Happening::LinkDown { session, epoch, of: Role::Sink });
+        }
         let answer = self.connect_message(Role::Sink);
+        let understated = self.understated();
         let Some(end) = &mut self.sink else { return };
         let mut frames = vec![end.link.unsequenced(header.epoch, &answer)];
+        frames[0].header.received = frames[0].header.received.saturating_sub(understated);
         match connected(&mut end.link, header, body) {
             Ok((peer, again)) => {
                 end.up = Some(header.epoch);
@@ -199,6 +214,10 @@ impl World {
 
     /// CONNECT reaches the source: the answer to its own.
     fn source_connected(&mut self, header: &FrameHeader, body: &[u8]) {
+        if self.connection.cut {
+            let (session, epoch) = (self.session, header.epoch);
+            self.after(100_000_000, Happening::LinkDown { session, epoch, of: Role::Source });
+        }
         let Some(end) = &mut self.source else { return };
         if end.dialing != Some(header.epoch) {
             return;
@@ -247,7 +266,9 @@ impl World {
     /// From now on this end waits for the other.
     pub(crate) fn wait_for_peer(&mut self, of: Role) {
         let (ended, generation) = match of {
-            Role::Source => self.source.as_ref().map_or((true, 0), |it| (it.outcome.is_some(), it.generation)),
+            Role::Source => {
+                self.source.as_ref().map_or((true, 0), |it| (it.outcome.is_some(), it.generation))
+            }
             Role::Sink => self.sink.as_ref().map_or((true, 0), |it| (it.outcome.is_some(), it.generation)),
         };
         if !ended {
@@ -307,7 +328,8 @@ impl World {
         local: SlotId,
         length: u32,
     ) -> bool {
-        let connected = |it: &&mut crate::source_end::SourceEnd| it.up == Some(epoch) && session == self.session;
+        let connected =
+            |it: &&mut crate::source_end::SourceEnd| it.up == Some(epoch) && session == self.session;
         let Some(end) = self.source.as_mut().filter(connected) else { return false };
         end.sending -= 1;
         let mut payload = end.slots[local.0 as usize].clone();
@@ -347,9 +369,11 @@ impl World {
         length: u32,
         payload: Payload,
     ) -> bool {
-        let Some(end) = self.sink.as_mut().filter(|it| session == self.session && it.outcome.is_none()) else {
+        let Some(end) = self.sink.as_mut().filter(|_| session == self.session) else { return false };
+        if end.outcome.is_some() {
+            end.late += usize::from(end.up == Some(epoch));
             return false;
-        };
+        }
         if end.up == Some(epoch) {
             if self.connection.cut && self.random.coin() {
                 // It was still under way when the connection was cut.

@@ -5,12 +5,12 @@ use haul_protocol::link::Link;
 use haul_protocol::{Planted, sink, source};
 use haul_wire::Role;
 
+use crate::Bug;
 use crate::disk::Thing;
 use crate::log::JobLog;
 use crate::sink_end::SinkEnd;
 use crate::source_end::SourceEnd;
 use crate::world::{Happening, World, note};
-use crate::Bug;
 
 /// Sessions after which a job must have come to its end.
 const SESSIONS_MAX: u32 = 60;

@@ -24,6 +24,8 @@ pub(crate) struct SinkEnd {
     /// Connections so far.
     pub generation: u32,
     pub slots: Vec<Payload>,
+    /// Payloads that came after its end.
+    pub late: usize,
     /// Slots into which a payload may come.
     pub granted: Vec<bool>,
     pub storage: SinkStorage,
@@ -46,6 +48,7 @@ impl SinkEnd {
             up: None,
             generation: 0,
             slots: vec![Payload::default(); config.slots as usize],
+            late: 0,
             granted: vec![false; config.slots as usize],
             machine: Sink::new(config),
             storage: SinkStorage::new(session),
@@ -205,11 +208,8 @@ impl World {
                 None => end.ordered_busy = false,
             }
         }
-        let done = if session == self.session {
-            self.perform(session, started)
-        } else {
-            refused(&started.op)
-        };
+        let done =
+            if session == self.session { self.perform(session, started) } else { refused(&started.op) };
         if let Some(done) = done {
             if self.random.coin() {
                 self.reply_write(session, done);

@@ -186,7 +186,8 @@ impl World {
 
     pub(crate) fn on_scan(&mut self, session: u32) -> bool {
         let rates = self.rates();
-        let Some(end) = self.source.as_mut().filter(|it| session == self.session && it.outcome.is_none()) else {
+        let Some(end) = self.source.as_mut().filter(|it| session == self.session && it.outcome.is_none())
+        else {
             return false;
         };
         end.scan_planned = false;

@@ -84,8 +84,7 @@ pub struct Tree {
 impl Tree {
     /// A dataset of the given shape.
     pub fn draw(shape: &Shape, random: &mut Random) -> Tree {
-        let mut tree =
-            Tree { nodes: vec![], roots: vec![], inodes: vec![], stamps: vec![], labels: vec![] };
+        let mut tree = Tree { nodes: vec![], roots: vec![], inodes: vec![], stamps: vec![], labels: vec![] };
         tree.stamps.push(Stamp {
             path: 0,
             content: 0,

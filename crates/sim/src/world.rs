@@ -172,7 +172,8 @@ impl World {
         while self.report.violation.is_none() && !self.done {
             self.strike();
             let Some((now, happening)) = self.queue.pop() else {
-                let ends = (self.source.as_ref().map(|it| it.outcome), self.sink.as_ref().map(|it| it.outcome));
+                let ends =
+                    (self.source.as_ref().map(|it| it.outcome), self.sink.as_ref().map(|it| it.outcome));
                 self.violate(format!("nothing is left to happen, but source and sink are at {ends:?}"));
                 break;
             };
