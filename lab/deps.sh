@@ -1,41 +1,114 @@
 #!/usr/bin/env bash
-# Installs what the build, the tests and the demo need beside Rust; `deps.sh bench` also what the benchmarks compare with.
-# Only what is missing, only with the system's packages. Where that is not possible it prints the one command that is.
+# Installs what building, testing and showing haul needs, if it is missing: a C compiler, sshd, FUSE, a Rust toolchain.
+# With `bench` also the programs that haul is measured against and the source tree that they copy.
+#
+# Packages come from apt (Debian, Ubuntu), as root or with `sudo -n`. Where that is not possible, the one command that
+# would help is printed and the exit code is 1: nothing is skipped.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 missing=()
-need() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || missing+=("$2"); }
+need() { # PROGRAM PACKAGE
+    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing+=("$2")
+}
+
 need cc gcc
 need make make
 need ssh openssh-client
+need ssh-keygen openssh-client
 need sshd openssh-server
+need sftp openssh-client
 need fusermount3 fuse3
-[ "${1:-}" = bench ] && need rsync rsync
-if ! command -v cargo >/dev/null 2>&1 && [ ! -x "$HOME/.cargo/bin/cargo" ]; then
-    missing+=(cargo rustc)
+# aws-lc, the library of ciphers, is C and brings what else it needs.
+[ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+
+if [ "${1:-}" = bench ]; then
+    need rsync rsync
+    need scp openssh-client
+    need xz xz-utils
+    # Without it a tree of the same shape is generated.
+    compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null || optional=linux-source
 fi
 
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then as_root=(sudo -n); else as_root=(false); fi
+fi
+apt_get() {
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >&2
+}
+can_install() {
+    command -v apt-get >/dev/null 2>&1 && [ "${as_root[0]:-}" != false ]
+}
+updated=
+update() {
+    [ -n "$updated" ] || apt_get update
+    updated=yes
+}
+install() {
+    update
+    apt_get install -y --no-install-recommends "$@"
+}
+
 if [ ${#missing[@]} -gt 0 ]; then
-    command="apt-get install -y --no-install-recommends ${missing[*]}"
-    if ! command -v apt-get >/dev/null 2>&1; then
-        echo "missing: ${missing[*]}; install them with your system's packages" >&2
-        exit 1
-    elif [ "$(id -u)" = 0 ]; then
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive $command >/dev/null
-    elif sudo -n true 2>/dev/null; then
-        sudo apt-get update -qq
-        sudo DEBIAN_FRONTEND=noninteractive $command >/dev/null
+    mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+    if can_install; then
+        # An sshd for the tests alone: the system's service must not be started because it was installed.
+        policy=/usr/sbin/policy-rc.d
+        if [ ! -e "$policy" ]; then
+            "${as_root[@]}" sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
+            trap '"${as_root[@]}" rm -f "$policy"' EXIT
+        fi
+        install "${missing[@]}"
     else
-        echo "missing: ${missing[*]}; run: sudo $command" >&2
+        echo "missing: ${missing[*]}; please run: sudo apt-get install ${missing[*]}" >&2
         exit 1
     fi
 fi
 
-# The toolchain must be recent enough for the workspace.
-wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
-found=$(cargo --version | cut -d' ' -f2)
-if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -1)" != "$wanted" ]; then
-    echo "Rust $found is older than $wanted; run: rustup update stable" >&2
-    exit 1
+if [ -n "${optional:-}" ]; then
+    if can_install; then
+        install "$optional" || echo "no $optional here: a generated tree is used" >&2
+    else
+        echo "no $optional here: a generated tree is used (sudo apt-get install $optional for the real one)" >&2
+    fi
 fi
+
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+at_least() { # HAVE WANT
+    [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]
+}
+have_rust() {
+    local have
+    have=$(cargo --version 2>/dev/null | awk '{print $2}') || return 1
+    [ -n "$have" ] && at_least "$have" "$wanted"
+}
+if ! have_rust; then
+    # The system's own toolchain is taken where it is recent enough: `cargo`, or `cargo-1.NN` beside an older one.
+    found=
+    if can_install; then
+        update
+        for package in cargo $(apt-cache search --names-only '^cargo-1\.[0-9]+$' | awk '{print $1}' | sort -rV); do
+            version=$(apt-cache policy "$package" | awk '/Candidate:/{print $2}')
+            if [ -n "$version" ] && [ "$version" != "(none)" ] && at_least "${version%%[-+~]*}" "$wanted"; then
+                found=$package
+                break
+            fi
+        done
+    fi
+    if [ -n "$found" ]; then
+        if [ "$found" = cargo ]; then
+            install cargo rustc rustfmt rust-clippy
+        else
+            number=${found#cargo-}
+            install "$found" "rustc-$number" "rust-$number-clippy" "rustfmt-$number" || install "$found" "rustc-$number"
+            command -v cargo >/dev/null 2>&1 || "${as_root[@]}" ln -s "/usr/bin/$found" /usr/local/bin/cargo
+        fi
+    fi
+    if ! have_rust; then
+        echo "a Rust toolchain of $wanted or later is needed; please run:" >&2
+        echo "    curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2
+        exit 1
+    fi
+fi
+[ -e /dev/fuse ] || { echo "missing: /dev/fuse; the kernel's FUSE module is needed (sudo modprobe fuse)" >&2; exit 1; }

@@ -5,14 +5,19 @@
 //! - [`world`], [`attack`], [`rounds`]: two hosts, runs between them, and what is done to these.
 //! - [`torture`], [`crash`]: loops that kill, stop, cut and power off at random instants, and check every claim.
 //!
+//! - [`demo`], [`bench`]: the same for people; [`chart`] draws.
+//!
 //! Called by the binary `testbed`, by the Makefile and by end-to-end tests of other crates. It knows haul only by its
 //! command line.
 
 #![warn(missing_docs)]
 
 pub mod attack;
+pub mod bench;
+pub mod chart;
 pub mod crash;
 pub mod dataset;
+pub mod demo;
 pub mod process;
 pub mod rounds;
 pub mod sshd;
@@ -22,14 +27,28 @@ pub mod world;
 
 use std::path::PathBuf;
 
-/// Mounts of crash file systems that this process made: a signal must not leave them behind.
-static MOUNTS: std::sync::Mutex<Vec<PathBuf>> = std::sync::Mutex::new(Vec::new());
+/// What this process has mounted and made: a signal must not leave it behind.
+static LEFT: std::sync::Mutex<(Vec<PathBuf>, Vec<PathBuf>)> = std::sync::Mutex::new((Vec::new(), Vec::new()));
 
 /// Remembers a mount for [`process::end_all_on_signal`].
 pub fn remember_mount(directory: PathBuf) {
-    MOUNTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(directory);
+    LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner).0.push(directory);
 }
 
-pub(crate) fn mounts() -> Vec<PathBuf> {
-    MOUNTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+/// Remembers a directory that is to be removed, for [`process::end_all_on_signal`].
+pub fn remember_directory(directory: PathBuf) {
+    LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1.push(directory);
+}
+
+/// Unmounts and removes all that was remembered.
+pub(crate) fn leave_nothing() {
+    let left = LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    for mount in &left.0 {
+        haul_crashfs::Mount::detach_stale(mount);
+    }
+    for directory in &left.1 {
+        if let Err(error) = tree::remove(directory) {
+            eprintln!("testbed: {} is left over: {error}", directory.display());
+        }
+    }
 }

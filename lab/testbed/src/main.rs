@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use haul_crashfs::{Mood, SyncClass};
 use haul_testbed::process::{adopt_orphans, end_all_on_signal, end_descendants, own_pid};
 use haul_testbed::sshd::Sshd;
-use haul_testbed::{crash, dataset, rounds, torture, tree};
+use haul_testbed::{bench, crash, dataset, demo, remember_directory, rounds, torture, tree};
 
 /// Hosts, datasets, attacks and measurements for haul.
 #[derive(Parser)]
@@ -52,6 +52,10 @@ enum Command {
         #[arg(long, default_value_t = 30)]
         old_end_seconds: u64,
     },
+    /// Move a dataset over loopback ssh, kill the sink half-way, continue, verify.
+    Demo(DemoArguments),
+    /// Measure side by side with scp, rsync and cp.
+    Bench(BenchArguments),
     /// Cut the power of hosts whose disks lose what was not synced, continue, compare.
     Crash {
         #[command(flatten)]
@@ -63,6 +67,59 @@ enum Command {
         #[arg(long, value_parser = parse_mood)]
         mood: Option<Mood>,
     },
+}
+
+#[derive(Args)]
+struct DemoArguments {
+    /// The binary to show.
+    #[arg(long, default_value = "target/release/haul")]
+    haul: PathBuf,
+    /// Your own tree; else one is made.
+    #[arg(long)]
+    source: Option<PathBuf>,
+    /// Where it goes; else a directory that is removed afterwards.
+    #[arg(long)]
+    dest: Option<PathBuf>,
+    /// Where the demonstration's own files go.
+    #[arg(long, default_value = "target/demo")]
+    dir: PathBuf,
+    /// Size of the dataset that is made.
+    #[arg(long, default_value_t = 2048)]
+    mib: u64,
+    /// Leave everything in place.
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Args)]
+struct BenchArguments {
+    /// The binary to measure.
+    #[arg(long, default_value = "target/release/haul")]
+    haul: PathBuf,
+    /// Where memory file systems are mounted (root) or files go.
+    #[arg(long, default_value = "/dev/shm")]
+    dir: PathBuf,
+    /// Where bench.md and bench.svg are written; nowhere if not given.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Runs of each, interleaved.
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Percent of the full size: for trying things out.
+    #[arg(long, default_value_t = 100)]
+    scale: u64,
+    /// Only this case (big, files, tree); may be given again.
+    #[arg(long = "case")]
+    cases: Vec<String>,
+    /// Only this tool (haul, plain, scp, rsync, rsyncd, cp); may be given again.
+    #[arg(long = "tool")]
+    tools: Vec<String>,
+    /// Passed to haul.
+    #[arg(long)]
+    streams: Option<u32>,
+    /// Passed to haul.
+    #[arg(long)]
+    memory: Option<String>,
 }
 
 #[derive(Args)]
@@ -182,6 +239,28 @@ fn run(command: Command) -> io::Result<bool> {
             })
             .map(|verdict| verdict.passed)
         }),
+        Command::Demo(arguments) => in_new_directory(&arguments.dir, arguments.keep, |directory| {
+            demo::run(&demo::Settings {
+                haul: arguments.haul.clone(),
+                source: arguments.source.clone(),
+                destination: arguments.dest.clone(),
+                directory: directory.to_owned(),
+                mib: arguments.mib,
+            })
+        }),
+        Command::Bench(arguments) => in_new_directory(&arguments.dir, false, |directory| {
+            bench::run(&bench::Settings {
+                haul: arguments.haul.clone(),
+                directory: directory.to_owned(),
+                report: arguments.report.clone(),
+                runs: arguments.runs,
+                scale: arguments.scale,
+                cases: arguments.cases.clone(),
+                tools: arguments.tools.clone(),
+                streams: arguments.streams,
+                memory: arguments.memory.clone(),
+            })
+        }),
         Command::Crash { arguments, lies, mood } => in_directory(&arguments, 1 << 30, |directory| {
             crash::run(&crash::Settings {
                 rounds: arguments.rounds,
@@ -249,26 +328,39 @@ fn print_comparison(comparison: &tree::Comparison) {
     );
 }
 
-/// Runs a loop in a new directory that is removed afterwards, unless it is to be kept or something failed.
+/// Runs a loop in a new directory, on a memory file system where there is room.
 fn in_directory(
     arguments: &LoopArguments,
     bytes_needed: u64,
     work: impl FnOnce(&Path) -> io::Result<bool>,
 ) -> io::Result<bool> {
     let parent = arguments.dir.clone().unwrap_or_else(|| rounds::default_directory(bytes_needed));
-    std::fs::create_dir_all(&parent)?;
-    let directory = tempfile::Builder::new().prefix("haul-testbed-").tempdir_in(&parent)?.keep();
+    in_new_directory(&parent, arguments.keep, work)
+}
+
+/// Works in a new directory that is removed afterwards, but for evidence of what failed.
+fn in_new_directory(
+    parent: &Path,
+    keep: bool,
+    work: impl FnOnce(&Path) -> io::Result<bool>,
+) -> io::Result<bool> {
+    std::fs::create_dir_all(parent)?;
+    let directory =
+        tempfile::Builder::new().prefix("haul-testbed-").tempdir_in(parent)?.keep().canonicalize()?;
+    if !keep {
+        remember_directory(directory.clone());
+    }
     let result = work(&directory);
     end_descendants(own_pid());
-    let failed_rounds = std::fs::read_dir(&directory).is_ok_and(|entries| {
-        entries.flatten().any(|entry| entry.file_name().as_encoded_bytes().starts_with(b"failed-"))
-    });
-    if arguments.keep || failed_rounds {
+    let is_evidence = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"failed-");
+    let evidence = std::fs::read_dir(&directory)?.flatten().any(|entry| is_evidence(&entry.file_name()));
+    if keep {
         println!("testbed: kept {}", directory.display());
-        for name in ["datasets", "sink"] {
-            if !arguments.keep {
-                tree::remove(&directory.join(name))?;
-            }
+    } else if evidence {
+        println!("testbed: kept {}", directory.display());
+        for entry in std::fs::read_dir(&directory)?.flatten().filter(|entry| !is_evidence(&entry.file_name()))
+        {
+            tree::remove(&entry.path())?;
         }
     } else {
         tree::remove(&directory)?;

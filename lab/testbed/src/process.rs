@@ -242,9 +242,7 @@ pub fn end_all_on_signal() {
         unsafe { libc::sigwait(&set, &mut signal) };
         eprintln!("\ntestbed: ended by signal {signal}; ending what was started");
         end_descendants(own_pid());
-        for directory in crate::mounts() {
-            haul_crashfs::Mount::detach_stale(&directory);
-        }
+        crate::leave_nothing();
         std::process::exit(130);
     });
 }
