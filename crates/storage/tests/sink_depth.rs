@@ -25,7 +25,7 @@ fn chain(driver: &Driver, top: EntryId, depth: usize) -> Vec<EntryId> {
 
 #[test]
 fn a_deep_tree_is_made_and_finished() {
-    const DEPTH: usize = 8192;
+    const DEPTH: usize = 4096;
     let scratch = Scratch::fast(SyncMode::Measured);
     let (driver, top) = scratch.session(*b"one.");
     let chain = chain(&driver, top, DEPTH);

@@ -4,7 +4,7 @@
 //! descriptor, several at a time. A failed sync is never repeated on a descriptor: the kernel reports an error once and
 //! may call the same pages clean the next time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -242,28 +242,34 @@ impl PosixSink {
         directories: impl Iterator<Item = &'a Arc<Directory>>,
         point: SyncPoint,
     ) -> HashMap<*const Directory, Result<(), Failure>> {
-        let mut wanted: HashMap<*const Directory, &Arc<Directory>> = HashMap::new();
-        wanted.extend(directories.map(|directory| (Arc::as_ptr(directory), directory)));
         if self.sync == SyncMode::Never {
-            return wanted.keys().map(|key| (*key, Ok(()))).collect();
+            return directories.map(|directory| (Arc::as_ptr(directory), Ok(()))).collect();
         }
+        let mut wanted = Vec::new();
         // Each directory that has to be synced, once.
-        let mut steps: HashMap<*const Directory, (&Arc<Directory>, SyncPoint)> = HashMap::new();
+        let mut steps: Vec<(&Arc<Directory>, SyncPoint)> = Vec::new();
+        let mut seen = HashSet::new();
         let mut whole = Wholes::default();
-        for directory in wanted.values() {
-            let mut step = Some((*directory, point));
+        for directory in directories {
+            if wanted.last().is_none_or(|last| !Arc::ptr_eq(last, directory)) {
+                wanted.push(Arc::clone(directory));
+            }
+            let mut step = Some((directory, point));
             while let Some((next, point)) = step {
+                if !seen.insert(Arc::as_ptr(next)) {
+                    // So were all above it.
+                    break;
+                }
                 if next.file_system.whole {
                     whole.add(&next.file_system);
                 } else {
-                    steps.entry(Arc::as_ptr(next)).or_insert((next, point));
+                    steps.push((next, point));
                 }
                 let parent = next.parent.as_ref().filter(|_| !next.name_durable.load(Ordering::Acquire));
                 step = parent.map(|parent| (parent, SyncPoint::ParentNames));
             }
         }
         whole.sync(self, SyncPoint::FileSystemNames);
-        let steps: Vec<_> = steps.into_values().collect();
         let results = in_parallel(&steps, threads_for(steps.len()), |(directory, point)| {
             self.sync_directory(directory, *point)
         });
@@ -273,7 +279,7 @@ impl PosixSink {
             let whole = whole.result(&directory.file_system);
             whole.or_else(|| results.get(&Arc::as_ptr(directory)).copied()).unwrap_or(Ok(()))
         };
-        wanted.iter().map(|(key, directory)| (*key, settle_chain(directory, result))).collect()
+        wanted.iter().map(|directory| (Arc::as_ptr(directory), settle_chain(directory, result))).collect()
     }
 
     fn sync_directory(&self, directory: &Arc<Directory>, point: SyncPoint) -> Result<(), Failure> {
