@@ -3,7 +3,7 @@
 //! The checker sees what the masters say and do, and both disks; it never looks into a master, but for its public
 //! counters at the end of a session.
 
-use haul_model::limits::SYNC_GROUP_BYTES;
+use haul_model::limits::{ENTRIES_OPEN_MAX, SYNC_GROUP_BYTES};
 use haul_model::{Bitmap, Code, EntryId, Failure, Hash, Kind, Token};
 use haul_protocol::{LogOp, LogView};
 use haul_wire::{Answer, Message, NewFile, Settled};
@@ -167,6 +167,15 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The memory of both ends follows what is under way, not the dataset.
+    pub(crate) fn check_open_entries(&mut self) {
+        let source = self.source.as_ref().map_or(0, |end| end.machine.open_entries());
+        let sink = self.sink.as_ref().map_or(0, |end| end.machine.open_entries());
+        if source.max(sink) > ENTRIES_OPEN_MAX {
+            self.violate(format!("too many entries are open: {source} and {sink}"));
         }
     }
 

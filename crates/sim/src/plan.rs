@@ -84,6 +84,11 @@ pub enum Blow {
     Cut,
     /// A file of the dataset changes.
     Change,
+    /// Somebody asks an end to stop.
+    Stop {
+        /// The source, else the sink.
+        source: bool,
+    },
 }
 
 /// Everything about a history that is known before it begins.
@@ -108,6 +113,8 @@ pub struct Plan {
     pub log: LogConfig,
     /// Paths, in permille, under which something else stands at the destination.
     pub occupied: u32,
+    /// The disk under the log fails after a while, in each session that meets faults.
+    pub log_fails: bool,
     /// A sink that lost its source in a kill goes on beside its successor.
     pub lingers: bool,
 }
@@ -116,7 +123,7 @@ impl Plan {
     /// The plan of a history.
     pub fn draw(random: &mut Random) -> Plan {
         let grain = 1u32 << random.between(16, 25);
-        let large = random.below(4000) == 0;
+        let large = random.below(3000) == 0;
         let shape = if large { large_shape(grain, random) } else { small_shape(grain, random) };
         let mut blows = Vec::new();
         let span = if large { 2000 } else { 260 };
@@ -135,6 +142,9 @@ impl Plan {
                 blows.push((random.between(1, span), Blow::Change));
             }
         }
+        if random.chance(60) {
+            blows.push((random.between(1, span), Blow::Stop { source: random.coin() }));
+        }
         blows.sort_by_key(|(at, _)| *at);
         let faults = random.chance(650);
         let rates = if faults { rates(random) } else { Rates::default() };
@@ -150,6 +160,7 @@ impl Plan {
             blows,
             log: log(random),
             occupied,
+            log_fails: random.chance(40),
             lingers: random.chance(300),
         }
     }
@@ -187,11 +198,16 @@ fn small_shape(grain: u32, random: &mut Random) -> Shape {
     }
 }
 
-/// Many small files, so that batches, bundles and groups meet their limits.
+/// Many files, so that batches, bundles, groups and open files meet their limits.
 fn large_shape(grain: u32, random: &mut Random) -> Shape {
     let mut sizes = vec![u64::from(grain) * 5];
-    for _ in 0..random.between(1100, 2600) {
-        sizes.push(random.below(u64::from(grain) / 1024));
+    let (count, size_max) = match random.below(12) {
+        0 => (random.between(8400, 9400), grain / 4096),
+        1..=4 => (random.between(300, 500), grain / 2),
+        _ => (random.between(1100, 2600), grain / 1024),
+    };
+    for _ in 0..count {
+        sizes.push(random.below(u64::from(size_max)));
     }
     Shape { directories: 3, sizes, symlinks: 20, others: 0, absent: 0, file_root: None }
 }

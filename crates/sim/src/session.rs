@@ -1,13 +1,13 @@
 //! How sessions begin and end: the command is given, an end is killed, both ends are done, the command is given again.
 
-use haul_model::Kind;
+use haul_model::{Code, Kind};
 use haul_protocol::link::Link;
 use haul_protocol::{Planted, sink, source};
 use haul_wire::Role;
 
 use crate::Bug;
 use crate::disk::Thing;
-use crate::log::JobLog;
+use crate::log::{JobLog, Kept};
 use crate::sink_end::SinkEnd;
 use crate::source_end::SourceEnd;
 use crate::world::{Happening, World, note};
@@ -78,11 +78,21 @@ impl World {
         if self.random.chance(20) && self.session > 1 {
             note!(self, "all logs are gone");
             self.store.clear();
+            self.kept = Kept::default();
         }
-        let log = match JobLog::open(&self.store, self.plan.log) {
+        self.store.fail_after(None);
+        let log = match JobLog::open(&self.store, self.plan.log, std::mem::take(&mut self.kept)) {
             Ok(log) => log,
             Err(error) => return self.violate(format!("the log cannot be opened: {error}")),
         };
+        if let Some(path) = log.lacks() {
+            let path = String::from_utf8_lossy(path).into_owned();
+            self.violate(format!("the log has lost what it kept of {path}"));
+        }
+        if self.plan.log_fails && self.session <= self.plan.faulty_sessions {
+            self.store.fail_after(Some(self.random.below(60)));
+        }
+        self.safe = self.is_safe();
         let source = source::Config {
             object_bytes,
             bundle_bytes_max,
@@ -92,7 +102,7 @@ impl World {
             planted,
         };
         let sink =
-            sink::Config { slots: sink_slots, slot_bytes: object_bytes, roots, report_done: false, planted };
+            sink::Config { slots: sink_slots, slot_bytes: object_bytes, roots, report_done: true, planted };
         let confirm_after = self.random.scale(1, 32);
         self.source = Some(SourceEnd::new(source, Link::new(planted), log, confirm_after));
         self.sink = Some(SinkEnd::new(self.session, sink, Link::new(planted), confirm_after));
@@ -127,6 +137,7 @@ impl World {
             if power {
                 let World { store, random, .. } = self;
                 store.crash(|| random.coin());
+                self.kept.flushed = self.kept.synced.clone();
             }
         }
         // Who is left waits for its peer, or the command is given again at once.
@@ -168,8 +179,12 @@ impl World {
     fn retire_source(&mut self, in_order: bool) {
         let Some(end) = self.source.take() else { return };
         self.report.add_source(end.machine.coverage());
-        if in_order && let Err(error) = end.log.close() {
-            self.violate(format!("the log cannot be closed: {error}"));
+        self.kept = end.log.kept();
+        if in_order {
+            match end.log.close() {
+                Ok(kept) => self.kept = kept,
+                Err(error) => self.on_log_error(&error.to_string()),
+            }
         }
     }
 
@@ -222,6 +237,14 @@ impl World {
         }
         if source.is_some_and(|outcome| outcome.failure.is_none()) && self.sink.is_some() {
             self.violate("the source is content, the sink is not".into());
+        }
+        for (end, outcome) in [("source", source), ("sink", sink)] {
+            let Some(failure) = outcome.and_then(|outcome| outcome.failure) else { continue };
+            let has_reason = matches!(failure.code, Code::ConnectionLost | Code::Interrupted)
+                || failure.code == Code::SinkNoSpace && self.rates().no_space > 0;
+            if !has_reason || self.safe {
+                self.violate(format!("the {end} ends with: {failure}, but nothing of the kind happened"));
+            }
         }
         self.retire_sink();
         self.retire_source(true);

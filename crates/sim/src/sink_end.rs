@@ -32,6 +32,8 @@ pub(crate) struct SinkEnd {
     pub outcome: Option<Outcome>,
     /// What it has named as failed.
     pub failed: Vec<(Vec<u8>, Failure)>,
+    /// What it has named as done.
+    pub done: Vec<Vec<u8>>,
     /// Operations of the ordered lane that wait for the one under way.
     ordered: VecDeque<SinkOp>,
     ordered_busy: bool,
@@ -54,6 +56,7 @@ impl SinkEnd {
             storage: SinkStorage::new(session),
             outcome: None,
             failed: vec![],
+            done: vec![],
             ordered: VecDeque::new(),
             ordered_busy: false,
             tick_at: None,
@@ -124,7 +127,11 @@ impl World {
                     end.failed.push((path, failure));
                 }
             }
-            Action::Fact(Fact::Done { .. }) => {}
+            Action::Fact(Fact::Done { path, .. }) => {
+                if let Some(end) = self.sink_of(session) {
+                    end.done.push(path);
+                }
+            }
             Action::Ended(outcome) => {
                 note!(self, "sink of session {session} has ended: {outcome:?}");
                 if let Some(end) = self.sink_of(session) {

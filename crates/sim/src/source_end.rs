@@ -1,6 +1,7 @@
 //! Drives the source's master: its link, storage, scan and log.
 
 use hashbrown::HashMap;
+use haul_model::limits::FILES_OPEN_MAX;
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::report::Fact;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, Item, Kind};
@@ -116,7 +117,7 @@ impl World {
                     self.after(self.plan.delays.log, Happening::LogFlush { session });
                 }
                 if let Err(error) = result {
-                    self.violate(format!("the log refuses an operation: {error}"));
+                    self.on_log_error(&error.to_string());
                 }
             }
             Action::Fact(fact) => self.source_fact(fact),
@@ -192,7 +193,8 @@ impl World {
         };
         end.scan_planned = false;
         let mut items = Vec::new();
-        for _ in 0..self.plan.shape.sizes.len().max(8) / 8 + self.random.below(6) as usize {
+        let items_max = (self.plan.shape.sizes.len() / 8).clamp(1, 1000) + self.random.below(6) as usize;
+        for _ in 0..items_max {
             match end.scan.next(&self.tree, rates.scan_error, &mut self.random) {
                 Some(Found::Item(item)) => {
                     if let Item::Entry(entry) = &item {
@@ -229,6 +231,7 @@ impl World {
         if scan_ended {
             self.source_event(Event::ScanEnded);
         }
+        self.check_open_entries();
         true
     }
 
@@ -360,6 +363,9 @@ impl World {
                 let inode = self.open(entry)?;
                 if let Some(end) = &mut self.source {
                     end.handles.insert(entry.id, inode);
+                    if end.handles.len() > FILES_OPEN_MAX + end.slots.len() {
+                        self.violate("the source has too many files open".into());
+                    }
                 }
                 inode
             }
@@ -406,8 +412,7 @@ impl World {
         let Some(end) = self.source.as_mut().filter(|_| session == self.session) else { return false };
         end.log_planned = false;
         if let Err(error) = end.log.flush() {
-            self.violate(format!("the log cannot be flushed: {error}"));
-            return true;
+            self.on_log_error(&error.to_string());
         }
         if self.random.coin() {
             self.after(self.plan.delays.log, Happening::LogSync { session });
@@ -418,8 +423,16 @@ impl World {
     pub(crate) fn on_log_sync(&mut self, session: u32) -> bool {
         let Some(end) = self.source.as_mut().filter(|_| session == self.session) else { return false };
         if let Err(error) = end.log.sync() {
-            self.violate(format!("the log cannot be synced: {error}"));
+            self.on_log_error(&error.to_string());
         }
         true
+    }
+
+    /// The transfer goes on; it just cannot be resumed from here.
+    pub(crate) fn on_log_error(&mut self, error: &str) {
+        note!(self, "the log fails: {error}");
+        if !self.plan.log_fails {
+            self.violate(format!("the log fails: {error}"));
+        }
     }
 }

@@ -3,16 +3,16 @@
 //! The parts of [`World`] are in other files: `session` (how sessions begin and end, kills), `network` (connections),
 //! `source_end` and `sink_end` (each drives one master), `checker` (what must hold).
 
-use haul_model::Failure;
 use haul_model::op::{SinkDone, SourceDone, SourceOp};
-use haul_model::{BlockId, SlotId};
+use haul_model::{BlockId, Code, Failure, SlotId};
+use haul_protocol::Event;
 use haul_protocol::link::Frame;
 use haul_wire::Role;
 
 use crate::checker::Checker;
 use crate::content::Payload;
 use crate::disk::Disk;
-use crate::log::Store;
+use crate::log::{Kept, Store};
 use crate::network::Connection;
 use crate::plan::{Blow, Plan, Rates};
 use crate::queue::Queue;
@@ -80,6 +80,10 @@ pub(crate) struct World {
     pub session: u32,
     /// A new session is planned.
     pub starting: bool,
+    /// What the next session must find in the log.
+    pub kept: Kept,
+    /// Nothing was to go wrong in this session.
+    pub safe: bool,
     pub checker: Checker,
     pub report: Report,
     pub trace: Option<Vec<String>>,
@@ -124,6 +128,8 @@ impl World {
             epochs: 0,
             session: 0,
             starting: false,
+            kept: Kept::default(),
+            safe: false,
             checker: Checker::default(),
             report: Report::default(),
             trace: options.trace.then(Vec::new),
@@ -202,12 +208,33 @@ impl World {
                     self.change();
                     true
                 }
+                Blow::Stop { source } => self.interrupt(source),
             };
             if !fell {
                 return;
             }
             self.next_blow += 1;
         }
+    }
+
+    /// Asks an end to stop. False if it has ended, or is not there.
+    fn interrupt(&mut self, source: bool) -> bool {
+        let stop = || Event::Stop(Failure::new(Code::Interrupted));
+        if source && self.source.as_ref().is_some_and(|end| end.outcome.is_none()) {
+            note!(self, "the source is interrupted");
+            self.source_event(stop());
+        } else if !source && self.sink.as_ref().is_some_and(|end| end.outcome.is_none()) {
+            note!(self, "the sink is interrupted");
+            self.sink_event(self.session, stop());
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Nothing goes wrong from here on.
+    pub(crate) fn is_safe(&self) -> bool {
+        self.session > self.plan.faulty_sessions && self.next_blow == self.plan.blows.len()
     }
 
     /// A file changes.
@@ -280,7 +307,6 @@ impl World {
 
     /// A failure that honest ends never cause each other.
     pub(crate) fn is_own_fault(failure: Failure) -> bool {
-        use haul_model::Code;
         matches!(failure.code, Code::Protocol | Code::Internal | Code::LimitExceeded)
     }
 }
