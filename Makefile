@@ -14,7 +14,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(PROFILE)
 RELEASED := $(TARGET)/release
 
-.PHONY: help deps build release test lint unit e2e sim torture crash bench demo clean
+.PHONY: help deps build release test lint unit sim torture crash bench demo clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,7 @@ lint: deps ## Format and lints
 
 unit: build ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
+	$(CARGO) test --locked --profile $(PROFILE) -p haul-sim --features planted-bugs --test planted_bugs
 
 sim: deps ## Simulator: HISTORIES=n SEED=s
 	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
@@ -53,11 +54,11 @@ crash: build ## Power cuts on a file system that loses what was not synced: CRAS
 bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/bench.md
 	$(CARGO) build --locked --release -p haul-testbed
 	lab/deps.sh bench
-	$(RELEASED)/testbed bench --haul $(RELEASED)/haul
+	$(RELEASED)/testbed bench --haul $(RELEASED)/haul --report docs/evaluation
 
 demo: release ## Move a real dataset over loopback ssh, kill the sink half-way, continue, verify (SOURCE=... DEST=...)
 	$(CARGO) build --locked --release -p haul-testbed
-	$(RELEASED)/testbed demo --haul $(RELEASED)/haul $(if $(SOURCE),--source "$(SOURCE)") $(if $(DEST),--dest "$(DEST)")
+	$(RELEASED)/testbed demo --haul $(RELEASED)/haul --dir $(TARGET)/demo $(if $(SOURCE),--source "$(SOURCE)") $(if $(DEST),--dest "$(DEST)")
 
 clean: ## Remove what was built
 	$(CARGO) clean
