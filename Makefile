@@ -5,7 +5,8 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 ROUNDS ?= 50
-CRASH_ROUNDS ?= 30
+# `make crash ROUNDS=n` says it too.
+CRASH_ROUNDS ?= $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),30)
 HISTORIES ?= 1000000
 SEED ?= 1
 # Tests run optimised, with assertions on; one profile, so that nothing is built twice.
@@ -48,7 +49,7 @@ sim: deps ## Simulator: HISTORIES=n SEED=s
 torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s
 	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED)
 
-crash: build ## Power cuts on a file system that loses what was not synced: CRASH_ROUNDS=n SEED=s
+crash: build ## Power cuts on a file system that loses what was not synced: ROUNDS=n SEED=s
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED)
 
 bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/bench.md
