@@ -111,4 +111,5 @@ if ! have_rust; then
         exit 1
     fi
 fi
-[ -e /dev/fuse ] || { echo "missing: /dev/fuse; the kernel's FUSE module is needed (sudo modprobe fuse)" >&2; exit 1; }
+[ -e /dev/fuse ] || { echo "missing: /dev/fuse; please run: sudo modprobe fuse" >&2; exit 1; }
+[ -w /dev/fuse ] || { echo "/dev/fuse cannot be opened; please run: sudo chmod 666 /dev/fuse" >&2; exit 1; }
