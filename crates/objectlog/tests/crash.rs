@@ -48,6 +48,17 @@ fn data_is_never_written_under_a_record_that_is_not_durable() {
     }
 }
 
+#[test]
+fn a_record_that_could_not_be_written_is_written_before_its_data_though_its_neighbour_is_gone() {
+    // Begin and record paths 0 and 1, a flush that fails at once, finish path 1, flush.
+    let steps = [(0, 0, 2), (0, 1, 2), (22, 96, 0), (22, 97, 0), (84, 0, 0), (53, 1, 0), (65, 0, 0)];
+    for config in combinations() {
+        World::new(vec![config], 0, Bug::None, true)
+            .run(steps)
+            .unwrap_or_else(|rule| panic!("{config:?}: {rule}"));
+    }
+}
+
 /// The properties above can fail: each planted bug breaks one of them.
 #[test]
 fn every_planted_bug_is_found() {

@@ -125,6 +125,70 @@ fn an_entry_that_moved_takes_only_its_own_objects_from_older_logs() {
     }
 }
 
+#[test]
+fn entries_that_lost_all_their_objects_hold_no_log() {
+    for mechanism in Mechanism::ALL {
+        let config = with_mechanism(mechanism);
+        let mut store = MemoryStore::new();
+        let mut log = open(&mut store, config);
+        begin(&mut log, b"one", binding(1, 9), &[1]);
+        begin(&mut log, b"two", binding(2, 9), &[1]);
+        log.flush().unwrap();
+        drop(log);
+        let mut store = store.crash(|| false);
+        let mut log = open(&mut store, config);
+        assert_eq!((log.len(), log.usage().files > 0), (2, true), "records are durable, data is not");
+        let handle = log.resume(b"one").unwrap();
+        log.record(handle, 3).unwrap();
+        log.flush().unwrap();
+        if mechanism != Mechanism::File {
+            assert_eq!(log.usage().files, 1, "{mechanism:?}: the old log is needed by nobody");
+        }
+        log.finish(handle).unwrap();
+        let handle = log.resume(b"two").unwrap();
+        log.finish(handle).unwrap();
+        log.close().unwrap();
+        assert!(store.files().is_empty(), "{mechanism:?}");
+    }
+}
+
+#[test]
+fn a_universal_log_takes_in_older_logs_with_the_first_new_file_and_stays_one_at_the_end() {
+    let config = with_mechanism(Mechanism::Universal);
+    let mut store = MemoryStore::new();
+    let mut log = open(&mut store, config);
+    begin(&mut log, b"one", binding(1, 9), &[1]);
+    log.sync().unwrap();
+    drop(log);
+    let mut log = open(&mut store, config);
+    begin(&mut log, b"two", binding(2, 9), &[2]);
+    log.flush().unwrap();
+    assert_eq!(log.usage().files, 1);
+    begin(&mut log, b"three", binding(3, 9), &[3]);
+    log.close().unwrap();
+    assert_eq!(store.durable_files().len(), 1);
+    assert_eq!(found(&mut store, config).len(), 3);
+}
+
+#[test]
+fn what_an_earlier_run_left_unsynced_is_written_again_if_its_sync_fails() {
+    for mechanism in Mechanism::ALL {
+        let config = with_mechanism(mechanism);
+        let mut store = MemoryStore::new();
+        let mut log = open(&mut store, config);
+        begin(&mut log, b"one", binding(1, 9), &[1]);
+        log.flush().unwrap();
+        drop(log);
+        let mut log = open(&mut store, config);
+        log.store_mut().fail_after(Some(0));
+        log.sync().unwrap_err();
+        log.store_mut().fail_after(None);
+        log.sync().unwrap();
+        drop(log);
+        assert_eq!(found(&mut store.crash(|| false), config)[&b"one"[..]].1, [1], "{mechanism:?}");
+    }
+}
+
 /// How the entries come to move.
 #[derive(Clone, Copy, Debug)]
 enum Move {
