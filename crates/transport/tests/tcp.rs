@@ -55,12 +55,13 @@ fn a_failed_dial_says_where_the_trouble_is() {
     let error = dial(filtered).unwrap_err();
     assert_eq!((cause(&error), cause(&error).code()), (Cause::Filtered, Code::PortBlocked));
 
-    // No route leads to the reserved class E.
-    let unreachable = SocketAddr::new(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into(), 1);
-    let multicast = SocketAddr::new(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into(), 1);
-    let error = dial(multicast).unwrap_err();
+    // A link-local group names no link.
+    let group = SocketAddr::new(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into(), 1);
+    let error = dial(group).unwrap_err();
     assert_eq!((cause(&error), cause(&error).code()), (Cause::Unreachable, Code::HostUnreachable), "{error}");
-    let error = dial(unreachable).unwrap_err();
+    // The discard prefix (RFC 6666): where it is routed at all, nobody answers.
+    let discarded = SocketAddr::new(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1).into(), 1);
+    let error = dial(discarded).unwrap_err();
     assert!(matches!(cause(&error), Cause::Unreachable | Cause::Filtered), "{error}");
 
     let error = tcp::resolve("no-such-host.invalid", 1, LONG).unwrap_err();

@@ -98,7 +98,7 @@ fn talk_to_rustls(
 ) {
     let ours = thread::spawn(move || {
         let bytes = pattern(1, 1_000_000);
-        for piece in bytes.chunks(33_334) {
+        for piece in bytes.chunks(3_334) {
             let (header, payload) = piece.split_at(40);
             sender.send(&[IoSlice::new(header), IoSlice::new(payload)]).unwrap();
         }
@@ -290,6 +290,11 @@ fn padding_and_data_behind_the_close_are_ignored() {
 #[test]
 fn a_requested_key_update_is_answered_before_the_next_data() {
     let ((mut sender, mut back), (mut reply, mut receiver)) = pair();
+    reply.send(&[IoSlice::new(b"under the first key")]).unwrap();
+    reply.send(&[IoSlice::new(b", twice")]).unwrap();
+    let mut into = [0; 26];
+    back.receive(&mut into).unwrap();
+    assert_eq!((&into, reply.keys.sequence), (b"under the first key, twice", 2));
     sender.forge(ContentType::ApplicationData, b"a");
     sender.forge_key_update(&KEY_UPDATE_REQUESTED);
     sender.forge(ContentType::ApplicationData, b"b");
@@ -304,6 +309,23 @@ fn a_requested_key_update_is_answered_before_the_next_data() {
     assert_eq!(&into, b"first");
     reply.send(&[IoSlice::new(b"again")]).unwrap();
     assert_eq!(reply.keys.sequence, 2, "one request, one update");
+}
+
+#[test]
+fn a_nonce_is_the_iv_and_the_sequence_number_and_is_used_once() {
+    let ((sender, _back), _far) = pair();
+    let mut keys = sender.keys;
+    for sequence in [0, 1, 255, 256, 65_536, 1 << 32, u64::MAX - 1] {
+        keys.sequence = sequence;
+        // RFC 8446, 5.3: the number as 96 bits, big-endian, against the IV.
+        let mut expected = keys.iv;
+        for (index, byte) in u128::from(sequence).to_be_bytes()[4..].iter().enumerate() {
+            expected[index] ^= byte;
+        }
+        assert_eq!(keys.nonce().unwrap().as_ref(), &expected, "{sequence}");
+        assert_eq!(keys.sequence, sequence + 1);
+    }
+    assert_eq!(cause(&keys.nonce().err().unwrap()), Cause::Excess, "it never starts again");
 }
 
 #[test]
