@@ -257,6 +257,13 @@ fn limits_are_errors_and_bound_what_a_log_may_claim() {
     drop(log);
     let (log, replay) = open(&mut store, Config { objects_max: 999, ..config });
     assert_eq!((log.len(), replay.pages_damaged), (1, 1), "an entry beyond the limit counts as damaged");
+
+    let mut store = MemoryStore::new();
+    let (mut log, _) = open(&mut store, config);
+    for version in 0..10 {
+        let handle = log.begin(b"a", binding(version, 900)).unwrap();
+        log.finish(handle).unwrap();
+    }
 }
 
 #[test]
