@@ -137,8 +137,10 @@ impl Plan {
                 blows.push((random.between(1, span), Blow::Cut));
             }
         }
-        if random.chance(350) {
-            for _ in 0..random.between(1, 4) {
+        let restless = random.chance(120);
+        if restless || random.chance(300) {
+            let changes = if restless { random.between(4, 12) } else { random.between(1, 4) };
+            for _ in 0..changes {
                 blows.push((random.between(1, span), Blow::Change));
             }
         }

@@ -261,14 +261,20 @@ impl Tree {
         std::iter::successors(self.nodes[path].parent, |parent| self.nodes[*parent].parent)
     }
 
-    /// One file changes, somehow. Which, and how, for the trace.
-    pub fn mutate(&mut self, grain: u32, random: &mut Random) -> Option<(PathId, &'static str)> {
+    /// One file changes, somehow: the preferred one or any. Which, and how, for the trace.
+    pub fn mutate(
+        &mut self,
+        preferred: Option<PathId>,
+        grain: u32,
+        random: &mut Random,
+    ) -> Option<(PathId, &'static str)> {
         let candidates: Vec<PathId> =
             (0..self.nodes.len()).filter(|path| self.nodes[*path].kind == Kind::File).collect();
         if candidates.is_empty() {
             return None;
         }
-        let path = *random.pick(&candidates);
+        let path = preferred.filter(|path| self.nodes[*path].kind == Kind::File);
+        let path = path.unwrap_or_else(|| *random.pick(&candidates));
         let Some(inode) = self.nodes[path].inode else {
             let size = random.below(u64::from(grain) * 3);
             self.make_file(path, size, random);

@@ -239,7 +239,14 @@ impl World {
 
     /// A file changes.
     pub(crate) fn change(&mut self) {
-        if let Some((path, what)) = self.tree.mutate(self.plan.grain, &mut self.random) {
+        // Files that are being read are the interesting ones.
+        let open = self.source.iter().flat_map(|end| end.handles.values());
+        let stamps = open.map(|inode| self.tree.inodes[*inode].stamp as usize);
+        let mut open: Vec<usize> = stamps.map(|stamp| self.tree.stamps[stamp].path).collect();
+        open.sort_unstable();
+        let preferred =
+            if open.is_empty() || self.random.coin() { None } else { Some(*self.random.pick(&open)) };
+        if let Some((path, what)) = self.tree.mutate(preferred, self.plan.grain, &mut self.random) {
             note!(self, "file {path} {what}");
             self.checker.nothing_to_do = false;
             self.disk.fit(&self.tree);
