@@ -51,6 +51,7 @@ bugs! {
     SealWithoutAll         "both: a file is closed one object early, and sealed all the same";
     DiscardWhileWriting    "sink: removes an unfinished file while objects are being written into it";
     ForgottenWhileOpen     "sink: lets storage forget a directory when its end is announced";
+    RefusalUnanswered      "sink: forgets an entry that it refuses before the source has dropped it";
     GroupUnbounded         "sink: grants credits however much waits to become durable";
     FinishBeforeCommit     "sink: finishes while a group is still not durable";
     LinkForgetsUnacked     "link: does not repeat messages that the lost connection swallowed";

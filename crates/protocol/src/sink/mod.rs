@@ -372,6 +372,11 @@ impl Sink {
             return Ok(());
         }
         self.settled.push((id, Settled::Failed(failure)));
+        if self.config.planted.has(Bug::RefusalUnanswered)
+            && let Some(entry) = self.entries.get(&id).map(|held| held.entry.clone())
+        {
+            self.report_failed(&entry, failure);
+        }
         self.step(id, cause)?;
         self.discard_when_written(id);
         Ok(())

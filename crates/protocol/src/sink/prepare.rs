@@ -172,8 +172,15 @@ impl Sink {
         failure: Failure,
         restarts: bool,
     ) -> Result<(), Failure> {
+        let unanswered = self.config.planted.has(Bug::RefusalUnanswered);
+        if unanswered && !self.entries.contains_key(&id) {
+            return Ok(());
+        }
         let held = self.entries.get(&id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, before) = (held.entry.clone(), held.state);
+        if unanswered && before == SinkState::Refusing {
+            return self.step(id, SinkCause::Dropped);
+        }
         if restarts {
             self.stats.files_total -= 1;
             self.stats.bytes_total -= entry.size();
@@ -209,7 +216,13 @@ impl Sink {
 
     pub(super) fn on_discarded(&mut self, id: EntryId) -> Result<(), Failure> {
         match self.entries.get(&id).map(|held| held.state) {
-            Some(SinkState::Refusing) => self.step(id, SinkCause::Discarded),
+            Some(SinkState::Refusing) => {
+                self.step(id, SinkCause::Discarded)?;
+                match self.config.planted.has(Bug::RefusalUnanswered) {
+                    true => self.close(id, SinkCause::Dropped).map(drop),
+                    false => Ok(()),
+                }
+            }
             _ => self.close(id, SinkCause::Discarded).map(drop),
         }
     }
