@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use haul_model::{Code, JobId, SessionId};
@@ -28,6 +29,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the first connection may take to come: the initiator may try several addresses.
 const FIRST_CONNECTION: Duration = Duration::from_secs(90);
+/// How long it may still take once ssh has gone: most likely the initiator has, too.
+const FIRST_CONNECTION_WITHOUT_SSH: Duration = Duration::from_secs(5);
 
 /// `haul serve --stdio`
 pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
@@ -256,11 +259,17 @@ impl Connector for FarConnector {
         if self.decided {
             return self.again(introduction, patience);
         }
-        let deadline = Instant::now() + FIRST_CONNECTION;
+        let mut deadline = Instant::now() + FIRST_CONNECTION;
         loop {
-            if let Ok(port) = self.hinted.try_recv() {
-                self.dialer = Some(self.dialer(port)?);
-                self.acceptor = None;
+            match self.hinted.try_recv() {
+                Ok(port) => {
+                    self.dialer = Some(self.dialer(port)?);
+                    self.acceptor = None;
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => {
+                    deadline = deadline.min(Instant::now() + FIRST_CONNECTION_WITHOUT_SSH);
+                }
             }
             let result = self.again(introduction, Duration::from_millis(300));
             match result {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use haul_crashfs::random::Random;
-use rustix::net::{AddressFamily, Shutdown, getsockname, shutdown};
+use rustix::net::{AddressFamily, Shutdown, getsockname, shutdown, sockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 
 use crate::process::signal;
@@ -137,7 +137,9 @@ pub fn cut_connections(pid: i32, share: u16, random: &mut Random) -> usize {
         let is_tcp = getsockname(&socket).is_ok_and(|address| {
             matches!(address.address_family(), AddressFamily::INET | AddressFamily::INET6)
         });
-        if is_tcp && random.chance(share) && shutdown(&socket, Shutdown::Both).is_ok() {
+        // A network can cut connections, not close the port that somebody listens on.
+        let listens = sockopt::socket_acceptconn(&socket).unwrap_or(false);
+        if is_tcp && !listens && random.chance(share) && shutdown(&socket, Shutdown::Both).is_ok() {
             cut += 1;
         }
     }

@@ -275,7 +275,10 @@ impl Loop {
         }
         self.check_end(plan, &mut old, report)?;
         let again = sent.iter().sum::<u64>().saturating_sub(needed);
-        let bound = self.bound(plan, usual, needed) * u64::from(report.runs - 1) + READ_NOISE_BYTES;
+        // A cut costs what was on its way, without a new run.
+        let cuts = plan.attacks.iter().filter(|attack| matches!(attack, Attack::Cut { .. })).count() as u64;
+        let faults = u64::from(report.runs - 1) + cuts;
+        let bound = self.bound(plan, usual, needed) * faults + READ_NOISE_BYTES;
         report.sent_again = Some((again, bound));
         if again > bound {
             report.violate("sent again", format!("{again} bytes, at most {bound} may be"));
