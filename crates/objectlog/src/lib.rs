@@ -20,6 +20,7 @@ extern crate alloc;
 
 mod batch;
 pub mod conformance;
+mod encode;
 mod entry;
 mod error;
 mod flush;
