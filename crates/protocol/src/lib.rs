@@ -19,6 +19,7 @@ pub mod credit;
 pub mod directories;
 pub mod event;
 pub mod link;
+pub mod objects;
 pub mod planted;
 pub mod resume;
 

@@ -57,7 +57,7 @@ impl Sink {
             match failure {
                 None => {
                     if let Some(objects) = held.objects.as_deref_mut() {
-                        objects.durable.set(u64::from(object.index));
+                        objects.durable.insert(u64::from(object.index));
                     }
                     self.stats.bytes_done += u64::from(object.bytes);
                     if !self.config.planted.has(Bug::AckBeforeSync) {

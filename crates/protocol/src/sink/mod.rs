@@ -14,16 +14,17 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
-use haul_model::limits::BATCH_ITEMS_MAX;
+use haul_model::limits::{BATCH_ITEMS_MAX, OBJECT_BYTES_MIN};
 use haul_model::op::{SinkDone, SinkOp};
 use haul_model::report::{Fact, Stats};
-use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, SlotId, Token};
+use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, SlotId, Token};
 use haul_wire::{Message, Repair, Settled};
 
 use self::receive::{Slot, Work, Write};
 use crate::committer::{Committer, Phase};
 use crate::directories::Directories;
 use crate::event::{Action, Event, Outcome, Waiting};
+use crate::objects::ObjectSet;
 use crate::planted::{Bug, Planted};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
 
@@ -53,9 +54,8 @@ struct Held {
 
 /// A file that comes in objects.
 struct Objects {
-    total: u64,
     /// Durable objects of this session.
-    durable: Bitmap,
+    durable: ObjectSet,
     /// The source's log says that others were durable before.
     resumed: bool,
     /// Writes that storage has not answered yet.
@@ -204,7 +204,9 @@ impl Sink {
     fn handle(&mut self, event: Event, now_nanos: u64) -> Result<(), Failure> {
         match event {
             Event::LinkUp { epoch, peer } => {
-                if !self.connected && peer.object_bytes > self.config.slot_bytes {
+                let allowed = (OBJECT_BYTES_MIN..=self.config.slot_bytes).contains(&peer.object_bytes)
+                    && peer.object_bytes.is_power_of_two();
+                if !self.connected && !allowed {
                     return Err(Failure::new(Code::LimitExceeded));
                 }
                 self.object_bytes = if self.connected { self.object_bytes } else { peer.object_bytes };

@@ -5,11 +5,12 @@ use alloc::vec::Vec;
 
 use haul_model::limits::ENTRIES_OPEN_MAX;
 use haul_model::op::{Prepare, Prepared, SinkOp};
-use haul_model::{Bitmap, Code, EntryId, Failure, Hash, Kind, Token};
+use haul_model::{Code, EntryId, Failure, Hash, Kind, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::{Held, Objects, Sink};
 use crate::event::Action;
+use crate::objects::ObjectSet;
 use crate::planted::Bug;
 use crate::resume::objects_of;
 use crate::states::{SinkCause, SinkState};
@@ -40,7 +41,7 @@ impl Sink {
                         Kind::File | Kind::Symlink => {
                             self.directories.check_parent(entry.parent)?;
                             self.stats.files_total += 1;
-                            self.stats.bytes_total += entry.size();
+                            self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size());
                         }
                         Kind::Other => return Err(Failure::new(Code::Protocol)),
                     }
@@ -69,8 +70,7 @@ impl Sink {
     fn new_objects(&self, size: u64) -> Result<Box<Objects>, Failure> {
         let total = objects_of(size, self.object_bytes)?;
         Ok(Box::new(Objects {
-            total,
-            durable: Bitmap::default(),
+            durable: ObjectSet::new(total),
             resumed: false,
             writing: 0,
             root: None,
@@ -107,7 +107,7 @@ impl Sink {
             }
             (_, Prepared::Skip) => {
                 self.stats.files_skipped += 1;
-                self.stats.bytes_skipped += entry.size();
+                self.stats.bytes_skipped = self.stats.bytes_skipped.saturating_add(entry.size());
                 self.close(id, SinkCause::Present)?;
                 Answer::Skip
             }
@@ -118,11 +118,8 @@ impl Sink {
             }
             (_, Prepared::Start(token)) => {
                 held.token = token;
-                match held.objects.as_deref_mut() {
-                    Some(objects) => {
-                        objects.durable = Bitmap::new(objects.total);
-                        self.step(id, SinkCause::Started)?;
-                    }
+                match &held.objects {
+                    Some(_) => self.step(id, SinkCause::Started)?,
                     None => self.step(id, SinkCause::StartedSmall)?,
                 }
                 Answer::Start(token)
@@ -131,7 +128,6 @@ impl Sink {
                 held.token = token;
                 let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
                 objects.resumed = true;
-                objects.durable = Bitmap::new(objects.total);
                 self.step(id, SinkCause::Resumed)?;
                 Answer::Resume(token)
             }
@@ -182,8 +178,8 @@ impl Sink {
             return self.step(id, SinkCause::Dropped);
         }
         if restarts {
-            self.stats.files_total -= 1;
-            self.stats.bytes_total -= entry.size();
+            self.stats.files_total = self.stats.files_total.saturating_sub(1);
+            self.stats.bytes_total = self.stats.bytes_total.saturating_sub(entry.size());
         } else {
             self.report_failed(&entry, failure);
         }

@@ -186,7 +186,7 @@ impl Sink {
                 };
                 let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Protocol))?;
                 let (offset, expected) = object_range(held.entry.size(), object_bytes, *index);
-                if u64::from(*index) >= objects.total || length != expected {
+                if u64::from(*index) >= objects.durable.total() || length != expected {
                     return Err(Failure::new(Code::Protocol));
                 }
                 objects.writing += 1;
@@ -198,7 +198,7 @@ impl Sink {
                     length,
                     slot,
                     hash: *hash,
-                    single: objects.total == 1,
+                    single: objects.durable.total() == 1,
                 }
             }
             Work::Bundle { members } => {

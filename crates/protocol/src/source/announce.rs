@@ -77,7 +77,7 @@ impl Source {
             Kind::File | Kind::Symlink | Kind::Other => {
                 self.directories.check_parent(entry.parent)?;
                 self.stats.files_total += 1;
-                self.stats.bytes_total += entry.size();
+                self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size());
                 self.stats.hard_links += u64::from(entry.kind == Kind::File && entry.links > 1);
             }
         }
@@ -144,7 +144,7 @@ impl Source {
         match (answer, entry.kind) {
             (Answer::Skip, Kind::File | Kind::Symlink) => {
                 self.stats.files_skipped += 1;
-                self.stats.bytes_skipped += entry.size();
+                self.stats.bytes_skipped = self.stats.bytes_skipped.saturating_add(entry.size());
                 let held = self.close(id, SourceCause::Skipped)?;
                 // Its log entry stays until the job is complete: who found it complete did not make its name durable.
                 if held.logged.is_some() && self.config.planted.has(Bug::SkipForgetsLog) {
@@ -220,7 +220,7 @@ impl Source {
             .map(|index| u64::from(object_range(entry.size(), logged.object_bytes, index as u32).1))
             .sum();
         self.stats.objects_skipped += logged.done.count();
-        self.stats.bytes_skipped += bytes;
+        self.stats.bytes_skipped = self.stats.bytes_skipped.saturating_add(bytes);
         let full = logged.done.is_full();
         self.activate(id, logged.done);
         let path = self.log_key(&entry);

@@ -100,7 +100,7 @@ impl Source {
         if let Err(failure) = objects_of(entry.size(), self.config.object_bytes) {
             return self.give_up(id, SourceCause::ReadFailed, failure);
         }
-        self.stats.bytes_total = self.stats.bytes_total + entry.size() - old_size;
+        self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size()).saturating_sub(old_size);
         let kept = self.log_of_old_version(id, &entry);
         self.reopen(*entry, kept, restarts + 1);
         self.close(id, SourceCause::Restated)?;

@@ -1,0 +1,73 @@
+//! Which objects of a file have become durable, as the sink counts them.
+//!
+//! A set takes memory for what is in it, never for what a peer says that a file has: 2^32 objects cost nothing until
+//! they arrive.
+
+use alloc::boxed::Box;
+
+use hashbrown::HashMap;
+
+/// Object numbers in one piece.
+const PIECE: u64 = 512;
+const WORDS: usize = (PIECE / 64) as usize;
+
+/// Some of the numbers from 0 to a file's last object.
+pub struct ObjectSet {
+    total: u64,
+    count: u64,
+    pieces: HashMap<u64, Box<[u64; WORDS]>>,
+}
+
+impl ObjectSet {
+    /// None of `total`.
+    pub fn new(total: u64) -> Self {
+        ObjectSet { total, count: 0, pieces: HashMap::new() }
+    }
+
+    /// How many objects the file has.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// All of them are in.
+    pub fn is_full(&self) -> bool {
+        self.count == self.total
+    }
+
+    /// Adds one; nothing happens if it is in, or past the end.
+    pub fn insert(&mut self, index: u64) {
+        if index >= self.total {
+            return;
+        }
+        let piece = self.pieces.entry(index / PIECE).or_default();
+        let word = &mut piece[(index % PIECE / 64) as usize];
+        self.count += u64::from(*word >> (index % 64) & 1 == 0);
+        *word |= 1 << (index % 64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_full_when_each_object_was_added_however_often() {
+        for total in [0, 1, 63, 64, 65, 511, 512, 513, 2000] {
+            let mut set = ObjectSet::new(total);
+            for index in (0..total).rev() {
+                assert!(!set.is_full());
+                set.insert(index);
+                set.insert(index);
+                set.insert(total);
+            }
+            assert!(set.is_full(), "{total}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_said_to_be_huge_takes_no_memory() {
+        let mut set = ObjectSet::new(u64::from(u32::MAX));
+        set.insert(u64::from(u32::MAX) - 1);
+        assert_eq!((set.pieces.len(), set.is_full()), (1, false));
+    }
+}
