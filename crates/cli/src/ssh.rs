@@ -127,7 +127,10 @@ impl Ssh {
         let said = self.said.lock().map(|said| said.clone()).unwrap_or_default();
         let says = |text: &str| said.iter().any(|line| line.contains(text));
         let host = &self.host;
-        let last = said.last().cloned().unwrap_or_default();
+        let about = match said.last() {
+            Some(last) => format!("{host}: {last}"),
+            None => host.clone(),
+        };
         match code {
             126 | 127 => {
                 let path = &self.haul_path;
@@ -144,17 +147,13 @@ impl Ssh {
                 || says("No route to host")
                 || says("unreachable") =>
             {
-                Error::new(Code::HostUnreachable, format!("{host}: {last}"))
-                    .hint(format!("try it by hand: ssh {host} true"))
+                Error::new(Code::HostUnreachable, about).hint(format!("try it by hand: ssh {host} true"))
             }
-            255 => Error::new(Code::SshFailed, format!("{host}: {last}"))
-                .hint(format!("try it by hand: ssh {host} true")),
-            2 => Error::new(Code::PeerVersion, format!("{host}: {last}"))
+            255 => Error::new(Code::SshFailed, about).hint(format!("try it by hand: ssh {host} true")),
+            2 => Error::new(Code::PeerVersion, about)
                 .hint("haul there is older or is another program; install the same version on both hosts"),
-            code => {
-                Error::new(Code::SshFailed, format!("{host}: the other end has ended with {code}: {last}"))
-                    .hint(format!("try it by hand: ssh {host} {} --version", self.haul_path))
-            }
+            code => Error::new(Code::SshFailed, format!("{about}: the other end has ended with {code}"))
+                .hint(format!("try it by hand: ssh {host} {} --version", self.haul_path)),
         }
     }
 

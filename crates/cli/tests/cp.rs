@@ -1,0 +1,318 @@
+//! `haul cp` as a user meets it on one host: what goes where, what it says, how it exits.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+struct Bed {
+    directory: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        Bed { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+        // An empty home directory, and nothing of the user's settings.
+        command
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("HOME", self.path("home"))
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn haul(&self, arguments: &[&str]) -> Output {
+        self.command().args(arguments).output().unwrap()
+    }
+
+    fn jobs(&self) -> Vec<PathBuf> {
+        let jobs = self.path("home/.local/state/haul/jobs");
+        fs::read_dir(jobs).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// One line for the error, at most one for the hint.
+fn says(output: &Output, expected: i32, words: &[&str]) {
+    let text = stderr(output);
+    assert_eq!(code(output), expected, "{text}");
+    assert!(text.starts_with("haul: ") && text.lines().count() <= 2, "{text}");
+    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
+}
+
+fn summary(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let events: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let last = events.last().unwrap().clone();
+    assert_eq!(last["event"], "summary");
+    last
+}
+
+#[test]
+fn a_tree_is_copied_and_the_same_command_again_moves_nothing() {
+    let bed = Bed::new();
+    bed.write("src/a/b/file", b"content");
+    bed.write("src/empty", b"");
+    bed.write("src/big", &vec![7; 9 << 20]);
+    fs::create_dir(bed.path("src/nothing in it")).unwrap();
+    symlink("no/where", bed.path("src/dangling")).unwrap();
+    fs::set_permissions(bed.path("src/empty"), fs::Permissions::from_mode(0o6751)).unwrap();
+    fs::set_permissions(bed.path("src/a"), fs::Permissions::from_mode(0o555)).unwrap();
+    let first = bed.haul(&["cp", "-r", "--json", "src", "dst"]);
+    assert_eq!(code(&first), 0, "{}", stderr(&first));
+    let told = summary(&first);
+    assert_eq!((&told["state"], &told["files_done"]), (&"done".into(), &4.into()));
+    assert_eq!(told["bytes_sent"], 7 + (9 << 20));
+    for name in ["a/b/file", "empty", "big", "nothing in it", "a", "."] {
+        let (from, to) = (bed.path("src").join(name), bed.path("dst").join(name));
+        let (from_data, to_data) = (fs::metadata(&from).unwrap(), fs::metadata(&to).unwrap());
+        assert_eq!(from_data.mode() & 0o777, to_data.mode() & 0o777, "{name}");
+        assert_eq!(to_data.mode() & 0o6000, 0, "{name}: setuid and setgid are never set");
+        assert_eq!(
+            (from_data.mtime(), from_data.mtime_nsec()),
+            (to_data.mtime(), to_data.mtime_nsec()),
+            "{name}"
+        );
+        if from_data.is_file() {
+            assert_eq!(fs::read(&from).unwrap(), fs::read(&to).unwrap(), "{name}");
+        }
+    }
+    assert_eq!(fs::read_link(bed.path("dst/dangling")).unwrap(), Path::new("no/where"));
+
+    let again = bed.haul(&["cp", "-r", "--json", "src", "dst"]);
+    assert_eq!(code(&again), 0, "{}", stderr(&again));
+    let told = summary(&again);
+    assert_eq!((&told["bytes_sent"], &told["files_skipped"]), (&0.into(), &4.into()));
+    assert!(!bed.path("dst/src").exists(), "DEST means the same although it is there now");
+    let plain = bed.haul(&["cp", "-r", "src", "dst"]);
+    assert!(String::from_utf8_lossy(&plain.stdout).contains("0 bytes moved"));
+}
+
+#[test]
+fn destinations_mean_what_they_mean_to_cp() {
+    let bed = Bed::new();
+    bed.write("one", b"1");
+    bed.write("dir/two", b"2");
+    fs::create_dir(bed.path("there")).unwrap();
+    assert_eq!(code(&bed.haul(&["cp", "one", "renamed"])), 0);
+    assert_eq!(fs::read(bed.path("renamed")).unwrap(), b"1");
+    assert_eq!(code(&bed.haul(&["cp", "-r", "one", "dir", "there"])), 0);
+    assert_eq!(fs::read(bed.path("there/one")).unwrap(), b"1");
+    assert_eq!(fs::read(bed.path("there/dir/two")).unwrap(), b"2");
+    assert_eq!(code(&bed.haul(&["cp", "-r", "dir/.", "there"])), 0);
+    assert_eq!(fs::read(bed.path("there/two")).unwrap(), b"2");
+    bed.write("one", b"newer");
+    assert_eq!(code(&bed.haul(&["cp", "one", "renamed"])), 0);
+    assert_eq!(fs::read(bed.path("renamed")).unwrap(), b"newer");
+}
+
+#[test]
+fn names_of_any_bytes_arrive_and_cannot_control_the_terminal() {
+    let bed = Bed::new();
+    fs::create_dir(bed.path("src")).unwrap();
+    let names: [&[u8]; 8] =
+        [b"new\nline", b"cr\r", b"esc\x1b[31m", b"\xff\xfe", b"-rf", b" ", b"back\\slash", b"$(id)"];
+    for name in names {
+        fs::write(bed.path("src").join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    let output = bed.haul(&["cp", "-r", "-v", "src", "dst"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(output.stdout.iter().all(|byte| *byte == b'\n' || (0x20..0x7f).contains(byte)));
+    for name in names {
+        assert_eq!(fs::read(bed.path("dst").join(OsStr::from_bytes(name))).unwrap(), name);
+    }
+    let output = bed.haul(&["cp", "-r", "-v", "--json", "src", "other"]);
+    let events = String::from_utf8(output.stdout).unwrap();
+    let files: Vec<serde_json::Value> = events
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|event| event["event"] == "file")
+        .collect();
+    assert_eq!(files.len(), names.len());
+    assert!(
+        files.iter().any(|file| file["path_hex"] == "6f746865722ffffe"),
+        "other/ and two bytes that are no text"
+    );
+    assert!(files.iter().any(|file| file["path"] == "other/ "));
+}
+
+#[test]
+fn bad_input_is_named_in_one_line_with_the_right_exit_code() {
+    let bed = Bed::new();
+    bed.write("file", b"x");
+    bed.write("tree/name", b"x");
+    says(&bed.haul(&["cp", "file", "no/such/dir/x"]), 1, &["no/such/dir", "no such directory"]);
+    says(&bed.haul(&["cp", "file", "file/x"]), 1, &["file", "directory must be"]);
+    says(&bed.haul(&["cp", "missing", "out"]), 3, &["missing", "no such file"]);
+    says(&bed.haul(&["cp", "tree", "out"]), 3, &["tree", "-r"]);
+    says(&bed.haul(&["cp", "file", "tree/name", "out"]), 1, &["out"]);
+    says(&bed.haul(&["cp", "file", "-oProxyCommand=id:x"]), 2, &[]);
+    says(&bed.haul(&["cp", "--object-size", "5000", "file", "out"]), 2, &["--object-size"]);
+    says(&bed.haul(&["cp", "a:x", "b:y"]), 2, &["on this host"]);
+    fs::create_dir_all(bed.path("blocked/name")).unwrap();
+    says(&bed.haul(&["cp", "-r", "-q", "tree/.", "blocked"]), 3, &["name", "a directory stands"]);
+    bed.write("flat", b"x");
+    fs::create_dir_all(bed.path("deep/flat")).unwrap();
+    fs::write(bed.path("deep/flat/x"), b"y").unwrap();
+    fs::create_dir(bed.path("into")).unwrap();
+    fs::write(bed.path("into/flat"), b"z").unwrap();
+    let output = bed.haul(&["cp", "-r", "deep/flat", "into"]);
+    assert_eq!(code(&output), 3);
+    assert!(stderr(&output).contains("directory must be"), "{}", stderr(&output));
+    assert_eq!(fs::read(bed.path("into/flat")).unwrap(), b"z", "what stood there is untouched");
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_made_is_said_with_a_hint() {
+    let bed = Bed::new();
+    bed.write("file", b"x");
+    bed.write("home", b"a file, not a directory");
+    says(&bed.haul(&["cp", "file", "out"]), 1, &["HAUL_STATE_DIR"]);
+    assert!(!bed.path("out").exists());
+}
+
+/// Starts a copy of a big file, kills it once some of it is durable, and returns how much was.
+fn kill_midway(bed: &Bed) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < deadline, "never killed midway");
+        let mut child = bed
+            .command()
+            .args(["cp", "--object-size", "64KiB", "--memory", "256KiB", "big", "out"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let logged = || {
+            bed.jobs_or_none()
+                .iter()
+                .any(|job| fs::read_dir(job.join("log")).is_ok_and(|mut names| names.next().is_some()))
+        };
+        while !logged() && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        if !child.wait().unwrap().success() && logged() {
+            return;
+        }
+        let _ = fs::remove_file(bed.path("out"));
+    }
+}
+
+impl Bed {
+    fn jobs_or_none(&self) -> Vec<PathBuf> {
+        if self.path("home/.local/state/haul/jobs").exists() { self.jobs() } else { Vec::new() }
+    }
+}
+
+#[test]
+fn a_killed_copy_can_be_seen_continues_and_survives_a_damaged_log() {
+    for damage in [false, true] {
+        let bed = Bed::new();
+        let bytes: Vec<u8> =
+            (0..48u32 << 18).flat_map(|word| word.wrapping_mul(2654435761).to_le_bytes()).collect();
+        bed.write("big", &bytes);
+        kill_midway(&bed);
+        assert!(!bed.path("out").exists(), "no half file under its final name");
+        let status = bed.haul(&["status"]);
+        let text = String::from_utf8(status.stdout).unwrap();
+        assert!(text.contains("interrupted") && text.contains("same command again"), "{text}");
+        if damage {
+            for entry in fs::read_dir(bed.jobs()[0].join("log")).unwrap().flatten() {
+                let length = entry.metadata().unwrap().len() as usize;
+                fs::write(entry.path(), vec![0x5a; length]).unwrap();
+            }
+        }
+        let output =
+            bed.haul(&["cp", "--object-size", "64KiB", "--memory", "256KiB", "--json", "big", "out"]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let told = summary(&output);
+        assert_eq!(fs::read(bed.path("out")).unwrap(), bytes);
+        let sent = told["bytes_sent"].as_u64().unwrap() + told["bytes_skipped"].as_u64().unwrap();
+        assert_eq!(sent, bytes.len() as u64, "every byte is either sent or was durable");
+        if damage {
+            assert_eq!(told["bytes_skipped"], 0);
+        } else {
+            assert!(told["objects_skipped"].as_u64().unwrap() > 0, "{told}");
+        }
+        let left: Vec<_> =
+            fs::read_dir(bed.path(".")).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert!(!left.iter().any(|name| name.as_bytes().starts_with(b".haul-")), "{left:?}");
+    }
+}
+
+#[test]
+fn a_copy_that_is_given_up_leaves_nothing_behind() {
+    let bed = Bed::new();
+    bed.write("big", &vec![3; 48 << 20]);
+    kill_midway(&bed);
+    let id = bed.jobs()[0].file_name().unwrap().to_str().unwrap().to_owned();
+    let output = bed.haul(&["stop", &id, "--discard"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(bed.jobs().is_empty());
+    let left: Vec<_> =
+        fs::read_dir(bed.path(".")).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name.as_bytes().starts_with(b".haul-")), "{left:?}");
+    says(&bed.haul(&["stop", &id]), 2, &["no such transfer"]);
+}
+
+#[test]
+fn explain_names_each_settings_origin_and_does_nothing() {
+    let bed = Bed::new();
+    bed.write("home/.config/haul/config.toml", b"streams = 3\n");
+    let output = bed
+        .command()
+        .args(["explain", "--reconnect", "9", "x", "host:y"])
+        .env("HAUL_MEMORY", "64MiB")
+        .output();
+    let output = output.unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(row("streams").contains("config.toml"), "{text}");
+    assert!(row("memory").contains("HAUL_MEMORY") && row("memory").contains("64.0 MiB"), "{text}");
+    assert!(row("reconnect").contains("--reconnect"), "{text}");
+    assert!(row("object-size").contains("default"), "{text}");
+    assert!(bed.jobs_or_none().is_empty());
+    bed.write("home/.config/haul/config.toml", b"steams = 3\n");
+    says(&bed.haul(&["explain", "x", "y"]), 2, &["no such setting: steams"]);
+}
+
+#[test]
+fn help_of_each_command_and_the_generated_pages_are_there() {
+    let bed = Bed::new();
+    for command in ["cp", "status", "stop", "explain", "generate"] {
+        assert_eq!(code(&bed.haul(&[command, "--help"])), 0);
+    }
+    let help = String::from_utf8(bed.haul(&["cp", "--help"]).stdout).unwrap();
+    assert!(help.contains("Exit codes"), "{help}");
+    assert!(!bed.haul(&["generate", "man"]).stdout.is_empty());
+    assert!(!bed.haul(&["generate", "completions", "bash"]).stdout.is_empty());
+}
