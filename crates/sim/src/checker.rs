@@ -87,12 +87,12 @@ impl Checker {
     /// The entry announced last for this path.
     pub(crate) fn last_record(&self, path: PathId) -> Option<&Record> {
         let records = self.records.iter().chain(&self.restarted);
-        records.filter(|record| record.path == path).last()
+        records.filter(|record| record.path == path).next_back()
     }
 
     fn last_record_mut(&mut self, path: PathId) -> Option<&mut Record> {
         let records = self.records.iter_mut().chain(&mut self.restarted);
-        records.filter(|record| record.path == path).last()
+        records.filter(|record| record.path == path).next_back()
     }
 
     /// All entries that were announced.
@@ -345,10 +345,10 @@ impl World {
 
     /// What the source is about to log.
     pub(crate) fn check_log_op(&mut self, op: &LogOp) {
-        if let LogOp::Remove { id } = op {
-            if let Err(why) = self.may_be_forgotten(*id) {
-                self.violate(format!("the log entry of {id:?} is removed: {why}"));
-            }
+        if let LogOp::Remove { id } = op
+            && let Err(why) = self.may_be_forgotten(*id)
+        {
+            self.violate(format!("the log entry of {id:?} is removed: {why}"));
         }
         if let LogOp::Record { id, index } = op {
             let token = self.source.as_ref().and_then(|end| end.log.token_of(*id));

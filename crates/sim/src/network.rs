@@ -121,7 +121,7 @@ impl World {
         if end.up.is_some() || end.dialing.is_some() {
             return false;
         }
-        if !self.sink.as_ref().is_some_and(|sink| sink.outcome.is_none()) {
+        if self.sink.as_ref().is_none_or(|sink| sink.outcome.is_some()) {
             // Nobody answers; until the source's patience ends it tries again.
             if !end.impatient {
                 self.after(4_000_000_000, Happening::Dial { session });

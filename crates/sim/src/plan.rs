@@ -137,6 +137,7 @@ impl Plan {
                 blows.push((random.between(1, span), Blow::Cut));
             }
         }
+        // Files that change again and again while they are read.
         let restless = random.chance(120);
         if restless || random.chance(300) {
             let changes = if restless { random.between(4, 12) } else { random.between(1, 4) };
@@ -149,7 +150,11 @@ impl Plan {
         }
         blows.sort_by_key(|(at, _)| *at);
         let faults = random.chance(650);
-        let rates = if faults { rates(random) } else { Rates::default() };
+        let mut rates = if faults { rates(random) } else { Rates::default() };
+        if restless && faults && random.coin() {
+            // A file that changes and cannot be written: both ends want to be rid of it.
+            rates.write_error = rates.write_error.max(100);
+        }
         let occupied = if random.chance(80) { 100 } else { 0 };
         Plan {
             shape,

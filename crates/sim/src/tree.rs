@@ -284,7 +284,7 @@ impl Tree {
         let next = self.stamps.len() as u32;
         let mtime = Timestamp { seconds: 1_000_000 + i64::from(next), nanos: next };
         let changed = Stamp { path, content: next, mtime, ..old };
-        let (stamp, what) = match random.below(9) {
+        let (stamp, what) = match random.below(11) {
             0 | 1 => (changed, "is modified"),
             2 => (Stamp { size: old.size + 1 + random.below(u64::from(grain) * 2), ..changed }, "grows"),
             3 => (Stamp { size: random.below(old.size.max(1)), ..changed }, "shrinks"),
@@ -300,6 +300,7 @@ impl Tree {
                 self.make_file(path, size, random);
                 return Some((path, "is replaced"));
             }
+            8 | 9 => (Stamp { size: random.below(old.size / 2 + 1), ..changed }, "shrinks"),
             _ => {
                 self.unlink(path);
                 self.nodes[path].kind = Kind::Symlink;
