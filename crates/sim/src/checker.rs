@@ -86,13 +86,13 @@ impl Checker {
 
     /// The entry announced last for this path.
     pub(crate) fn last_record(&self, path: PathId) -> Option<&Record> {
-        let records = self.records.iter().chain(&self.restarted);
-        records.filter(|record| record.path == path).next_back()
+        let mut records = self.records.iter().chain(&self.restarted);
+        records.rfind(|record| record.path == path)
     }
 
     fn last_record_mut(&mut self, path: PathId) -> Option<&mut Record> {
-        let records = self.records.iter_mut().chain(&mut self.restarted);
-        records.filter(|record| record.path == path).next_back()
+        let mut records = self.records.iter_mut().chain(&mut self.restarted);
+        records.rfind(|record| record.path == path)
     }
 
     /// All entries that were announced.
