@@ -13,7 +13,7 @@ use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduct
 use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
 use haul_mover::log::Kept;
 use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning};
-use haul_storage::sink::{Decision, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode};
+use haul_storage::sink::{Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
 use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
 
@@ -174,15 +174,10 @@ impl Ends<'_> {
         random(&mut session_tag)?;
         let mut job_tag = [0; 6];
         job_tag.copy_from_slice(&self.instance[..6]);
+        let object_bytes = common.tuning.object_bytes;
         let settings = SinkSettings {
             preserve_owner: self.preserve && rustix::process::geteuid().is_root(),
-            job_tag,
-            session_tag,
-            object_bytes: common.tuning.object_bytes,
-            spool_directory,
-            sync: SyncMode::default(),
-            #[cfg(feature = "faults")]
-            faults: None,
+            ..SinkSettings::new(job_tag, session_tag, object_bytes, spool_directory)
         };
         let storage = PosixSink::open(root, settings).map_err(|failure| {
             let about = failure.path.as_deref().unwrap_or(&path).display().to_string();

@@ -85,6 +85,22 @@ pub struct SinkSettings {
     pub faults: Option<Arc<Faults>>,
 }
 
+impl SinkSettings {
+    /// The usual: owners are not kept, and durability is measured.
+    pub fn new(job_tag: [u8; 6], session_tag: [u8; 4], object_bytes: u32, spool_directory: PathBuf) -> Self {
+        SinkSettings {
+            preserve_owner: false,
+            job_tag,
+            session_tag,
+            object_bytes,
+            spool_directory,
+            sync: SyncMode::default(),
+            #[cfg(feature = "faults")]
+            faults: None,
+        }
+    }
+}
+
 /// What a sink cannot be opened for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenFailure {
