@@ -84,7 +84,7 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
     let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
     let tuning = Tuning {
         object_bytes: 1 << 20,
-        slots: (POOL_BYTES / 2 >> 20) as u32,
+        slots: (POOL_BYTES >> 21) as u32,
         io_threads: 2,
         bundle_bytes_max: 1 << 20,
         reconnect: Duration::from_secs(1),
