@@ -394,6 +394,22 @@ fn dialer_bytes(agreed: &Agreed) -> u64 {
 }
 
 #[test]
+fn a_handshake_in_crumbs_is_refused_at_its_byte_limit() {
+    // A ClientHello of 60,000 bytes, which TLS allows, in records of one byte: 360,000 bytes.
+    let (mut dialed, accepted) = sockets();
+    let crumbling = thread::spawn(move || {
+        let record = |byte| [22, 3, 1, 0, 1, byte];
+        let mut bytes = [1, 0, 0xea, 0x60].map(record).concat();
+        bytes.resize(bytes.len() + 6 * 60_000, 0);
+        bytes[24..].chunks_exact_mut(6).for_each(|crumb| crumb.copy_from_slice(&record(0)));
+        // It is cut off somewhere on the way.
+        let _ = dialed.write_all(&bytes);
+    });
+    assert_eq!(answer_on(accepted, &agreed(false).sink, LONG), Cause::Excess);
+    crumbling.join().unwrap();
+}
+
+#[test]
 fn a_silent_peer_is_given_up_at_the_deadline_in_each_phase() {
     const SHORT: Duration = Duration::from_millis(100);
     for plain in [false, true] {
