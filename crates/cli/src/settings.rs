@@ -1,6 +1,7 @@
 //! Where each setting comes from: defaults < file < environment < flags.
 
 use std::fmt::{self, Display};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -303,7 +304,9 @@ const KEYS: &[&str] = &[
 fn read_file(path: &Path) -> Result<toml::Table, Error> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(toml::Table::new()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(toml::Table::new());
+        }
         Err(error) => return Err(Error::os(Code::Usage, path.display().to_string(), &error)),
     };
     let wrong = |reason: String| Error::new(Code::Usage, format!("{}: {reason}", path.display()));
