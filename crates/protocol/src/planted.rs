@@ -58,7 +58,7 @@ bugs! {
     LinkRepeatsDelivered   "link: processes a repeated message again";
 }
 
-/// The bug that is planted in a machine, if any.
+/// The bug that is planted in a machine, if any; of no size without the feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Planted(#[cfg(feature = "planted-bugs")] pub Option<Bug>);
 
@@ -73,5 +73,16 @@ impl Planted {
             let _ = bug;
             false
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "planted-bugs")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_feature_nothing_can_be_planted() {
+        assert_eq!(size_of::<Planted>(), 0);
+        assert!(Bug::ALL.iter().all(|bug| !Planted::default().has(*bug)));
     }
 }
