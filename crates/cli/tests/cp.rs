@@ -210,16 +210,15 @@ fn kill_midway(bed: &Bed) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let logged = || {
-            bed.jobs_or_none()
-                .iter()
-                .any(|job| fs::read_dir(job.join("log")).is_ok_and(|mut names| names.next().is_some()))
-        };
-        while !logged() && child.try_wait().unwrap().is_none() {
-            std::thread::yield_now();
+        // Its creation, its first bits, and some more.
+        let (mut contents, mut changes) = (Vec::new(), 0);
+        while changes < 4 && child.try_wait().unwrap().is_none() {
+            let now = bed.log_contents();
+            changes += u32::from(now != contents);
+            contents = now;
         }
         child.kill().unwrap();
-        if !child.wait().unwrap().success() && logged() {
+        if !child.wait().unwrap().success() && changes == 4 {
             return;
         }
         let _ = fs::remove_file(bed.path("out"));
@@ -231,6 +230,11 @@ impl Bed {
         let names = fs::read_dir(self.path(".")).unwrap().flatten().map(|entry| entry.file_name());
         let left: Vec<_> = names.filter(|name| name.as_bytes().starts_with(b".haul-")).collect();
         assert!(left.is_empty(), "{left:?}");
+    }
+
+    fn log_contents(&self) -> Vec<Vec<u8>> {
+        let logs = self.jobs_or_none().into_iter().filter_map(|job| fs::read_dir(job.join("log")).ok());
+        logs.flatten().flatten().filter_map(|entry| fs::read(entry.path()).ok()).collect()
     }
 
     fn jobs_or_none(&self) -> Vec<PathBuf> {
@@ -285,9 +289,7 @@ fn a_copy_that_is_given_up_leaves_nothing_behind() {
     let output = bed.haul(&["stop", &id, "--discard"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(bed.jobs().is_empty());
-    let left: Vec<_> =
-        fs::read_dir(bed.path(".")).unwrap().flatten().map(|entry| entry.file_name()).collect();
-    assert!(!left.iter().any(|name| name.as_bytes().starts_with(b".haul-")), "{left:?}");
+    bed.has_no_leftovers();
     says(&bed.haul(&["stop", &id]), 2, &["no such transfer"]);
 }
 
