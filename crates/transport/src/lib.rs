@@ -29,7 +29,7 @@
 //!
 //! - No stream is handed to a caller before both ends proved who they are (drivers alone prove nothing).
 //! - Whatever a peer does, a handshake ends at its deadline and within its byte limit; see `docs/spec/streams.md`.
-//! - Every implementation passes [`conformance`].
+//! - Every implementation passes [`mod@conformance`].
 
 use std::fmt;
 use std::io::{self, IoSlice};

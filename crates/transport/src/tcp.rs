@@ -3,7 +3,7 @@
 //! Called by crate `mover` to dial, by the listener to wrap what it accepted. Socket buffers are never set: the
 //! kernel's autotuning follows the path's bandwidth and delay, a fixed size switches it off.
 //!
-//! A clear TCP stream cannot tell a clean end from an end by [`Closer`](crate::Closer) or by a dying process: all
+//! A clear TCP stream cannot tell a clean end from an end by [`Closer`] or by a dying process: all
 //! send a FIN. Who speaks over one must have a last message.
 
 use std::io::{self, IoSlice};
