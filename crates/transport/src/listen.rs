@@ -25,8 +25,8 @@ use crate::session::Deadline;
 use crate::tcp::{self, Settings};
 use crate::{Cause, Closer, Purpose, Session, Stream};
 
-/// Handshakes at once. A session has at most 65 streams, which arrive over a few round trips.
-const HANDSHAKES_MAX: usize = 32;
+/// Handshakes at once: more than the streams of a session, which so never push each other out.
+const HANDSHAKES_MAX: usize = READY_MAX + 31;
 /// Streams that are ready and not yet taken by [`Listener::accept`].
 const READY_MAX: usize = STREAMS_MAX as usize + 1;
 /// Connections that the kernel keeps for us.
@@ -271,11 +271,13 @@ impl Place {
     fn take(shared: &Arc<Shared>, closer: Closer) -> Option<Place> {
         let mut state = lock(&shared.state);
         while !state.stopped && state.handshakes >= HANDSHAKES_MAX {
-            match state.pending.pop_front() {
-                // Its thread ends at once and gives its place back.
-                Some((_, oldest)) => oldest.close(),
-                None => state = wait(&shared.changed, state, None).0,
+            // One at a time: while an earlier one winds up, its place is the next to be free.
+            if state.pending.len() == state.handshakes
+                && let Some((_, oldest)) = state.pending.pop_front()
+            {
+                oldest.close();
             }
+            state = wait(&shared.changed, state, None).0;
         }
         if state.stopped {
             return None;

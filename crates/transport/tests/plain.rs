@@ -198,14 +198,10 @@ fn a_control_stream_is_never_clear() {
     let answerer = session(Role::Sink, &sink, source.fingerprint(), Some(key.clone()));
     for (kind, protection) in [(1, 2), (1, 1), (2, 1)] {
         let (mut far, answered) = answering(&answerer);
-        let mut opening = [0; OPENING];
-        opening[..8].copy_from_slice(&[b'h', b'a', b'u', b'l', 1, 1, kind, protection]);
-        opening[16..32].copy_from_slice(&common::SESSION.0);
+        let opening = common::opening(1, kind, protection);
         far.write_all(&opening).unwrap();
-        let challenge: [u8; CHALLENGE] = read(&mut far);
-        let hmac_key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, key.expose());
-        let message = [&b"haul-s1-dialer\0\0"[..], &opening, &challenge].concat();
-        far.write_all(aws_lc_rs::hmac::sign(&hmac_key, &message).as_ref()).unwrap();
+        let challenge = read(&mut far);
+        far.write_all(&common::proof(&key, &opening, &challenge)).unwrap();
         assert_eq!(read::<REPLY>(&mut far)[0], 3, "the answer of docs/spec/streams.md");
         assert_eq!(answered.join().unwrap(), Err(Cause::Malformed));
     }
@@ -217,14 +213,10 @@ fn a_dialer_of_another_version_is_told_so() {
     let (source, sink) = (Identity::generate().unwrap(), Identity::generate().unwrap());
     let answerer = session(Role::Sink, &sink, source.fingerprint(), Some(key.clone()));
     let (mut far, answered) = answering(&answerer);
-    let mut opening = [0; OPENING];
-    opening[..8].copy_from_slice(&[b'h', b'a', b'u', b'l', 2, 1, 2, 2]);
-    opening[16..32].copy_from_slice(&common::SESSION.0);
+    let opening = common::opening(2, 2, 2);
     far.write_all(&opening).unwrap();
-    let challenge: [u8; CHALLENGE] = read(&mut far);
-    let hmac_key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, key.expose());
-    let message = [&b"haul-s1-dialer\0\0"[..], &opening, &challenge].concat();
-    far.write_all(aws_lc_rs::hmac::sign(&hmac_key, &message).as_ref()).unwrap();
+    let challenge = read(&mut far);
+    far.write_all(&common::proof(&key, &opening, &challenge)).unwrap();
     assert_eq!(read::<REPLY>(&mut far)[0], 2);
     assert_eq!(answered.join().unwrap(), Err(Cause::Version));
 }

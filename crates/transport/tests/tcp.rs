@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -171,14 +171,39 @@ fn silent_strangers_do_not_keep_the_peer_out() {
     let agreed = agreed(true);
     let listener = listener(&agreed.sink, Duration::from_secs(600));
     // More than there are places, none of which would be free within the test.
-    let strangers: Vec<_> = (0..100).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
+    let strangers: Vec<_> = (0..200).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
     for purpose in [Purpose::Control, Purpose::Data(0), Purpose::Data(1)] {
         agreed.source.dial(raw_dial(&listener), purpose, LONG).unwrap();
         assert_eq!(listener.accept(LONG).unwrap().0, purpose);
     }
     // Those that were given up were told at once.
-    assert!(listener.refusals().count >= 68);
+    assert!(listener.refusals().count >= 200 - 96);
     drop(strangers);
+}
+
+#[test]
+fn a_newcomer_costs_the_oldest_stranger_its_place_and_nobody_else() {
+    let agreed = agreed(true);
+    let listener = listener(&agreed.sink, Duration::from_secs(600));
+    let mut strangers: Vec<_> = (0..95).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
+    // The peer is in the midst of its challenge when more strangers come.
+    let mut peer = TcpStream::connect(listener.address()).unwrap();
+    let opening = common::opening(1, 2, 2);
+    peer.write_all(&opening).unwrap();
+    let mut challenge = [0; 32];
+    peer.read_exact(&mut challenge).unwrap();
+    strangers.extend((0..20).map(|_| TcpStream::connect(listener.address()).unwrap()));
+    let start = Instant::now();
+    while listener.refusals().count < 20 {
+        assert!(start.elapsed() < LONG);
+        thread::yield_now();
+    }
+    peer.write_all(&common::proof(agreed.key.as_ref().unwrap(), &opening, &challenge)).unwrap();
+    let mut answer = [9; 33];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], 0);
+    assert_eq!(listener.accept(LONG).unwrap().0, Purpose::Data(0));
+    assert_eq!(listener.refusals().count, 20);
 }
 
 #[test]

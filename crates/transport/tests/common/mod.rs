@@ -115,3 +115,20 @@ pub fn spared((one, other): (Stream, Stream)) -> (Stream, Stream) {
     };
     (wrap(one), wrap(other))
 }
+
+/// What a dialer sends first on a clear stream (docs/spec/streams.md): a hello with this version, kind and protection, and
+/// a nonce.
+pub fn opening(version: u8, kind: u8, protection: u8) -> [u8; 64] {
+    let mut opening = [0x55; 64];
+    opening[..16]
+        .copy_from_slice(&[b'h', b'a', b'u', b'l', version, 1, kind, protection, 0, 0, 0, 0, 0, 0, 0, 0]);
+    opening[16..32].copy_from_slice(&SESSION.0);
+    opening
+}
+
+/// The dialer's proof, made without the crate's help.
+pub fn proof(key: &StreamKey, opening: &[u8; 64], challenge: &[u8; 32]) -> [u8; 32] {
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, key.expose());
+    let message = [&b"haul-s1-dialer\0\0"[..], opening, challenge].concat();
+    aws_lc_rs::hmac::sign(&key, &message).as_ref().try_into().unwrap()
+}
