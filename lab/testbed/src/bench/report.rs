@@ -135,7 +135,7 @@ pub(super) fn write_report(
         text,
         "\n## How to read it\n\n- haul hashes every byte at both ends (BLAKE3), checks before it writes and syncs before it \
          acknowledges; scp and the rsync daemon do neither, rsync checks files with a hash of its own. `cp -r` is one process \
-         and no network.\n- CPU s/GB: user and system time of all processes of an end, of ssh too.\n- scp and cp keep no times.\n\n\
+         and no network.\n- CPU s/GB: user and system time of all processes of an end, of ssh too.\n- scp and cp keep no times, and scp leaves out symlinks that lead to directories.\n\n\
          ## Machine\n\n| what | |\n|---|---|\n| processor | {model}, {cores} cores |\n| memory | {memory} |\n| kernel | {} |\n\
          | load before | {load} |\n| haul | {} |\n| ssh | {} |\n| rsync | {} |\n| cp | {} |\n\n## Commands\n\n```\n\
          haul cp -r{} [--plain] --ssh 'ssh -F CONFIG' --haul-path HAUL SOURCE 127.0.0.1:DEST\nscp -q -r -F CONFIG SOURCE 127.0.0.1:DEST\n\
