@@ -59,6 +59,8 @@ pub(crate) struct Checker {
     /// Everything is at the sink already.
     pub nothing_to_do: bool,
     records: Vec<Record>,
+    /// By path: the entry announced last.
+    latest: Vec<Option<EntryId>>,
     restarted: Vec<Record>,
     /// Sent and not known to be durable.
     exposed: Vec<(EntryId, Option<u32>, u32)>,
@@ -86,13 +88,11 @@ impl Checker {
 
     /// The entry announced last for this path.
     pub(crate) fn last_record(&self, path: PathId) -> Option<&Record> {
-        let mut records = self.records.iter().chain(&self.restarted);
-        records.rfind(|record| record.path == path)
+        self.record(self.latest(path)?)
     }
 
-    fn last_record_mut(&mut self, path: PathId) -> Option<&mut Record> {
-        let mut records = self.records.iter_mut().chain(&mut self.restarted);
-        records.rfind(|record| record.path == path)
+    fn latest(&self, path: PathId) -> Option<EntryId> {
+        self.latest.get(path).copied().flatten()
     }
 
     /// All entries that were announced.
@@ -135,6 +135,7 @@ impl World {
             streams,
             sink_slots,
             troubled: vec![false; paths],
+            latest: vec![None; paths],
             nothing_to_do: before.nothing_to_do,
             finished: before.finished,
             ..Checker::default()
@@ -158,6 +159,13 @@ impl World {
                         self.tree.stamps.get(record.stamp as usize).map_or(0, |stamp| stamp.size)
                     });
                     self.on_sending(member.id, None, size as u32);
+                }
+            }
+            Message::FileClose { id, root } => {
+                let whole = self.checker.record(*id).filter(|record| record.sent.len() == 1);
+                let sent = whole.and_then(|record| record.hashes.first()).map(|(_, hash)| *hash);
+                if sent.is_some() && root.as_ref().map(shortened) != sent {
+                    self.violate(format!("{id:?} is closed without the hash that it was read with"));
                 }
             }
             Message::FileDrop { id, restarts, .. } => {
@@ -206,6 +214,8 @@ impl World {
             hashes: vec![],
             end: None,
         };
+        self.checker.latest.resize(self.tree.nodes.len(), None);
+        self.checker.latest[path] = Some(entry.id);
         match entry.id.0.checked_sub(RESTART_BIT) {
             Some(index) if index as usize == self.checker.restarted.len() => {
                 self.checker.restarted.push(record)
@@ -345,6 +355,14 @@ impl World {
 
     /// What the source is about to log.
     pub(crate) fn check_log_op(&mut self, op: &LogOp) {
+        if let LogOp::Clear = op {
+            let held = self.source.iter().flat_map(|end| end.log.held());
+            let done = |id: &EntryId| self.checker.record(*id).is_some_and(|it| it.end == Some(End::Done));
+            let left: Vec<EntryId> = held.filter(done).collect();
+            if let Some(id) = left.first() {
+                self.violate(format!("the log still has the entry of {id:?}, which is done"));
+            }
+        }
         if let LogOp::Remove { id } = op
             && let Err(why) = self.may_be_forgotten(*id)
         {
@@ -479,7 +497,8 @@ impl World {
 
     /// The source reports a file as done.
     pub(crate) fn check_done_fact(&mut self, path: &[u8], bytes: u64, hash: Option<Hash>) {
-        let record = self.tree.path_named(path).and_then(|path| self.checker.last_record_mut(path));
+        let id = self.tree.path_named(path).and_then(|path| self.checker.latest(path));
+        let record = id.and_then(|id| self.checker.record_mut(id));
         let Some(record) = record else {
             return self.violate(format!("{} is done, but is no entry", String::from_utf8_lossy(path)));
         };

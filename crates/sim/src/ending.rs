@@ -3,7 +3,7 @@
 use haul_model::Kind;
 use haul_protocol::Outcome;
 
-use crate::checker::End;
+use crate::checker::{End, Record};
 use crate::disk::Thing;
 use crate::log::{JobLog, Kept};
 use crate::tree::PathId;
@@ -22,6 +22,7 @@ impl World {
                 self.violate(format!("at the end of a session, path {path}: {why}"));
             }
         }
+        self.check_restarts(&failed);
         self.check_stats(&source);
         self.check_left_over(&failed);
         self.check_quiescence();
@@ -67,15 +68,11 @@ impl World {
     }
 
     fn check_entry(&mut self, path: PathId, scanned: u32, failed: &[PathId]) -> Result<(), String> {
-        let is_failed = failed.contains(&path);
+        let is_failed = failed.binary_search(&path).is_ok();
         let Some(record) = self.checker.last_record(path) else {
             return if is_failed { Ok(()) } else { Err("it was found and never announced".into()) };
         };
         let (stamp, kind, end) = (record.stamp, record.kind, record.end);
-        let earlier = self.checker.all_records().filter(|record| record.path == path);
-        if earlier.filter(|record| record.end != Some(End::Restarted)).count() != 1 && !is_failed {
-            return Err("it has several entries".into());
-        }
         match (kind, end) {
             (Kind::Directory, _) if is_failed => Ok(()),
             (Kind::Directory, _) => {
@@ -94,6 +91,22 @@ impl World {
                 Ok(())
             }
             (_, end) => Err(format!("it is missing and not named: {end:?}")),
+        }
+    }
+
+    /// Of the entries of one path all but the last were dropped because the file changed.
+    fn check_restarts(&mut self, failed: &[PathId]) {
+        let is_last = |record: &Record| {
+            self.checker.last_record(record.path).is_some_and(|last| std::ptr::eq(last, record))
+        };
+        let lost = self.checker.all_records().find(|record| {
+            record.end != Some(End::Restarted)
+                && record.path != usize::MAX
+                && !is_last(record)
+                && failed.binary_search(&record.path).is_err()
+        });
+        if let Some(path) = lost.map(|record| record.path) {
+            self.violate(format!("path {path} has several entries"));
         }
     }
 
@@ -131,7 +144,8 @@ impl World {
 
     /// No unfinished file is left, but where the job could not look.
     fn check_left_over(&mut self, failed: &[PathId]) {
-        let hidden = |path: PathId| self.checker.unreadable.contains(&path) || failed.contains(&path);
+        let hidden =
+            |path: PathId| self.checker.unreadable.contains(&path) || failed.binary_search(&path).is_ok();
         let left = self
             .disk
             .temps

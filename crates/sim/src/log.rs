@@ -138,6 +138,11 @@ impl JobLog {
         self.handles.get(&id).map(|(_, token, _)| *token)
     }
 
+    /// Files whose entries were begun or resumed, and not removed.
+    pub fn held(&self) -> impl Iterator<Item = EntryId> {
+        self.handles.keys().copied()
+    }
+
     /// Entries that are there now.
     pub fn len(&self) -> usize {
         self.log.len()

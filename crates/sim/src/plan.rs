@@ -123,7 +123,7 @@ impl Plan {
     /// The plan of a history.
     pub fn draw(random: &mut Random) -> Plan {
         let grain = 1u32 << random.between(16, 25);
-        let large = random.below(3000) == 0;
+        let large = random.below(1500) == 0;
         let shape = if large { large_shape(grain, random) } else { small_shape(grain, random) };
         let mut blows = Vec::new();
         let span = if large { 2000 } else { 260 };
@@ -151,9 +151,11 @@ impl Plan {
         blows.sort_by_key(|(at, _)| *at);
         let faults = random.chance(650);
         let mut rates = if faults { rates(random) } else { Rates::default() };
-        if restless && faults && random.coin() {
-            // A file that changes and cannot be written: both ends want to be rid of it.
-            rates.write_error = rates.write_error.max(100);
+        let mut delays = delays(random);
+        if restless && faults {
+            // A file that changes and cannot be written: both ends want to be rid of it at once.
+            rates.write_error = rates.write_error.max(200);
+            delays.read = delays.read.max(50_000_000);
         }
         let occupied = if random.chance(80) { 100 } else { 0 };
         Plan {
@@ -163,7 +165,7 @@ impl Plan {
             calm: blows.is_empty() && !faults && occupied == 0,
             rates,
             faulty_sessions: random.between(1, 5) as u32,
-            delays: delays(random),
+            delays,
             blows,
             log: log(random),
             occupied,
@@ -208,13 +210,14 @@ fn small_shape(grain: u32, random: &mut Random) -> Shape {
 /// Many files, so that batches, bundles, groups and open files meet their limits.
 fn large_shape(grain: u32, random: &mut Random) -> Shape {
     let mut sizes = vec![u64::from(grain) * 5];
-    let (count, size_max) = match random.below(12) {
-        0 => (random.between(8400, 9400), grain / 4096),
-        1..=4 => (random.between(300, 500), grain / 2),
-        _ => (random.between(1100, 2600), grain / 1024),
+    let grain = u64::from(grain);
+    let (count, size_min, size_max) = match random.below(24) {
+        0 => (random.between(8400, 9400), 0, grain / 4096),
+        1..=9 => (random.between(300, 500), grain / 2 + 1, grain),
+        _ => (random.between(1100, 2600), 0, grain / 1024),
     };
     for _ in 0..count {
-        sizes.push(random.below(u64::from(size_max)));
+        sizes.push(random.between(size_min, size_max));
     }
     Shape { directories: 3, sizes, symlinks: 20, others: 0, absent: 0, file_root: None }
 }
