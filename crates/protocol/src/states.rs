@@ -115,6 +115,7 @@ table! {
         (Confirming, ReadFailed, Ended),
         (Closing, Done, Ended),
         (Closing, Refused, Ended),
+        (Restating, Refused, Restating),
         (Restating, Restated, Ended),
         (Restating, ReadFailed, Ended),
     ]

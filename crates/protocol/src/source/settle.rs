@@ -198,7 +198,9 @@ impl Source {
                 self.close(id, SourceCause::Done)?;
             }
             // It is about to be dropped anyway, and may still start again.
-            Settled::Failed(_) if held.state == SourceState::Restating => {}
+            Settled::Failed(_) if held.state == SourceState::Restating => {
+                self.step(id, SourceCause::Refused)?;
+            }
             Settled::Failed(failure) => self.give_up(id, SourceCause::Refused, failure)?,
         }
         Ok(())
