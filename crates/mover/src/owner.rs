@@ -87,10 +87,24 @@ impl Owner {
     }
 }
 
-/// Makes a directory that only its owner may enter, with its parents.
+/// How far up the state directory's own tree goes: `haul/jobs/ID/log` and the directory that holds `haul`.
+const LEVELS: usize = 4;
+
+/// Makes a directory that only its owner may enter, with its parents, durably.
+///
+/// The names above it are synced even if they were there: an earlier process may have made them a moment before the
+/// power went. A record whose directory vanishes would let the next run decide again what DEST means.
 pub fn make_directory(directory: &Path) -> Result<(), Error> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| unwritable(directory, &error))
+    made.map_err(|error| unwritable(directory, &error))?;
+    for parent in directory.ancestors().skip(1).take(LEVELS) {
+        match File::open(parent).and_then(|held| held.sync_all()) {
+            // A parent that may be entered but not read is none of ours.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => break,
+            result => result.map_err(|error| unwritable(parent, &error))?,
+        }
+    }
+    Ok(())
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
