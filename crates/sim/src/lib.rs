@@ -27,6 +27,7 @@ mod session;
 mod sink_end;
 pub mod sink_storage;
 mod source_end;
+mod trace;
 pub mod tree;
 mod world;
 

@@ -341,7 +341,7 @@ impl World {
             let nanos = if stale { STALE_NANOS } else { self.plan.delays.payload };
             self.after(nanos, Happening::Arrive { session, epoch, block, slot, length, payload });
         }
-        note!(self, "payload of {block:?} has left");
+        note!(self, "payload of block {} has left", block.0);
         self.source_event(Event::Sent(block));
         true
     }
@@ -391,7 +391,7 @@ impl World {
         } else if end.up.is_none() {
             return false;
         }
-        note!(self, "payload of {block:?} arrives in {slot:?} (connection {epoch})");
+        note!(self, "payload of block {} arrives in slot {} (connection {epoch})", block.0, slot.0);
         self.sink_event(session, Event::Payload { epoch, block, slot, length });
         true
     }

@@ -12,6 +12,7 @@ use haul_wire::{Message, Role};
 
 use crate::content::Payload;
 use crate::sink_storage::{Context, SinkStorage, Started, refused};
+use crate::trace::Short;
 use crate::world::{Happening, World, note};
 
 /// The sink's process.
@@ -107,7 +108,7 @@ impl World {
         match action {
             Action::Send(message) => {
                 if present {
-                    note!(self, "sink sends {message:?}");
+                    note!(self, "sink sends {}", Short(&message));
                     self.check_sink_message(&message);
                 }
                 let frame = self.sink_of(session).and_then(|end| end.link.send(&message));
@@ -162,7 +163,7 @@ impl World {
         let ended = end.outcome.is_some();
         match received {
             Ok(Some(message)) if !ended => {
-                note!(self, "sink receives {message:?}");
+                note!(self, "sink receives {}", Short(&message));
                 let last = matches!(message, Message::Bye(_) | Message::Error(_));
                 self.sink_event(self.session, Event::Message(message));
                 self.confirm_sink(last);
@@ -184,7 +185,7 @@ impl World {
     }
 
     fn start_write(&mut self, session: u32, op: SinkOp) {
-        note!(self, "sink starts {op:?}");
+        note!(self, "sink starts to {}", Short(&op));
         let Some(end) = self.sink_of(session) else { return };
         let ordered = op.lane() == Lane::Ordered;
         if ordered && std::mem::replace(&mut end.ordered_busy, true) {
@@ -259,7 +260,7 @@ impl World {
     }
 
     fn reply_write(&mut self, session: u32, done: SinkDone) {
-        note!(self, "sink is answered {done:?}");
+        note!(self, "sink: {}", Short(&done));
         self.sink_event(session, Event::SinkDone(done));
     }
 

@@ -12,6 +12,7 @@ use haul_wire::{Message, Role};
 
 use crate::content::{HOLE, Payload, Piece, root_of};
 use crate::log::JobLog;
+use crate::trace::Short;
 use crate::tree::{Found, Scan, Tree};
 use crate::world::{Happening, World, note};
 
@@ -94,7 +95,7 @@ impl World {
         match action {
             Action::Send(message) => {
                 self.check_source_message(&message);
-                note!(self, "source sends {message:?}");
+                note!(self, "source sends {}", Short(&message));
                 let frame = self.source.as_mut().and_then(|end| end.link.send(&message));
                 if let Some(frame) = frame {
                     self.transmit(Role::Sink, frame);
@@ -109,7 +110,7 @@ impl World {
             }
             Action::Source(op) => self.start_read(op),
             Action::Log(op) => {
-                note!(self, "source logs {op:?}");
+                note!(self, "log {}", Short(&op));
                 self.check_log_op(&op);
                 let Some(end) = &mut self.source else { return };
                 let result = end.log.apply(op);
@@ -163,7 +164,7 @@ impl World {
         let ended = end.outcome.is_some();
         match received {
             Ok(Some(message)) if !ended => {
-                note!(self, "source receives {message:?}");
+                note!(self, "source receives {}", Short(&message));
                 let last = matches!(message, Message::Finished(_) | Message::Error(_));
                 self.check_source_receives(&message);
                 self.source_event(Event::Message(message));
@@ -236,7 +237,7 @@ impl World {
     }
 
     fn start_read(&mut self, op: SourceOp) {
-        note!(self, "source starts {op:?}");
+        note!(self, "source starts to {}", Short(&op));
         let Some(end) = &mut self.source else { return };
         match op {
             SourceOp::Release { id } => {
@@ -314,7 +315,7 @@ impl World {
     }
 
     fn reply_read(&mut self, done: SourceDone) {
-        note!(self, "source is answered {done:?}");
+        note!(self, "source: {}", Short(&done));
         if let Some(end) = &mut self.source {
             end.reading -= u32::from(matches!(done, SourceDone::Object { .. } | SourceDone::Members { .. }));
         }
