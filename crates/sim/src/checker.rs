@@ -3,7 +3,7 @@
 //! The checker sees what the masters say and do, and both disks; it never looks into a master, but for its public
 //! counters at the end of a session.
 
-use haul_model::limits::{ENTRIES_OPEN_MAX, SYNC_GROUP_BYTES};
+use haul_model::limits::{ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES};
 use haul_model::{Bitmap, Code, EntryId, Failure, Hash, Kind, Token};
 use haul_protocol::{LogOp, LogView};
 use haul_wire::{Answer, Message, NewFile, Settled};
@@ -35,6 +35,8 @@ pub(crate) struct Record {
     resumable: Option<Token>,
     /// Objects that are on their way, or were sent and not asked for again.
     sent: Bitmap,
+    /// Of those, asked for again and not sent yet.
+    asked: Vec<u32>,
     /// Their hashes, shortened.
     hashes: Vec<(u32, u64)>,
     pub end: Option<End>,
@@ -52,6 +54,10 @@ pub(crate) struct Checker {
     sink_slots: u32,
     pub bytes_sent: u64,
     pub objects_sent: u64,
+    /// Objects and members that the sink asked for again.
+    pub asked: u64,
+    /// Of those, sent again.
+    pub sent_again: u64,
     /// By path: something happened to it in this session, so it may fail.
     pub troubled: Vec<bool>,
     pub scanned: Vec<(PathId, u32)>,
@@ -211,9 +217,14 @@ impl World {
             token: Token::NONE,
             resumable,
             sent: Bitmap::new(count),
+            asked: vec![],
             hashes: vec![],
             end: None,
         };
+        let restarts = self.checker.restarted.iter().filter(|record| record.path == path).count();
+        if restarts > usize::from(RESTARTS_MAX) {
+            self.violate(format!("path {path} starts again for the {restarts}th time"));
+        }
         self.checker.latest.resize(self.tree.nodes.len(), None);
         self.checker.latest[path] = Some(entry.id);
         match entry.id.0.checked_sub(RESTART_BIT) {
@@ -230,6 +241,7 @@ impl World {
                         token: Token::NONE,
                         resumable: None,
                         sent: Bitmap::new(0),
+                        asked: vec![],
                         hashes: vec![],
                         end: None,
                     });
@@ -246,7 +258,11 @@ impl World {
             return self.violate(format!("{id:?} is sent, but was never announced"));
         };
         let (path, stamp) = (record.path, record.stamp);
-        if !record.sent.set(u64::from(index.unwrap_or(0))) {
+        let again = record.asked.iter().position(|asked| *asked == index.unwrap_or(0));
+        let again = again.map(|position| record.asked.swap_remove(position));
+        let first = record.sent.set(u64::from(index.unwrap_or(0)));
+        self.checker.sent_again += u64::from(again.is_some());
+        if !first {
             self.violate(format!("{id:?} {index:?} is sent again, though nobody asked for it"));
         }
         if self.checker.is_finished(stamp) {
@@ -275,8 +291,11 @@ impl World {
                 for repair in repairs {
                     self.checker.cover(|id, index| id == repair.id && index == repair.index);
                     if let Some(record) = self.checker.record_mut(repair.id) {
-                        record.sent.clear(u64::from(repair.index.unwrap_or(0)));
+                        let index = repair.index.unwrap_or(0);
+                        record.sent.clear(u64::from(index));
+                        record.asked.push(index);
                     }
+                    self.checker.asked += 1;
                 }
             }
             _ => {}

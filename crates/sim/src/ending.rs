@@ -136,6 +136,10 @@ impl World {
         if done + skipped + failed != total + directories_failed - unreadable {
             self.violate(format!("the counters {told:?} do not add up"));
         }
+        if !(self.checker.sent_again..=self.checker.asked).contains(&stats.objects_repaired) {
+            let (again, asked) = (self.checker.sent_again, self.checker.asked);
+            self.violate(format!("{asked} were asked for again and {again} sent, told is {stats:?}"));
+        }
         let sent = (self.checker.bytes_sent, self.checker.objects_sent);
         if sent != (stats.bytes_sent, stats.objects_sent) {
             self.violate(format!("{sent:?} bytes and objects were sent, told is {stats:?}"));

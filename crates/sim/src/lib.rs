@@ -45,6 +45,8 @@ pub struct Options {
     pub bug: Option<Bug>,
     /// Keep the trace.
     pub trace: bool,
+    /// So many small files more than the plan has.
+    pub files_more: u64,
 }
 
 /// Runs one history. Returns what it came to, and its trace if that was asked for.

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     };
     // A panic in a history is a violation like others; its text is in the report.
     std::panic::set_hook(Box::new(|_| {}));
-    let options = Options { bug, trace: false };
+    let options = Options { bug, ..Options::default() };
     if let Some(seed) = arguments.replay {
         let (report, trace) = run(seed, &Options { trace: true, ..options });
         trace.iter().for_each(|line| println!("{line}"));

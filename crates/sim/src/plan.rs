@@ -122,9 +122,17 @@ pub struct Plan {
 impl Plan {
     /// The plan of a history.
     pub fn draw(random: &mut Random) -> Plan {
-        let grain = 1u32 << random.between(16, 25);
+        let mut grain = 1u32 << random.between(16, 25);
         let large = random.below(1500) == 0;
-        let shape = if large { large_shape(grain, random) } else { small_shape(grain, random) };
+        let many_objects = large && random.chance(400);
+        if many_objects {
+            grain = 1 << 16;
+        }
+        let shape = match (large, many_objects) {
+            (true, true) => many_objects_shape(grain, random),
+            (true, false) => large_shape(grain, random),
+            (false, _) => small_shape(grain, random),
+        };
         let mut blows = Vec::new();
         let span = if large { 2000 } else { 260 };
         if random.coin() {
@@ -152,6 +160,12 @@ impl Plan {
         let faults = random.chance(650);
         let mut rates = if faults { rates(random) } else { Rates::default() };
         let mut delays = delays(random);
+        if many_objects {
+            // Syncs so slow that files pile up behind them, up to the limit of open files.
+            let fast = 20_000;
+            delays =
+                Delays { frame: fast, payload: fast, read: fast, write: fast, sync: 400_000_000, ..delays };
+        }
         if restless && faults {
             // A file that changes and cannot be written: both ends want to be rid of it at once.
             rates.write_error = rates.write_error.max(200);
@@ -207,17 +221,22 @@ fn small_shape(grain: u32, random: &mut Random) -> Shape {
     }
 }
 
-/// Many files, so that batches, bundles, groups and open files meet their limits.
+/// Many files of one object.
+fn many_objects_shape(grain: u32, random: &mut Random) -> Shape {
+    let grain = u64::from(grain);
+    let mut sizes = vec![grain * 5, 1, 1, 1];
+    for _ in 0..random.between(400, 700) {
+        sizes.push(random.between(grain / 2 + 1, grain));
+    }
+    Shape { directories: 3, sizes, symlinks: 2, others: 0, absent: 0, file_root: None }
+}
+
+/// Many small files, so that batches, bundles and groups meet their limits.
 fn large_shape(grain: u32, random: &mut Random) -> Shape {
     let mut sizes = vec![u64::from(grain) * 5];
-    let grain = u64::from(grain);
-    let (count, size_min, size_max) = match random.below(24) {
-        0 => (random.between(8400, 9400), 0, grain / 4096),
-        1..=9 => (random.between(300, 500), grain / 2 + 1, grain),
-        _ => (random.between(1100, 2600), 0, grain / 1024),
-    };
+    let count = if random.chance(40) { random.between(8400, 9400) } else { random.between(1100, 2600) };
     for _ in 0..count {
-        sizes.push(random.between(size_min, size_max));
+        sizes.push(random.below(u64::from(grain) / 4096));
     }
     Shape { directories: 3, sizes, symlinks: 20, others: 0, absent: 0, file_root: None }
 }

@@ -429,7 +429,9 @@ impl SinkStorage {
             None => return Err(Code::Internal.into()),
         };
         let (inode, path) = (context.disk.temps[temp].inode, context.disk.temps[temp].path);
-        if let Err(failure) = context.fails(context.rates.sync_error, path, Code::SinkSync) {
+        let full = context.fails(context.rates.no_space / 2, path, Code::SinkNoSpace);
+        let synced = full.and_then(|()| context.fails(context.rates.sync_error, path, Code::SinkSync));
+        if let Err(failure) = synced {
             context.disk.fail_sync(inode, context.random);
             match self.states.get_mut(&id) {
                 Some(State::Unfinished { sealed, .. }) => *sealed = false,

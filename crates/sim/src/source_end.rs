@@ -194,7 +194,7 @@ impl World {
         };
         end.scan_planned = false;
         let mut items = Vec::new();
-        let items_max = (self.plan.shape.sizes.len() / 8).clamp(1, 1000) + self.random.below(6) as usize;
+        let items_max = (self.plan.shape.sizes.len() / 6).clamp(1, 1300) + self.random.below(6) as usize;
         for _ in 0..items_max {
             match end.scan.next(&self.tree, rates.scan_error, &mut self.random) {
                 Some(Found::Item(item)) => {

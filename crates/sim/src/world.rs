@@ -108,7 +108,9 @@ pub(crate) use note;
 impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> World {
         let mut random = Random::new(crate::random::mix(seed));
-        let plan = Plan::draw(&mut random);
+        let mut plan = Plan::draw(&mut random);
+        let tiny = u64::from(plan.grain) / 4096;
+        plan.shape.sizes.extend((0..options.files_more).map(|_| random.below(tiny)));
         let tree = Tree::draw(&plan.shape, &mut random);
         let disk = Disk::new(plan.grain);
         let events_max = EVENTS_MAX + 200 * plan.shape.sizes.len() as u64;

@@ -52,6 +52,14 @@ fn a_seed_is_a_history() {
 }
 
 #[test]
+fn entries_that_are_open_are_bounded_however_many_files_there_are() {
+    let options = Options { files_more: 40_000, ..Options::default() };
+    let (report, _) = run(29, &options);
+    assert_eq!(report.violation, None);
+    assert!(report.events > 20_000, "{} events", report.events);
+}
+
+#[test]
 fn histories_that_found_a_bug_once_hold() {
     let seeds = include_str!("../seeds.txt");
     for line in seeds.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {

@@ -11,7 +11,7 @@ const HISTORIES_MAX: u64 = 10_000;
 fn every_planted_bug_is_found() {
     let mut hidden = Vec::new();
     for bug in Bug::ALL.iter().copied() {
-        let options = Options { bug: Some(bug), trace: false };
+        let options = Options { bug: Some(bug), ..Options::default() };
         let batch = Batch { seed: 0, histories: HISTORIES_MAX, time: None, threads: 1, violations_max: 1 };
         let (_, violations) = run_many(&batch, &options);
         match violations.first() {
@@ -42,7 +42,7 @@ fn seeds_of_past_bugs_still_find_them() {
         let Some(name) = words.next().filter(|name| *name != "-") else { continue };
         let bug = Bug::ALL.iter().copied().find(|bug| format!("{bug:?}") == name);
         let bug = bug.unwrap_or_else(|| panic!("no bug {name}"));
-        let (report, _) = run(seed, &Options { bug: Some(bug), trace: false });
+        let (report, _) = run(seed, &Options { bug: Some(bug), ..Options::default() });
         assert!(report.violation.is_some(), "{line}");
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! rustls does the handshake and owns the key schedule. The records after it are made in [`record`], because rustls
 //! holds both directions in one object, allocates for every record and copies each payload twice; see the decision
-//! record `docs/decisions/tls-records.md` with the measurements.
+//! record `docs/decisions/0006-tls-records-are-our-own.md` with the measurements.
 
 mod handshake;
 mod pins;
