@@ -23,7 +23,7 @@ use crate::options::{Copy, Listen};
 use crate::paths::{hex, unhex};
 use crate::plan::{Direction, Plan, decision, decision_word, labels, root_error};
 use crate::report::{Setup, Shared, verdict};
-use crate::ssh::{Ssh, resolved_host};
+use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
 
 /// For one address of the other host.
@@ -281,6 +281,9 @@ fn run_remote(
     let decided = if push { None } else { Some(decide(plan, job)?) };
     let session = new_session()?;
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
+    // Connecting takes ssh longest; everything else is made ready meanwhile.
+    let mut ssh = Ssh::start(&settings.ssh.value, host, &settings.haul_path.value)?;
+    let resolved_host = ResolvedHost::ask(&settings.ssh.value, host);
     let identity = Identity::generate().map_err(stream)?;
     let key = plain.then(StreamKey::generate).transpose().map_err(stream)?;
     let tuning = settings.tuning(plan.verbose);
@@ -312,7 +315,6 @@ fn run_remote(
         preserve: plan.preserve,
         tuning: words(&tuning, &settings.log()),
     };
-    let mut ssh = Ssh::start(&settings.ssh.value, host, &settings.haul_path.value)?;
     ssh.write(&Line::Request(Box::new(request)))?;
     let response = match ssh.read()? {
         Line::Response(response) => response,
@@ -333,7 +335,7 @@ fn run_remote(
     let role = if push { Role::Source } else { Role::Sink };
     let session_keys = Session::new(session, role, &identity, peer, key).map_err(stream)?;
     let connector = InitiatorConnector {
-        host: resolved_host(&settings.ssh.value, host),
+        host: resolved_host.wait(),
         response_addresses: response.addresses.clone(),
         port: response.port,
         streams: settings.streams.value,

@@ -199,22 +199,41 @@ fn forward_stderr(stderr: std::process::ChildStderr, said: Arc<Mutex<Vec<String>
 }
 
 /// The name or address that ssh would connect to, by its own configuration.
-pub fn resolved_host(command: &str, host: &str) -> String {
-    let typed = ssh_host(host.rsplit('@').next().unwrap_or(host));
-    let Ok(words) = split_command(command) else { return typed };
-    let output = Command::new(&words[0])
-        .args(&words[1..])
-        .args(["-G", "--", &ssh_host(host)])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    let Ok(output) = output else { return typed };
-    let hostname = output
-        .stdout
-        .lines()
-        .map_while(Result::ok)
-        .find_map(|line| line.strip_prefix("hostname ").map(|name| name.trim().to_owned()));
-    hostname.filter(|name| !name.is_empty()).unwrap_or(typed)
+pub struct ResolvedHost {
+    typed: String,
+    asked: Option<Child>,
+}
+
+impl ResolvedHost {
+    /// Asks ssh, and does not wait for the answer.
+    pub fn ask(command: &str, host: &str) -> ResolvedHost {
+        let asked = split_command(command).ok().and_then(|words| {
+            let mut ssh = Command::new(&words[0]);
+            ssh.args(&words[1..]).args(["-G", "--", &ssh_host(host)]);
+            ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()
+        });
+        ResolvedHost { typed: ssh_host(host.rsplit('@').next().unwrap_or(host)), asked }
+    }
+
+    /// What ssh said; the host as it was typed if it said nothing.
+    pub fn wait(mut self) -> String {
+        let output = self.asked.take().and_then(|asked| asked.wait_with_output().ok());
+        let told = output.and_then(|output| {
+            let lines = output.stdout.lines().map_while(Result::ok);
+            let name = lines.filter_map(|line| Some(line.strip_prefix("hostname ")?.trim().to_owned())).next();
+            name.filter(|name| !name.is_empty())
+        });
+        told.unwrap_or_else(|| self.typed.clone())
+    }
+}
+
+impl Drop for ResolvedHost {
+    fn drop(&mut self) {
+        if let Some(asked) = &mut self.asked {
+            let _ = asked.kill();
+            let _ = asked.wait();
+        }
+    }
 }
 
 #[cfg(test)]
