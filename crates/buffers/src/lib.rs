@@ -5,14 +5,18 @@
 //! second one. Memory of a slot is touched when it is first used, and the masters reuse the slot freed last, so a
 //! transfer that needs few slots costs few pages.
 //!
+//! A source slot can stand for a [`FileRange`] instead of holding its bytes: where the stream takes bytes straight from
+//! a file, they are never copied into the slot, whose memory then stays untouched.
+//!
 //! A sink slot can be *granted*: then, and only then, a receiving thread may take it for a payload that names it. That
 //! check stands between a hostile peer and a slot that is being written to disk.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_model::SlotId;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
@@ -26,6 +30,16 @@ pub struct Pool {
     slot_bytes: usize,
     mapping_bytes: usize,
     states: Box<[AtomicU8]>,
+    ranges: Box<[Mutex<Option<FileRange>>]>,
+}
+
+/// Where the payload of a slot is when it was left in its file. Its length is the object's.
+#[derive(Clone, Debug)]
+pub struct FileRange {
+    /// Open for reading.
+    pub file: Arc<OwnedFd>,
+    /// In bytes.
+    pub offset: u64,
 }
 
 // SAFETY: the mapping is plain memory; every access goes through a `Lease`, of which `states` admits one per slot.
@@ -51,7 +65,8 @@ impl Pool {
         let _ = unsafe { mm::madvise(base, mapping_bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast::<u8>()).expect("mmap does not return null");
         let states = (0..count).map(|_| AtomicU8::new(0)).collect();
-        Ok(Arc::new(Pool { base, slot_bytes: slot_bytes as usize, mapping_bytes, states }))
+        let ranges = (0..count).map(|_| Mutex::new(None)).collect();
+        Ok(Arc::new(Pool { base, slot_bytes: slot_bytes as usize, mapping_bytes, states, ranges }))
     }
 
     /// How many slots there are.
@@ -112,6 +127,20 @@ impl Lease<'_> {
     pub fn slot(&self) -> SlotId {
         self.slot
     }
+
+    /// The payload is in a file, or (`None`) in the slot.
+    pub fn set_file_range(&mut self, range: Option<FileRange>) {
+        *self.range() = range;
+    }
+
+    /// Where the payload is, if it is in a file. It can be taken once: a payload that is sent again is read again.
+    pub fn take_file_range(&mut self) -> Option<FileRange> {
+        self.range().take()
+    }
+
+    fn range(&self) -> std::sync::MutexGuard<'_, Option<FileRange>> {
+        self.pool.ranges[self.slot.0 as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Deref for Lease<'_> {
@@ -154,6 +183,21 @@ mod tests {
         assert!(pool.lease(SlotId(0)).unwrap().iter().all(|byte| *byte == 0));
         assert!(pool.lease(SlotId(1)).unwrap().iter().all(|byte| *byte == 7));
         assert!(pool.lease(SlotId(2)).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_range_of_a_file_is_taken_once_and_does_not_outlive_what_is_read_next() {
+        let pool = Pool::new(2, 4096).unwrap();
+        let file = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let range = FileRange { file: file.clone(), offset: 7 };
+        pool.lease(SlotId(1)).unwrap().set_file_range(Some(range.clone()));
+        assert!(pool.lease(SlotId(0)).unwrap().take_file_range().is_none());
+        assert_eq!(pool.lease(SlotId(1)).unwrap().take_file_range().unwrap().offset, 7);
+        assert!(pool.lease(SlotId(1)).unwrap().take_file_range().is_none());
+        pool.lease(SlotId(1)).unwrap().set_file_range(Some(range));
+        pool.lease(SlotId(1)).unwrap().set_file_range(None);
+        assert!(pool.lease(SlotId(1)).unwrap().take_file_range().is_none());
+        assert_eq!(Arc::strong_count(&file), 1, "the pool keeps the file open");
     }
 
     #[test]

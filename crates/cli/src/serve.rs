@@ -194,6 +194,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         decision: decided,
         recursive: request.recursive,
         preserve: request.preserve,
+        plain: request.key.is_some(),
         instance,
         directory: &directory,
     };

@@ -145,6 +145,8 @@ pub struct Ends<'a> {
     pub recursive: bool,
     /// `-p`
     pub preserve: bool,
+    /// Data streams are clear.
+    pub plain: bool,
     /// The job's random bytes.
     pub instance: [u8; 16],
     /// Where this end's log and spool are.
@@ -156,7 +158,12 @@ impl Ends<'_> {
     pub fn source(&self, common: Common, log: haul_objectlog::Config) -> Result<SourceEnd, Error> {
         use std::os::unix::ffi::OsStrExt;
         let roots = self.sources.iter().map(|path| Root::new(path.as_bytes()));
-        let options = SourceOptions { recursive: self.recursive, ..SourceOptions::default() };
+        let options = SourceOptions {
+            recursive: self.recursive,
+            // Nothing but the hash needs to see bytes that leave as they are.
+            in_place: self.plain,
+            ..SourceOptions::default()
+        };
         let storage = PosixSource::new(roots.collect(), options);
         let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
         let log = Kept::open(&self.directory.join("log"), log)?;
@@ -195,6 +202,7 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
         decision,
         recursive: plan.recursive,
         preserve: plan.preserve,
+        plain: plan.settings.plain.value && plan.direction != Direction::Local,
         instance: job.instance(),
         directory: &job.directory,
     }

@@ -220,7 +220,8 @@ impl ResolvedHost {
         let output = self.asked.take().and_then(|asked| asked.wait_with_output().ok());
         let told = output.and_then(|output| {
             let lines = output.stdout.lines().map_while(Result::ok);
-            let name = lines.filter_map(|line| Some(line.strip_prefix("hostname ")?.trim().to_owned())).next();
+            let name =
+                lines.filter_map(|line| Some(line.strip_prefix("hostname ")?.trim().to_owned())).next();
             name.filter(|name| !name.is_empty())
         });
         told.unwrap_or_else(|| self.typed.clone())

@@ -5,6 +5,7 @@
 //! connection is *down* once every thread has ended: only then is no slot in their hands any more.
 
 use std::io::IoSlice;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -164,9 +165,14 @@ fn send_payloads(
 ) -> Result {
     while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
         let header = PayloadHeader { epoch, block, slot, length };
-        let lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
-        let payload = &lease[..length as usize];
-        sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(payload)]).map_err(text)?;
+        let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
+        let range = lease.take_file_range();
+        let (header, payload) = (header.encode(), &mut lease[..length as usize]);
+        match range {
+            Some(range) => sender.send_file(&header, range.file.as_fd(), range.offset, payload),
+            None => sender.send(&[IoSlice::new(&header), IoSlice::new(payload)]),
+        }
+        .map_err(text)?;
         drop(lease);
         if inputs.send(Input::Event(Event::Sent(block))).is_err() {
             return Ok(());

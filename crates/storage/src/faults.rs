@@ -60,6 +60,13 @@ mod active {
     static SOURCE_FLIP_BEFORE_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_BEFORE_HASH");
     static SOURCE_FLIP_AFTER_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_AFTER_HASH");
 
+    /// Bytes are changed in their slot, so they must go through one.
+    pub(crate) fn changes_source_bytes() -> bool {
+        ["HAUL_TEST_SOURCE_FLIP_BEFORE_HASH", "HAUL_TEST_SOURCE_FLIP_AFTER_HASH"]
+            .iter()
+            .any(|name| std::env::var_os(name).is_some())
+    }
+
     /// Before each read of file content.
     pub(crate) fn source_read() -> Result<(), Errno> {
         #[cfg(test)]
@@ -83,6 +90,11 @@ mod active {
 #[cfg(not(feature = "faults"))]
 mod inert {
     use rustix::io::Errno;
+
+    #[inline(always)]
+    pub(crate) fn changes_source_bytes() -> bool {
+        false
+    }
 
     #[inline(always)]
     pub(crate) fn source_read() -> Result<(), Errno> {

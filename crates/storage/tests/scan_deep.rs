@@ -49,7 +49,7 @@ impl Chain {
 
     fn source(&self, directory_descriptors_max: usize) -> PosixSource {
         let root = Root::with_label(self.top().as_os_str().as_bytes(), "top");
-        PosixSource::new(vec![root], SourceOptions { recursive: true, directory_descriptors_max })
+        PosixSource::new(vec![root], SourceOptions { directory_descriptors_max, ..SourceOptions::default() })
     }
 }
 

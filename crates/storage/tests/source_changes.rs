@@ -31,7 +31,7 @@ impl Dataset {
             fs::write(scratch.path().join(path), b"a secret of ours").unwrap();
         }
         let root = Root::new(scratch.path().join("data").to_str().unwrap());
-        let options = SourceOptions { recursive: true, directory_descriptors_max: 1 };
+        let options = SourceOptions { directory_descriptors_max: 1, ..SourceOptions::default() };
         Self::scan(scratch, PosixSource::new(vec![root], options))
     }
 

@@ -31,7 +31,7 @@ struct Posix {
 }
 
 impl Posix {
-    fn new(directory_descriptors_max: usize) -> Self {
+    fn new(options: SourceOptions) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         for (at, path, size) in paths() {
             let path = scratch.path().join("data").join(path);
@@ -39,7 +39,6 @@ impl Posix {
             fs::write(path, bytes(at, size)).unwrap();
         }
         let root = Root::new(scratch.path().join("data").to_str().unwrap());
-        let options = SourceOptions { recursive: true, directory_descriptors_max };
         Posix { source: PosixSource::new(vec![root], options), scratch }
     }
 
@@ -171,12 +170,18 @@ impl Fixture for Synthetic {
 
 #[test]
 fn posix_conforms() {
-    check_all(|| Posix::new(1024));
+    check_all(|| Posix::new(SourceOptions::default()));
 }
 
 #[test]
 fn posix_conforms_with_a_single_directory_descriptor() {
-    check_all(|| Posix::new(1));
+    let options = SourceOptions { directory_descriptors_max: 1, ..SourceOptions::default() };
+    check_all(|| Posix::new(options));
+}
+
+#[test]
+fn posix_conforms_with_bytes_that_stay_in_their_files() {
+    check_all(|| Posix::new(SourceOptions { in_place: true, ..SourceOptions::default() }));
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn open_descriptors() -> usize {
 
 fn source(top: &Path, directory_descriptors_max: usize) -> PosixSource {
     let root = Root::new(top.to_str().unwrap());
-    PosixSource::new(vec![root], SourceOptions { recursive: true, directory_descriptors_max })
+    PosixSource::new(vec![root], SourceOptions { directory_descriptors_max, ..SourceOptions::default() })
 }
 
 fn check_content(source: &PosixSource, pool: &Pool, path: &[u8], entry: &Arc<Entry>) {

@@ -4,6 +4,7 @@
 //! a connected pair. Each check ends on its own or fails: a stream that hangs is named, not waited for.
 
 use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver as Channel};
 use std::thread;
 use std::time::Duration;
@@ -24,6 +25,8 @@ macro_rules! conformance {
             a_message_of_64_mib_arrives_in_one_send
             many_tiny_sends_arrive
             many_parts_arrive_in_order
+            a_range_of_a_file_arrives_behind_its_head
+            a_file_that_ends_early_arrives_with_zeros
             empty_sends_and_receives_do_nothing
             both_directions_run_at_once
             a_finished_direction_ends_cleanly
@@ -105,6 +108,16 @@ fn wait_for<T>(result: Channel<thread::Result<T>>) -> T {
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         Err(_) => panic!("hangs: no result within {PATIENCE:?}"),
     }
+}
+
+/// A file with these bytes, and no name.
+fn file_of(bytes: &[u8]) -> OwnedFd {
+    let file = rustix::fs::memfd_create(c"conformance", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+    let mut written = 0;
+    while written < bytes.len() {
+        written += rustix::io::pwrite(&file, &bytes[written..], written as u64).expect("write");
+    }
+    file
 }
 
 fn send(sender: &mut dyn Sender, bytes: &[u8]) {
@@ -226,6 +239,49 @@ pub fn many_tiny_sends_arrive(pair: impl Fn() -> (Stream, Stream)) {
         let length = 1 + number as usize % 4;
         assert_eq!(receive(&mut *receiver, length), number.to_le_bytes()[..length], "message {number}");
     }
+    assert_fails(receiver.receive(&mut [0]), &[Cause::CleanEnd]);
+    wait_for(sending);
+}
+
+/// [`Sender::send_file`] sends what `send` would, at any offset and length, and goes on with what comes next.
+pub fn a_range_of_a_file_arrives_behind_its_head(pair: impl Fn() -> (Stream, Stream)) {
+    let ((mut sender, _back, _), (_forth, mut receiver, _)) = split(pair());
+    let bytes = pattern(12, 9 << 20);
+    let file = file_of(&bytes);
+    let ranges = [(0, 0), (0, 1), (4095, 2), (1, 100_000), (1 << 20, 8 << 20), ((9 << 20) - 1, 1)];
+    let mut expected = Vec::new();
+    for (offset, length) in ranges {
+        expected.extend_from_slice(b"head");
+        expected.extend_from_slice(&bytes[offset..offset + length]);
+    }
+    let sending = spawn(move || {
+        for (offset, length) in ranges {
+            let mut room = vec![0xee; length];
+            sender.send_file(b"head", file.as_fd(), offset as u64, &mut room).expect("send");
+        }
+        sender.finish().expect("finish");
+    });
+    assert!(receive(&mut *receiver, expected.len()) == expected, "other bytes came than were sent");
+    assert_fails(receiver.receive(&mut [0]), &[Cause::CleanEnd]);
+    wait_for(sending);
+}
+
+/// A file that was cut short since it was read must not break the order of the stream.
+pub fn a_file_that_ends_early_arrives_with_zeros(pair: impl Fn() -> (Stream, Stream)) {
+    let ((mut sender, _back, _), (_forth, mut receiver, _)) = split(pair());
+    let bytes = pattern(13, 100_000);
+    let file = file_of(&bytes);
+    let sending = spawn(move || {
+        let mut room = vec![0xee; 150_000];
+        sender.send_file(b"head", file.as_fd(), 50_000, &mut room).expect("send");
+        sender.send_file(b"next", file.as_fd(), 200_000, &mut room[..10]).expect("send");
+        sender.finish().expect("finish");
+    });
+    let mut expected = b"head".to_vec();
+    expected.extend_from_slice(&bytes[50_000..]);
+    expected.resize(4 + 150_000, 0);
+    expected.extend_from_slice(b"next\0\0\0\0\0\0\0\0\0\0");
+    assert!(receive(&mut *receiver, expected.len()) == expected, "other bytes came than were sent");
     assert_fails(receiver.receive(&mut [0]), &[Cause::CleanEnd]);
     wait_for(sending);
 }

@@ -34,6 +34,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,21 @@ pub trait Sender: Send {
     /// After an error the half is of no more use: nobody knows how much has left.
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()>;
 
+    /// Sends `head`, and behind it `room.len()` bytes of `file` from `offset`.
+    ///
+    /// What cannot be read any more (the file was cut short) arrives as zeros: the stream keeps its order, and whoever
+    /// knows the hash of the bytes finds out. A driver that can take them straight from the file leaves `room` as it is.
+    fn send_file(
+        &mut self,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        room: &mut [u8],
+    ) -> io::Result<()> {
+        read_or_zero(file, offset, room);
+        self.send(&[IoSlice::new(head), IoSlice::new(room)])
+    }
+
     /// The clean end of this direction; the other direction stays open. A second call does nothing.
     fn finish(&mut self) -> io::Result<()>;
 }
@@ -91,6 +107,18 @@ pub trait Receiver: Send {
     /// When it is over the call fails with [`Cause::Silent`]. If no byte had come in that call, the stream is as it
     /// was and may be waited on again.
     fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+}
+
+/// Fills `room` from the file; zeros where it ends or cannot be read.
+pub(crate) fn read_or_zero(file: BorrowedFd<'_>, offset: u64, room: &mut [u8]) {
+    let mut filled = 0;
+    while filled < room.len() {
+        match rustix::io::pread(file, &mut room[filled..], offset + filled as u64) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(0) | Err(_) => return room[filled..].fill(0),
+            Ok(count) => filled += count,
+        }
+    }
 }
 
 /// Fills `into` by repeated calls; see [`Receiver::receive`] for the errors.

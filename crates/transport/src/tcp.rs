@@ -8,7 +8,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -196,8 +196,8 @@ struct TcpSender {
 /// Parts handed to the kernel in one call (it takes up to 1024; messages have 2 or 3).
 const PARTS_PER_CALL: usize = 16;
 
-impl Sender for TcpSender {
-    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+impl TcpSender {
+    fn send_flags(&mut self, parts: &[IoSlice<'_>], flags: SendFlags) -> io::Result<()> {
         if self.ended {
             return Err(self
                 .socket
@@ -216,7 +216,7 @@ impl Sender for TcpSender {
                     &self.socket.fd,
                     rest,
                     &mut SendAncillaryBuffer::default(),
-                    SendFlags::NOSIGNAL,
+                    SendFlags::NOSIGNAL | flags,
                 );
                 match sent {
                     Ok(count) => IoSlice::advance_slices(&mut rest, count),
@@ -229,6 +229,50 @@ impl Sender for TcpSender {
             }
         }
         Ok(())
+    }
+
+    /// As much as the kernel moves by itself, from the file's pages to the socket. How much that was.
+    fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+        let mut moved = 0;
+        while moved < length {
+            let mut from = offset + moved as u64;
+            match rustix::fs::sendfile(&self.socket.fd, file, Some(&mut from), length - moved) {
+                Err(Errno::INTR) => {}
+                // The file has become shorter, or its file system cannot do this, or could not read.
+                Ok(0) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::IO) => break,
+                Ok(count) => moved += count,
+                Err(errno) => {
+                    self.ended = true;
+                    return Err(self.socket.failed(errno, "sending"));
+                }
+            }
+        }
+        Ok(moved)
+    }
+}
+
+impl Sender for TcpSender {
+    fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.send_flags(parts, SendFlags::empty())
+    }
+
+    /// `sendfile`: SIGPIPE cannot be switched off for it, but Rust programs ignore that signal from the start.
+    fn send_file(
+        &mut self,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        room: &mut [u8],
+    ) -> io::Result<()> {
+        let more = if room.is_empty() { SendFlags::empty() } else { SendFlags::MORE };
+        self.send_flags(&[IoSlice::new(head)], more)?;
+        let moved = self.splice(file, offset, room.len())?;
+        if moved == room.len() {
+            return Ok(());
+        }
+        let rest = &mut room[moved..];
+        crate::read_or_zero(file, offset + moved as u64, rest);
+        self.send_flags(&[IoSlice::new(rest)], SendFlags::empty())
     }
 
     fn finish(&mut self) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! A decorator that counts what passes: bytes and calls, each way.
 
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -59,6 +60,20 @@ impl Sender for TraceSender {
         self.counters.0.sends.fetch_add(1, Ordering::Relaxed);
         self.lower.send(parts)?;
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        self.counters.0.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn send_file(
+        &mut self,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        room: &mut [u8],
+    ) -> io::Result<()> {
+        self.counters.0.sends.fetch_add(1, Ordering::Relaxed);
+        self.lower.send_file(head, file, offset, room)?;
+        let bytes = head.len() + room.len();
         self.counters.0.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(())
     }

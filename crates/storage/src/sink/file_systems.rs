@@ -17,6 +17,7 @@ use super::attributes::{same_time, status, timestamps};
 use super::faults::{Hooks, Reach, SyncPoint};
 use super::lock;
 use super::tokens::{TempName, TokenMaker};
+use crate::local;
 
 /// How things are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,15 +30,6 @@ pub enum SyncMode {
     /// Not at all: an acknowledged object survives a killed process, not a power cut.
     Never,
 }
-
-/// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and reports errors: tested, not
-/// believed. Never FUSE or NFS.
-const WHOLE: [u64; 4] = [
-    0xEF53,      // ext4
-    0x5846_5342, // XFS
-    0x9123_683E, // btrfs
-    0x0102_1994, // tmpfs
-];
 
 /// One file system below the destination.
 pub(crate) struct FileSystem {
@@ -57,12 +49,10 @@ impl FileSystem {
     fn of(directory: BorrowedFd<'_>, device: u64, mode: SyncMode) -> Result<FileSystem> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let anchor = fs::openat(directory, c".", flags, Mode::empty())?;
-        #[allow(clippy::unnecessary_cast)]
-        let kind = fs::fstatfs(&anchor)?.f_type as u64 & 0xFFFF_FFFF;
         Ok(FileSystem {
             device,
+            whole: mode == SyncMode::Measured && local::is_known(&anchor)?,
             anchor,
-            whole: mode == SyncMode::Measured && WHOLE.contains(&kind),
             errors: AtomicU64::new(0),
             started: AtomicU64::new(0),
             running: Mutex::new(()),

@@ -77,7 +77,9 @@ pub(crate) fn check_version(descriptor: &OwnedFd, identity: &Identity) -> Result
 
 /// A file between its first object and its release.
 pub(crate) struct OpenFile {
-    pub descriptor: OwnedFd,
+    pub descriptor: Arc<OwnedFd>,
+    /// Its objects are sent from the file.
+    pub in_place: bool,
     /// The version that was opened.
     identity: Identity,
 }
@@ -98,8 +100,9 @@ impl OpenFiles {
 
     /// Keeps a descriptor that was opened for this entry. If another thread was faster, its descriptor is used: all
     /// objects of a file come from one.
-    pub fn keep(&self, entry: &Entry, descriptor: OwnedFd) -> Arc<OpenFile> {
-        let opened = Arc::new(OpenFile { descriptor, identity: entry.identity });
+    pub fn keep(&self, entry: &Entry, descriptor: OwnedFd, in_place: bool) -> Arc<OpenFile> {
+        let descriptor = Arc::new(descriptor);
+        let opened = Arc::new(OpenFile { descriptor, in_place, identity: entry.identity });
         let mut files = self.lock();
         let replaced = match files.get(&entry.id) {
             Some(other) if other.identity == entry.identity => return Arc::clone(other),

@@ -29,6 +29,7 @@ pub(crate) fn pack(
     let Some(mut lease) = pool.lease(slot) else {
         return (0, vec![Err(Code::Internal.into()); members.len()]);
     };
+    lease.set_file_range(None);
     let mut used = 0;
     let results = members
         .iter()

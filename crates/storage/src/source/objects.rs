@@ -1,5 +1,6 @@
 //! One object of a large file into a slot.
 
+use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 use haul_model::{Code, Failure, Hash};
@@ -23,20 +24,44 @@ pub(crate) fn read_object(
     let space = slot.get_mut(..length as usize).ok_or(Failure::new(Code::Internal))?;
     let mut at = offset;
     for piece in space.chunks_mut(PIECE_BYTES) {
-        let mut filled = 0;
-        while filled < piece.len() {
-            faults::source_read().map_err(source_failure)?;
-            match retry_on_intr(|| pread(file, &mut piece[filled..], at)).map_err(source_failure)? {
-                0 => return Err(Code::SourceChanged.into()),
-                count => {
-                    filled += count;
-                    at += count as u64;
-                }
-            }
-        }
+        read_piece(file, at, piece)?;
         faults::source_bytes_read(piece);
         hasher.update(piece);
         faults::source_bytes_hashed(piece);
+        at += piece.len() as u64;
     }
     Ok(hasher.finish())
+}
+
+/// As [`read_object`], but the bytes are only hashed: each piece overwrites the one before, which keeps them all in the
+/// core's cache.
+pub(crate) fn hash_object(file: &OwnedFd, offset: u64, length: u32, single: bool) -> Result<Hash, Failure> {
+    thread_local! {
+        static PIECE: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
+    }
+    let mut hasher = ObjectHasher::new(offset, length, single)?;
+    PIECE.with_borrow_mut(|bytes| {
+        let mut at = offset;
+        let end = offset + u64::from(length);
+        while at < end {
+            let piece = &mut bytes[..PIECE_BYTES.min((end - at) as usize)];
+            read_piece(file, at, piece)?;
+            hasher.update(piece);
+            at += piece.len() as u64;
+        }
+        Ok(hasher.finish())
+    })
+}
+
+fn read_piece(file: &OwnedFd, offset: u64, piece: &mut [u8]) -> Result<(), Failure> {
+    let mut filled = 0;
+    while filled < piece.len() {
+        faults::source_read().map_err(source_failure)?;
+        let at = offset + filled as u64;
+        match retry_on_intr(|| pread(file, &mut piece[filled..], at)).map_err(source_failure)? {
+            0 => return Err(Code::SourceChanged.into()),
+            count => filled += count,
+        }
+    }
+    Ok(())
 }
