@@ -239,3 +239,23 @@ fn single_code(dataset: &Dataset) -> Code {
     dataset.source.run(SourceOp::Release { id: dataset.entry("").id }, &pool);
     dataset.code("")
 }
+
+#[test]
+fn what_changes_between_hash_and_send_is_named_when_it_is_read_again() {
+    // A file system where bytes stay in their files.
+    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = scratch.path().join("data");
+    fs::write(&path, vec![1; 4096]).unwrap();
+    let options = SourceOptions { in_place: true, ..SourceOptions::default() };
+    let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], options);
+    let dataset = Dataset::scan(scratch, source);
+    let entry = &dataset.files[0].1;
+    let pool = Pool::new(1, 4096).unwrap();
+    let read = || read_object(&*dataset.source, &pool, entry, 0, 4096, true).map_err(|failure| failure.code);
+    assert!(read().is_ok());
+    assert!(pool.lease(SlotId(0)).unwrap().take_file_range().is_some());
+    // The kernel's clock for files ticks every few milliseconds.
+    thread::sleep(Duration::from_millis(20));
+    fs::write(&path, vec![2; 4096]).unwrap();
+    assert_eq!(read(), Err(Code::SourceChanged));
+}

@@ -89,6 +89,8 @@ impl PosixSource {
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
             }
+            // What changes between hash and send comes back as a repair; then it must be named for what it is.
+            check_version(&file.descriptor, &entry.identity)?;
             let hash = hash_object(&file.descriptor, offset, length, single)?;
             lease.set_file_range(Some(FileRange { file: Arc::clone(&file.descriptor), offset }));
             return Ok(hash);
