@@ -15,7 +15,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(PROFILE)
 RELEASED := $(TARGET)/release
 
-.PHONY: help deps build release test lint unit sim torture crash bench demo clean
+.PHONY: help deps build release test lint unit sim torture crash syncs bench demo clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,10 +29,11 @@ build: deps ## Build everything as the tests use it
 release: deps ## Build the program
 	$(CARGO) build --locked --release -p haul
 
-test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, crash file system
+test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, power cuts
 	$(MAKE) --no-print-directory sim HISTORIES=60000
 	$(MAKE) --no-print-directory torture ROUNDS=50
 	$(MAKE) --no-print-directory crash CRASH_ROUNDS=30
+	$(MAKE) --no-print-directory syncs
 	@echo "make test: all parts ran and passed"
 
 lint: deps ## Format and lints
@@ -51,6 +52,12 @@ torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s
 
 crash: build ## Power cuts on a file system that loses what was not synced: ROUNDS=n SEED=s
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED)
+
+syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root, for an ext4 image)
+	$(CARGO) build --locked --profile $(PROFILE) -p haul --features faults
+	cp $(BUILT)/haul $(BUILT)/haul-faults
+	$(CARGO) build --locked --profile $(PROFILE) -p haul
+	$(BUILT)/testbed syncs --haul $(BUILT)/haul-faults
 
 bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/bench.md
 	$(CARGO) build --locked --release -p haul-testbed

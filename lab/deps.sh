@@ -19,6 +19,8 @@ need ssh-keygen openssh-client
 need sshd openssh-server
 need sftp openssh-client
 need fusermount3 fuse3
+need mkfs.ext4 e2fsprogs
+need mount mount
 # aws-lc, the library of ciphers, is C and brings what else it needs.
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use haul_model::{Code, JobId};
+use haul_mover::durable::{self, StatePoint};
 use haul_mover::{Error, owner::make_directory};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -192,9 +193,11 @@ impl Job {
             .open(&fresh)
             .map_err(failed)?;
         let text = serde_json::to_vec_pretty(&self.record).expect("a record has only plain values");
-        file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
+        file.write_all(&text).and_then(|()| durable::sync(StatePoint::JobRecord, &file)).map_err(failed)?;
         std::fs::rename(&fresh, &path).map_err(failed)?;
-        std::fs::File::open(&self.directory).and_then(|held| held.sync_all()).map_err(failed)
+        std::fs::File::open(&self.directory)
+            .and_then(|held| durable::sync(StatePoint::JobName, &held))
+            .map_err(failed)
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod comm;
 pub mod connection;
+pub mod durable;
 pub mod end;
 mod error;
 pub mod log;

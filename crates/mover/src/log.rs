@@ -17,6 +17,7 @@ use haul_objectlog::{Binding, Config, Handle, LogStore, ObjectLog, Usage};
 use haul_protocol::{LogOp, LogView, Logged};
 
 use crate::Error;
+use crate::durable::{self, StatePoint};
 use crate::master::{Input, Inputs};
 
 const SYNC_EVERY: Duration = Duration::from_secs(1);
@@ -83,11 +84,11 @@ impl LogStore for DirectoryStore {
     }
 
     fn sync(&mut self, names: &[&str]) -> Result<(), Self::Error> {
-        names.iter().try_for_each(|name| self.file(name, false)?.sync_data())
+        names.iter().try_for_each(|name| durable::sync_data(StatePoint::LogData, self.file(name, false)?))
     }
 
     fn sync_names(&mut self) -> Result<(), Self::Error> {
-        self.directory.sync_all()
+        durable::sync(StatePoint::LogNames, &self.directory)
     }
 }
 
@@ -210,13 +211,12 @@ impl Keeper {
                     self.apply(op);
                     queue.try_iter().for_each(|op| self.apply(op));
                     self.write(ObjectLog::flush);
-                    self.unsynced_since.get_or_insert_with(Instant::now);
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    if self.unsynced_since.take().is_some() {
-                        self.write(ObjectLog::sync);
+                    // However busy the queue is, a second's worth is the most that a power cut may cost.
+                    if self.unsynced_since.get_or_insert_with(Instant::now).elapsed() >= SYNC_EVERY {
+                        self.sync();
                     }
                 }
+                Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -258,6 +258,12 @@ impl Keeper {
         };
         if let Err(error) = result {
             self.lose(error.to_string());
+        }
+    }
+
+    fn sync(&mut self) {
+        if self.unsynced_since.take().is_some() {
+            self.write(ObjectLog::sync);
         }
     }
 

@@ -19,6 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
+use crate::durable::{self, StatePoint};
 
 /// How long the old owner may take to end by itself.
 const YIELD_TIME: Duration = Duration::from_secs(3);
@@ -98,7 +99,7 @@ pub fn make_directory(directory: &Path) -> Result<(), Error> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| unwritable(directory, &error))?;
     for parent in directory.ancestors().skip(1).take(LEVELS) {
-        match File::open(parent).and_then(|held| held.sync_all()) {
+        match File::open(parent).and_then(|held| durable::sync(StatePoint::StateDirectories, &held)) {
             // A parent that may be entered but not read is none of ours.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => break,
             result => result.map_err(|error| unwritable(parent, &error))?,

@@ -354,7 +354,11 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let work = move |disk: &mut Disk| disk.read(disk.opened(fh.0)?, offset, u64::from(size));
+        let work = move |disk: &mut Disk| {
+            let bytes = disk.read(disk.opened(fh.0)?, offset, u64::from(size))?;
+            disk.count_read(bytes.len());
+            Ok(bytes)
+        };
         self.run(Kind::Read, reply, ReplyData::error, work, |reply, bytes| reply.data(&bytes));
     }
 

@@ -26,6 +26,8 @@ pub struct Statistics {
     pub nodes: usize,
     /// Bytes that shown contents occupy.
     pub bytes_used: u64,
+    /// Bytes of contents that were read.
+    pub bytes_read: u64,
     /// Changes of names that a crash could lose now.
     pub names_unsynced: usize,
     /// Crashes so far.
@@ -97,6 +99,7 @@ impl CrashFs {
         Statistics {
             nodes: disk.nodes(),
             bytes_used: disk.bytes_used(),
+            bytes_read: disk.bytes_read(),
             names_unsynced: disk.names_unsynced(),
             crashes,
             lost,

@@ -4,6 +4,7 @@
 //!   a hand on every process.
 //! - [`world`], [`attack`], [`rounds`]: two hosts, runs between them, and what is done to these.
 //! - [`torture`], [`crash`]: loops that kill, stop, cut and power off at random instants, and check every claim.
+//! - [`syncs`]: each sync is removed from the program in turn, and a power cut must show it.
 //!
 //! - [`demo`], [`bench`]: the same for people; [`chart`] draws.
 //!
@@ -21,6 +22,7 @@ pub mod demo;
 pub mod process;
 pub mod rounds;
 pub mod sshd;
+pub mod syncs;
 pub mod torture;
 pub mod tree;
 pub mod world;

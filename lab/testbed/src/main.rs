@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use haul_crashfs::{Mood, SyncClass};
 use haul_testbed::process::{adopt_orphans, end_all_on_signal, end_descendants, own_pid};
 use haul_testbed::sshd::Sshd;
-use haul_testbed::{bench, crash, dataset, demo, remember_directory, rounds, torture, tree};
+use haul_testbed::{bench, crash, dataset, demo, remember_directory, rounds, syncs, torture, tree};
 
 /// Hosts, datasets, attacks and measurements for haul.
 #[derive(Parser)]
@@ -56,6 +56,18 @@ enum Command {
     Demo(DemoArguments),
     /// Measure side by side with scp, rsync and cp.
     Bench(BenchArguments),
+    /// Remove each sync from the program in turn; a power cut must show it.
+    Syncs {
+        /// The binary under test, built with the feature `faults`.
+        #[arg(long)]
+        haul: PathBuf,
+        /// Where files go (a new directory in it); a memory file system where there is room.
+        #[arg(long)]
+        dir: Option<PathBuf>,
+        /// Only this sync; may be given again.
+        #[arg(long = "only")]
+        only: Vec<String>,
+    },
     /// Cut the power of hosts whose disks lose what was not synced, continue, compare.
     Crash {
         #[command(flatten)]
@@ -239,6 +251,12 @@ fn run(command: Command) -> io::Result<bool> {
             })
             .map(|verdict| verdict.passed)
         }),
+        Command::Syncs { haul, dir, only } => {
+            let parent = dir.unwrap_or_else(|| rounds::default_directory(2 << 30));
+            in_new_directory(&parent, false, |directory| {
+                syncs::run(&syncs::Settings { haul, directory: directory.to_owned(), only })
+            })
+        }
         Command::Demo(arguments) => in_new_directory(&arguments.dir, arguments.keep, |directory| {
             demo::run(&demo::Settings {
                 haul: arguments.haul.clone(),

@@ -308,7 +308,8 @@ impl Running {
     }
 }
 
-fn parse_events(path: &Path) -> Vec<Value> {
+/// Events as `--json` writes them, a line each.
+pub fn parse_events(path: &Path) -> Vec<Value> {
     let bytes = fs::read(path).unwrap_or_default();
     // The last line of a killed run may be cut short.
     bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()

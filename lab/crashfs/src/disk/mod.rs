@@ -143,6 +143,7 @@ pub struct Disk {
     next_change: u64,
     next_handle: u64,
     generation: u64,
+    bytes_read: u64,
     pages: u64,
     /// Pages beyond which writes find no space.
     pages_max: u64,
@@ -165,6 +166,7 @@ impl Disk {
             next_change: 1,
             next_handle: 1,
             generation: 1,
+            bytes_read: 0,
             pages: 0,
             pages_max: u64::MAX,
             early_write_back: 64,
@@ -180,6 +182,16 @@ impl Disk {
     /// Bytes that the shown contents occupy.
     pub fn bytes_used(&self) -> u64 {
         self.pages * PAGE_BYTES
+    }
+
+    /// Somebody was given bytes of contents.
+    pub fn count_read(&mut self, bytes: usize) {
+        self.bytes_read += bytes as u64;
+    }
+
+    /// Bytes of contents that were read.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
     }
 
     /// Writes beyond this many bytes in use fail with `ENOSPC`.
