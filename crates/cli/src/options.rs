@@ -19,12 +19,14 @@ pub struct Options {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Copy files and directories, here or between hosts; the same command again continues
+    #[command(override_usage = "haul cp [OPTIONS] SOURCE... DEST")]
     Cp(Copy),
     /// List transfers that can be continued
     Status(Status),
     /// Stop a transfer; with --discard also forget it and remove its unfinished files
     Stop(Stop),
     /// Show what a copy would do, with each setting and where it comes from
+    #[command(override_usage = "haul explain [OPTIONS] SOURCE... DEST")]
     Explain(Copy),
     /// The far end of a transfer; started through ssh, not by hand
     #[command(hide = true)]

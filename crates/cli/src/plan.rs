@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use haul_model::limits::SOURCES_MAX;
 use haul_model::{Code, JobId};
@@ -148,14 +148,45 @@ pub fn decision_word(decision: Decision) -> &'static str {
 pub fn root_error(failure: &RootFailure) -> Error {
     let about = crate::paths::show(failure.path.as_os_str().as_bytes());
     let hint = match failure.failure.code {
-        Code::SinkMissing => Some("make it first: mkdir -p"),
-        Code::SinkNotDirectory => Some("name a directory as DEST, or a new name"),
-        Code::Usage => Some("two SOURCEs have the same name; copy them to different directories"),
-        Code::SinkPermission => Some("choose a directory that you may write to"),
+        Code::SinkMissing => Some(format!("make it first: mkdir -p {}", crate::ssh::quoted(&about))),
+        Code::SinkNotDirectory => Some("name a directory as DEST, or a new name".into()),
+        Code::Usage => Some("two SOURCEs have the same name; copy them to different directories".into()),
+        Code::SinkPermission => Some("choose a directory that you may write to".into()),
         _ => None,
     };
     // A destination that cannot be used fails the whole job, whatever the row says of single files.
-    Error { failure: failure.failure, about, hint: hint.map(str::to_owned) }
+    Error { failure: failure.failure, about, hint }
+}
+
+/// A directory is not copied into itself: the scan would find what the sink has just made, again and again.
+pub fn check_not_within(sources: &[OsString], destination: &OsStr) -> Result<(), Error> {
+    let destination = PathBuf::from(destination);
+    // Where DEST is new, the directory that it will stand in decides.
+    let there = destination.ancestors().find_map(|ancestor| {
+        let ancestor = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
+        ancestor.canonicalize().ok()
+    });
+    let Some(there) = there else { return Ok(()) };
+    for source in sources {
+        if Path::new(source).canonicalize().is_ok_and(|source| source.is_dir() && there.starts_with(source)) {
+            let about = crate::paths::show(source.as_bytes());
+            return Err(Error::new(
+                Code::Usage,
+                format!("{about}: a directory cannot be copied into itself"),
+            )
+            .hint("choose a destination outside of it"));
+        }
+    }
+    Ok(())
+}
+
+/// For each SOURCE: under which label its entries are reported, and how the user named it.
+pub fn typed_names(plan: &Plan, labels: &[Box<[u8]>]) -> Vec<(Box<[u8]>, Vec<u8>)> {
+    let typed = |path: &OsString| match &plan.direction {
+        Direction::Pull(host) => [host.as_bytes(), b":", path.as_bytes()].concat(),
+        Direction::Local | Direction::Push(_) => path.as_bytes().to_vec(),
+    };
+    labels.iter().cloned().zip(plan.sources.iter().map(typed)).collect()
 }
 
 /// Under which names the SOURCEs stand below the destination, in reports and in the log.

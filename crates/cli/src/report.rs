@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_model::report::{Fact, Stats};
-use haul_model::{Code, Failure};
+use haul_model::{Blame, Code, Failure};
 use haul_mover::end::Summary;
 use haul_mover::{Error, Report, Reports};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -42,6 +42,7 @@ pub struct Reporter {
     cipher: Option<&'static str>,
     /// Counters of the last progress report.
     pub stats: Stats,
+    typed_names: Vec<(Box<[u8]>, Vec<u8>)>,
 }
 
 /// A smoothed rate in bytes a second.
@@ -87,6 +88,7 @@ impl Shared {
             connections: 0,
             cipher: None,
             stats: Stats::default(),
+            typed_names: Vec::new(),
         })))
     }
 
@@ -161,9 +163,29 @@ impl Reporter {
             event.insert("text".into(), failure.code.text().into());
             self.event(Value::Object(event));
         } else {
-            let error = Error { failure, about: show(path), hint: None };
+            // Trouble at the source is told of the path that the user knows.
+            let typed = if failure.code.blame() == Blame::Source { self.typed(path) } else { None };
+            let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
             self.note(&error.to_string());
         }
+    }
+
+    /// How the user named the SOURCEs, by their labels.
+    pub fn set_typed_names(&mut self, names: Vec<(Box<[u8]>, Vec<u8>)>) {
+        self.typed_names = names;
+    }
+
+    fn typed(&self, path: &[u8]) -> Option<Vec<u8>> {
+        self.typed_names.iter().find_map(|(label, typed)| {
+            let rest = path.strip_prefix(&**label)?;
+            let rest = if label.is_empty() || rest.is_empty() { rest } else { rest.strip_prefix(b"/")? };
+            if rest.is_empty() {
+                return Some(typed.clone());
+            }
+            let typed = typed.strip_suffix(b"/.").unwrap_or(typed);
+            let typed = typed.strip_suffix(b"/").unwrap_or(typed);
+            Some([typed, b"/", rest].concat())
+        })
     }
 
     /// A line on stderr that does not tear the progress line.

@@ -21,7 +21,9 @@ use crate::bootstrap::{self, Line, Request, Response, TuningWords};
 use crate::job::{Job, random, state_directory};
 use crate::options::{Copy, Listen};
 use crate::paths::{hex, unhex};
-use crate::plan::{Direction, Plan, decision, decision_word, labels, root_error};
+use crate::plan::{
+    Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
+};
 use crate::report::{Setup, Shared, verdict};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
@@ -233,7 +235,12 @@ fn new_session() -> Result<SessionId, Error> {
 type Ended = (Summary, Setup);
 
 fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrupt) -> Result<Ended, Error> {
+    if plan.recursive {
+        check_not_within(&plan.sources, &plan.destination)?;
+    }
     let decided = decide(plan, job)?;
+    let roots = labels(decided, &plan.names, &plan.destination);
+    reporter.with(|reporter| reporter.set_typed_names(typed_names(plan, &roots)));
     let session = new_session()?;
     let (dial, accept) = local::pair(plan.settings.streams.value);
     let ends = ends(plan, job, decided);
@@ -242,7 +249,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
         job: plan.id,
         session,
         epoch: 0,
-        roots: labels(decided, &plan.names, &plan.destination),
+        roots: roots.clone(),
         connector,
         reports,
     };
@@ -338,6 +345,8 @@ fn run_remote(
             decided
         }
     };
+    let roots = labels(decided, &plan.names, &plan.destination);
+    reporter.with(|reporter| reporter.set_typed_names(typed_names(plan, &roots)));
     let peer: Fingerprint =
         response.fingerprint.parse().map_err(|error| Error::stream("the greeting", &error))?;
     let role = if push { Role::Source } else { Role::Sink };
@@ -358,7 +367,7 @@ fn run_remote(
         job: plan.id,
         session,
         epoch: response.epoch,
-        roots: labels(decided, &plan.names, &plan.destination),
+        roots,
         connector: Box::new(connector),
         reports: reporter.reports(),
     };

@@ -50,7 +50,7 @@ pub fn split_command(text: &str) -> Result<Vec<String>, Error> {
 }
 
 /// For the remote shell: one word, whatever is in it. A leading `~/` stays outside the quotes, so that it is expanded.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let (home, rest) = match word.strip_prefix("~/") {
         Some(rest) => ("~/", rest),
         None => ("", word),

@@ -176,6 +176,10 @@ fn bad_input_is_named_in_one_line_with_the_right_exit_code() {
     says(&bed.haul(&["cp", "file", "--", "-oProxyCommand=id:x"]), 2, &[]);
     says(&bed.haul(&["cp", "--object-size", "5000", "file", "out"]), 2, &["--object-size"]);
     says(&bed.haul(&["cp", "a:x", "b:y"]), 2, &["on this host"]);
+    says(&bed.haul(&["cp", "-r", "tree", "tree/inner"]), 2, &["tree", "into itself", "outside"]);
+    symlink("tree", bed.path("way-in")).unwrap();
+    says(&bed.haul(&["cp", "-r", "tree", "way-in/deeper"]), 2, &["into itself"]);
+    assert_eq!(fs::read_dir(bed.path("tree")).unwrap().count(), 1, "nothing was made in it");
     fs::create_dir_all(bed.path("blocked/name")).unwrap();
     says(&bed.haul(&["cp", "-r", "-q", "tree/.", "blocked"]), 3, &["name", "a directory stands"]);
     bed.write("flat", b"x");
@@ -187,6 +191,23 @@ fn bad_input_is_named_in_one_line_with_the_right_exit_code() {
     assert_eq!(code(&output), 3);
     assert!(stderr(&output).contains("directory must be"), "{}", stderr(&output));
     assert_eq!(fs::read(bed.path("into/flat")).unwrap(), b"z", "what stood there is untouched");
+}
+
+#[test]
+fn trouble_at_the_source_is_told_of_the_path_that_was_typed() {
+    let bed = Bed::new();
+    bed.write("a/tree/file", b"x");
+    std::os::unix::net::UnixListener::bind(bed.path("a/tree/socket")).unwrap();
+    for (source, destination, told) in [
+        ("a/tree", "out", "haul: a/tree/socket: "),
+        ("a/tree/", "other", "haul: a/tree/socket: "),
+        ("a/tree/.", "third", "haul: a/tree/socket: "),
+    ] {
+        let output = bed.haul(&["cp", "-r", source, destination]);
+        assert_eq!(code(&output), 3);
+        assert!(stderr(&output).starts_with(told), "{source}: {}", stderr(&output));
+    }
+    says(&bed.haul(&["cp", "-q", "missing", "out"]), 3, &["haul: missing: no such file or directory\n"]);
 }
 
 #[test]

@@ -16,5 +16,5 @@ pub mod report;
 
 pub use bitmap::Bitmap;
 pub use entry::{Attributes, Entry, Identity, Item, Kind, Timestamp};
-pub use error::{Code, Failure};
+pub use error::{Blame, Code, Failure};
 pub use id::{BlockId, EntryId, Hash, JobId, SessionId, SlotId, Token};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use haul_model::{Code, Failure};
+use rustix::io::Errno;
 
 /// An error with its row of the table, the thing that it is about, and a hint.
 #[derive(Clone, Debug)]
@@ -57,11 +58,30 @@ impl fmt::Display for Error {
             write!(f, "{}: ", self.about)?;
         }
         write!(f, "{}", self.failure.code.text())?;
-        if self.failure.errno != 0 {
-            write!(f, ": {}", io::Error::from_raw_os_error(self.failure.errno))?;
+        match self.failure.errno {
+            errno if errno == 0 || says_as_much(self.failure.code, errno) => Ok(()),
+            errno => {
+                let said = io::Error::from_raw_os_error(errno).to_string();
+                let said = said.split(" (os error").next().unwrap_or(&said);
+                write!(f, ": {}", said.to_lowercase())
+            }
         }
-        Ok(())
     }
+}
+
+/// The row's text is what the system's would only repeat.
+fn says_as_much(code: Code, errno: i32) -> bool {
+    let usual = match code {
+        Code::SourceMissing | Code::SourceVanished | Code::SinkMissing => Errno::NOENT,
+        Code::SourcePermission | Code::SinkPermission => Errno::ACCESS,
+        Code::SinkNoSpace => Errno::NOSPC,
+        Code::SinkQuota => Errno::DQUOT,
+        Code::SinkReadOnly => Errno::ROFS,
+        Code::SinkNotDirectory => Errno::NOTDIR,
+        Code::SinkIsDirectory => Errno::ISDIR,
+        _ => return false,
+    };
+    usual.raw_os_error() == errno
 }
 
 impl std::error::Error for Error {}
