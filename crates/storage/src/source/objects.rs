@@ -7,6 +7,8 @@ use haul_model::{Code, Failure, Hash};
 use rustix::io::{pread, retry_on_intr};
 
 use super::hashing::{ObjectHasher, PIECE_BYTES};
+use super::mapping;
+use super::status::Status;
 use crate::confine::source_failure;
 use crate::faults;
 
@@ -33,11 +35,19 @@ pub(crate) fn read_object(
     Ok(hasher.finish())
 }
 
-/// As [`read_object`], but the bytes are only hashed: each piece overwrites the one before, which keeps them all in the
+/// As [`read_object`], but the bytes are only hashed: where they are, or else through a piece of memory that stays in the
 /// core's cache.
 pub(crate) fn hash_object(file: &OwnedFd, offset: u64, length: u32, single: bool) -> Result<Hash, Failure> {
     thread_local! {
         static PIECE: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
+    }
+    let mut hasher = ObjectHasher::new(offset, length, single)?;
+    faults::source_read().map_err(source_failure)?;
+    let seen = mapping::with_bytes(file, offset, length as usize, |bytes| hasher.update(bytes));
+    // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
+    let size = Status::of(file).map_err(source_failure)?.identity().size;
+    if seen && offset.checked_add(u64::from(length)).is_some_and(|end| end <= size) {
+        return Ok(hasher.finish());
     }
     let mut hasher = ObjectHasher::new(offset, length, single)?;
     PIECE.with_borrow_mut(|bytes| {
