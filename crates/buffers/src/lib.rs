@@ -5,8 +5,8 @@
 //! second one. Memory of a slot is touched when it is first used, and the masters reuse the slot freed last, so a
 //! transfer that needs few slots costs few pages.
 //!
-//! A source slot can stand for a [`FileRange`] instead of holding its bytes: where the stream takes bytes straight from
-//! a file, they are never copied into the slot, whose memory then stays untouched.
+//! A part of a source slot can stand for a [`FileRange`] instead of holding its bytes: where the stream takes bytes
+//! straight from a file, they are never copied into the slot, whose memory then stays untouched.
 //!
 //! A sink slot can be *granted*: then, and only then, a receiving thread may take it for a payload that names it. That
 //! check stands between a hostile peer and a slot that is being written to disk.
@@ -15,7 +15,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_model::SlotId;
@@ -30,15 +30,20 @@ pub struct Pool {
     slot_bytes: usize,
     mapping_bytes: usize,
     states: Box<[AtomicU8]>,
-    ranges: Box<[Mutex<Option<FileRange>>]>,
+    ranges: Box<[Mutex<Vec<FileRange>>]>,
+    ranges_held: AtomicUsize,
 }
 
-/// Where the payload of a slot is when it was left in its file. Its length is the object's.
+/// Bytes of a payload that were left in their file.
 #[derive(Clone, Debug)]
 pub struct FileRange {
+    /// Where they would be in the slot.
+    pub start: usize,
+    /// How many; at least 1.
+    pub length: usize,
     /// Open for reading.
     pub file: Arc<OwnedFd>,
-    /// In bytes.
+    /// Where they are in the file.
     pub offset: u64,
 }
 
@@ -65,8 +70,16 @@ impl Pool {
         let _ = unsafe { mm::madvise(base, mapping_bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast::<u8>()).expect("mmap does not return null");
         let states = (0..count).map(|_| AtomicU8::new(0)).collect();
-        let ranges = (0..count).map(|_| Mutex::new(None)).collect();
-        Ok(Arc::new(Pool { base, slot_bytes: slot_bytes as usize, mapping_bytes, states, ranges }))
+        let ranges = (0..count).map(|_| Mutex::default()).collect();
+        let ranges_held = AtomicUsize::new(0);
+        Ok(Arc::new(Pool {
+            base,
+            slot_bytes: slot_bytes as usize,
+            mapping_bytes,
+            states,
+            ranges,
+            ranges_held,
+        }))
     }
 
     /// How many slots there are.
@@ -77,6 +90,11 @@ impl Pool {
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
+    }
+
+    /// How many ranges of files stand in slots. Each may keep a file open, so whoever adds some keeps them few.
+    pub fn file_ranges_held(&self) -> usize {
+        self.ranges_held.load(Ordering::Relaxed)
     }
 
     /// Exclusive use of a slot; `None` if somebody has it or there is no such slot.
@@ -128,18 +146,23 @@ impl Lease<'_> {
         self.slot
     }
 
-    /// The payload is in a file, or (`None`) in the slot.
-    pub fn set_file_range(&mut self, range: Option<FileRange>) {
-        *self.range() = range;
+    /// These parts of the payload are in files, in the order of their `start`; all else is in the slot.
+    pub fn set_file_ranges(&mut self, ranges: Vec<FileRange>) {
+        self.pool.ranges_held.fetch_add(ranges.len(), Ordering::Relaxed);
+        let before = self.replace(ranges);
+        self.pool.ranges_held.fetch_sub(before.len(), Ordering::Relaxed);
     }
 
-    /// Where the payload is, if it is in a file. It can be taken once: a payload that is sent again is read again.
-    pub fn take_file_range(&mut self) -> Option<FileRange> {
-        self.range().take()
+    /// Which parts of the payload are in files. They can be taken once: a payload that is sent again is read again.
+    pub fn take_file_ranges(&mut self) -> Vec<FileRange> {
+        let taken = self.replace(Vec::new());
+        self.pool.ranges_held.fetch_sub(taken.len(), Ordering::Relaxed);
+        taken
     }
 
-    fn range(&self) -> std::sync::MutexGuard<'_, Option<FileRange>> {
-        self.pool.ranges[self.slot.0 as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    fn replace(&mut self, ranges: Vec<FileRange>) -> Vec<FileRange> {
+        let mut held = self.pool.ranges[self.slot.0 as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *held, ranges)
     }
 }
 
@@ -189,15 +212,21 @@ mod tests {
     fn a_range_of_a_file_is_taken_once_and_does_not_outlive_what_is_read_next() {
         let pool = Pool::new(2, 4096).unwrap();
         let file = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        let range = FileRange { file: file.clone(), offset: 7 };
-        pool.lease(SlotId(1)).unwrap().set_file_range(Some(range.clone()));
-        assert!(pool.lease(SlotId(0)).unwrap().take_file_range().is_none());
-        assert_eq!(pool.lease(SlotId(1)).unwrap().take_file_range().unwrap().offset, 7);
-        assert!(pool.lease(SlotId(1)).unwrap().take_file_range().is_none());
-        pool.lease(SlotId(1)).unwrap().set_file_range(Some(range));
-        pool.lease(SlotId(1)).unwrap().set_file_range(None);
-        assert!(pool.lease(SlotId(1)).unwrap().take_file_range().is_none());
-        assert_eq!(Arc::strong_count(&file), 1, "the pool keeps the file open");
+        let range = FileRange { start: 0, length: 9, file: file.clone(), offset: 7 };
+        pool.lease(SlotId(1)).unwrap().set_file_ranges(vec![range.clone()]);
+        assert!(pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty());
+        assert_eq!(pool.file_ranges_held(), 1);
+        assert_eq!(pool.lease(SlotId(1)).unwrap().take_file_ranges()[0].offset, 7);
+        assert!(pool.lease(SlotId(1)).unwrap().take_file_ranges().is_empty());
+        pool.lease(SlotId(1)).unwrap().set_file_ranges(vec![range.clone(), range]);
+        assert_eq!(pool.file_ranges_held(), 2);
+        pool.lease(SlotId(1)).unwrap().set_file_ranges(Vec::new());
+        assert!(pool.lease(SlotId(1)).unwrap().take_file_ranges().is_empty());
+        assert_eq!(
+            (pool.file_ranges_held(), Arc::strong_count(&file)),
+            (0, 1),
+            "the pool keeps the file open"
+        );
     }
 
     #[test]

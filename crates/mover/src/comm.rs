@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, unbounded};
-use haul_buffers::Pool;
+use haul_buffers::{FileRange, Pool};
 use haul_model::{BlockId, SlotId};
 use haul_protocol::Event;
 use haul_protocol::link::Frame;
@@ -166,19 +166,38 @@ fn send_payloads(
     while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
         let header = PayloadHeader { epoch, block, slot, length };
         let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
-        let range = lease.take_file_range();
-        let (header, payload) = (header.encode(), &mut lease[..length as usize]);
-        match range {
-            Some(range) => sender.send_file(&header, range.file.as_fd(), range.offset, payload),
-            None => sender.send(&[IoSlice::new(&header), IoSlice::new(payload)]),
-        }
-        .map_err(text)?;
-        drop(lease);
+        let ranges = lease.take_file_ranges();
+        send_parts(&mut *sender, &header.encode(), &mut lease[..length as usize], &ranges).map_err(text)?;
+        drop((lease, ranges));
         if inputs.send(Input::Event(Event::Sent(block))).is_err() {
             return Ok(());
         }
     }
     sender.finish().map_err(text)
+}
+
+/// Sends the payload behind its header: what was left in files from there, the rest from the slot.
+fn send_parts(
+    sender: &mut dyn Sender,
+    header: &[u8],
+    payload: &mut [u8],
+    ranges: &[FileRange],
+) -> std::io::Result<()> {
+    let mut head = header;
+    let mut sent = 0;
+    for range in ranges {
+        if range.start > sent {
+            sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..range.start])])?;
+            head = &[];
+        }
+        sent = range.start + range.length;
+        sender.send_file(head, range.file.as_fd(), range.offset, &mut payload[range.start..sent])?;
+        head = &[];
+    }
+    if sent < payload.len() || !head.is_empty() {
+        sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..])])?;
+    }
+    Ok(())
 }
 
 fn receive_payloads(mut receiver: Box<dyn Receiver>, epoch: u32, pool: &Pool, inputs: &Inputs) -> Result {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use blake3::hazmat::{Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
-use haul_buffers::Pool;
+use haul_buffers::{FileRange, Pool};
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Item, Kind, SlotId};
 
@@ -279,7 +279,7 @@ fn members_arrive_packed_and_hashed<F: Fixture>(fixture: &F) {
     let (found, pool) = (start(fixture), pool());
     let members: Vec<Arc<Entry>> = found.files.iter().map(|(_, entry)| Arc::clone(entry)).collect();
     let (length, results) = read_members(fixture.storage(), &pool, &members);
-    let slot = pool.lease(SlotId(0)).expect("the slot is given back");
+    let slot = payload(&pool, length);
     let mut at = 0;
     for ((path, entry), result) in found.files.iter().zip(results) {
         let read = result.unwrap_or_else(|failure| panic!("{}: {failure}", path.escape_ascii()));
@@ -310,7 +310,7 @@ fn members_that_fail_take_no_space<F: Fixture>(fixture: &F) {
         .collect();
     let large = pool();
     let (length, results) = read_members(fixture.storage(), &large, &members);
-    let slot = large.lease(SlotId(0)).expect("the slot is given back");
+    let slot = payload(&large, length);
     let mut at = 0;
     for (index, ((path, _), result)) in found.files.iter().zip(results).enumerate() {
         if index % 3 == 1 {
@@ -361,8 +361,9 @@ fn objects_make_the_root<F: Fixture>(fixture: &F) {
 fn payload(pool: &Pool, length: u32) -> Vec<u8> {
     let mut slot = pool.lease(SlotId(0)).expect("the slot is given back");
     let mut bytes = slot[..length as usize].to_vec();
-    if let Some(range) = slot.take_file_range() {
-        rustix::io::pread(&range.file, &mut bytes[..], range.offset).expect("the file stays open");
+    for FileRange { start, length, file, offset } in slot.take_file_ranges() {
+        let read = rustix::io::pread(&file, &mut bytes[start..start + length], offset);
+        assert_eq!(read, Ok(length), "the file stays open");
     }
     bytes
 }

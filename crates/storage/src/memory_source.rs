@@ -213,7 +213,7 @@ impl SourceStorage for MemorySource {
             }
             SourceOp::ReadMembers { block, slot, members } => {
                 let (length, results) =
-                    pack(pool, slot, &members, |entry, space| self.read_member(entry, space));
+                    pack(pool, slot, &members, |entry, space| Ok(self.read_member(entry, space)?.into()));
                 Some(SourceDone::Members { block, length, results })
             }
             SourceOp::Confirm { entry } => {

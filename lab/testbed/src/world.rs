@@ -198,7 +198,6 @@ impl World {
         Ok(Running {
             child,
             route: job.route,
-            plain: job.plain,
             started,
             out: file("out"),
             err: file("err"),
@@ -220,7 +219,6 @@ fn read_pids(path: &Path) -> Vec<i32> {
 pub struct Running {
     child: Guarded,
     route: Route,
-    plain: bool,
     started: Instant,
     out: PathBuf,
     err: PathBuf,
@@ -268,17 +266,11 @@ impl Running {
         self.child.wait(left).is_none()
     }
 
-    /// Bytes that the source's end has read so far, as the kernel counts them. More than what it has sent by what it
+    /// Bytes that the source's end has read so far, as the kernel counts them: `sendfile` too, mappings not. More than what it has sent by what it
     /// holds in slots.
     pub fn bytes_read(&self) -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{}/io", self.source()?)).ok()?;
-        let count = |name: &str| -> Option<u64> {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.parse().ok())
-        };
-        // `sendfile`, which sends what was read before, counts as a read and as a write. (So do the writes of a sink
-        // in the same process, but a local run has no clear streams.)
-        let sent = if self.plain { count("wchar")? } else { 0 };
-        Some(count("rchar")?.saturating_sub(sent))
+        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
     }
 
     /// Events so far: what a script that watches would have seen.

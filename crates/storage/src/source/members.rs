@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_buffers::Pool;
+use haul_buffers::{FileRange, Pool};
 use haul_model::op::MemberRead;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, SlotId};
 use rustix::io::{read, retry_on_intr};
@@ -14,8 +14,9 @@ use rustix::io::{read, retry_on_intr};
 use super::directories::{Directories, Location};
 use super::files::{Noatime, check_version, open_regular};
 use super::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
+use super::objects::hash_object;
 use crate::confine::{check_name, source_failure};
-use crate::faults;
+use crate::{faults, local};
 
 /// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
 ///
@@ -24,49 +25,77 @@ pub(crate) fn pack(
     pool: &Pool,
     slot: SlotId,
     members: &[Arc<Entry>],
-    mut read: impl FnMut(&Entry, &mut [u8]) -> Result<Hash, Failure>,
+    mut read: impl FnMut(&Entry, &mut [u8]) -> Result<Packed, Failure>,
 ) -> (u32, Vec<Result<MemberRead, Failure>>) {
     let Some(mut lease) = pool.lease(slot) else {
         return (0, vec![Err(Code::Internal.into()); members.len()]);
     };
-    lease.set_file_range(None);
     let mut used = 0;
+    let mut ranges = Vec::new();
     let results = members
         .iter()
         .map(|entry| {
             let size = u32::try_from(entry.size()).ok();
             let end = size.and_then(|size| size.checked_add(used)).ok_or(Failure::new(Code::Internal))?;
             let space = lease.get_mut(used as usize..end as usize).ok_or(Failure::new(Code::Internal))?;
-            let hash = read(entry, space)?;
+            let length = space.len();
+            let Packed { hash, file } = read(entry, space)?;
             let offset = std::mem::replace(&mut used, end);
+            if let Some(file) = file {
+                ranges.push(FileRange { start: offset as usize, length, file: Arc::new(file), offset: 0 });
+            }
             Ok(MemberRead { offset, hash })
         })
         .collect();
+    lease.set_file_ranges(ranges);
     (used, results)
+}
+
+/// A member that was read.
+pub(crate) struct Packed {
+    /// Of its bytes.
+    pub hash: Hash,
+    /// They were left there; else they are in the slot.
+    pub file: Option<OwnedFd>,
+}
+
+impl From<Hash> for Packed {
+    fn from(hash: Hash) -> Self {
+        Packed { hash, file: None }
+    }
 }
 
 /// Reads files of one bundle. Neighbours mostly share their directory, so the last one stays at hand.
 pub(crate) struct MemberReader<'a> {
     directories: &'a Directories,
     noatime: &'a Noatime,
+    in_place: Option<usize>,
     last: Option<(EntryId, Arc<OwnedFd>)>,
 }
 
 impl<'a> MemberReader<'a> {
-    pub fn new(directories: &'a Directories, noatime: &'a Noatime) -> Self {
-        MemberReader { directories, noatime, last: None }
+    /// `in_place`: members of so many bytes and more stay in their files.
+    pub fn new(directories: &'a Directories, noatime: &'a Noatime, in_place: Option<usize>) -> Self {
+        MemberReader { directories, noatime, in_place, last: None }
     }
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
-    pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Hash, Failure> {
+    pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
         let location = self.locate(entry)?;
         let file = open_regular(self.directories, &location, self.noatime, entry)?;
+        let large = !space.is_empty() && self.in_place.is_some_and(|least| space.len() >= least);
+        if large && local::is_known(&file).unwrap_or(false) {
+            let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
+            let hash = hash_object(&file, 0, length, true)?;
+            check_version(&file, &entry.identity)?;
+            return Ok(Packed { hash, file: Some(file) });
+        }
         let hash = read_whole(&file, space)?;
         // Nothing lies between the first status and the second where nothing is read.
         if !space.is_empty() {
             check_version(&file, &entry.identity)?;
         }
-        Ok(hash)
+        Ok(hash.into())
     }
 
     fn locate<'e>(&mut self, entry: &'e Entry) -> Result<Location<'e>, Failure>
@@ -137,7 +166,7 @@ mod tests {
     fn read(directories: &Directories, entry: &Entry) -> Result<Hash, Failure> {
         let noatime = Noatime::new();
         let mut space = vec![0; entry.size() as usize];
-        MemberReader::new(directories, &noatime).read(entry, &mut space)
+        Ok(MemberReader::new(directories, &noatime, None).read(entry, &mut space)?.hash)
     }
 
     type Change = (&'static str, fn(&Path));

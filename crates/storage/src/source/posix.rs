@@ -22,6 +22,9 @@ use crate::confine::source_failure;
 use crate::scan::PosixScan;
 use crate::{SourceStorage, faults, local};
 
+/// Above so many ranges of files in slots, members of bundles are copied: each of them keeps a file open.
+const MEMBERS_IN_PLACE_MAX: usize = 256;
+
 /// How a source is read.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceOptions {
@@ -33,11 +36,18 @@ pub struct SourceOptions {
     /// The streams take bytes straight from files: objects are hashed as they pass by, and their slots stand for the
     /// range. Only where the page cache is the file's own and local, so that what was just read is still there.
     pub in_place: bool,
+    /// Then members of bundles too, from this size on: below it, the calls cost more than the copies.
+    pub in_place_member_bytes_min: usize,
 }
 
 impl Default for SourceOptions {
     fn default() -> Self {
-        SourceOptions { recursive: true, directory_descriptors_max: 1024, in_place: false }
+        SourceOptions {
+            recursive: true,
+            directory_descriptors_max: 1024,
+            in_place: false,
+            in_place_member_bytes_min: 512 << 10,
+        }
     }
 }
 
@@ -48,6 +58,7 @@ pub struct PosixSource {
     noatime: Noatime,
     recursive: bool,
     in_place: bool,
+    in_place_member_bytes_min: usize,
 }
 
 impl PosixSource {
@@ -60,6 +71,7 @@ impl PosixSource {
             noatime: Noatime::new(),
             recursive: options.recursive,
             in_place: options.in_place && !faults::changes_source_bytes(),
+            in_place_member_bytes_min: options.in_place_member_bytes_min,
         }
     }
 
@@ -92,10 +104,11 @@ impl PosixSource {
             // What changes between hash and send comes back as a repair; then it must be named for what it is.
             check_version(&file.descriptor, &entry.identity)?;
             let hash = hash_object(&file.descriptor, offset, length, single)?;
-            lease.set_file_range(Some(FileRange { file: Arc::clone(&file.descriptor), offset }));
+            let (file, length) = (Arc::clone(&file.descriptor), length as usize);
+            lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset }]);
             return Ok(hash);
         }
-        lease.set_file_range(None);
+        lease.set_file_ranges(Vec::new());
         read_object(&file.descriptor, offset, length, single, &mut lease)
     }
 
@@ -146,7 +159,9 @@ impl SourceStorage for PosixSource {
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members } => {
-                let mut reader = MemberReader::new(&self.directories, &self.noatime);
+                let in_place = self.in_place && pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
+                let in_place = in_place.then_some(self.in_place_member_bytes_min);
+                let mut reader = MemberReader::new(&self.directories, &self.noatime, in_place);
                 let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));
                 Some(SourceDone::Members { block, length, results })
             }
