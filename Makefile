@@ -47,11 +47,11 @@ unit: build ## Unit, property, golden, conformance and end-to-end tests
 sim: deps ## Simulator: HISTORIES=n SEED=s
 	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
 
-torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s
-	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED)
+torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
+	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
-crash: build ## Power cuts on a file system that loses what was not synced: ROUNDS=n SEED=s
-	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED)
+crash: build ## Power cuts on a file system that loses what was not synced: ROUNDS=n SEED=s REPORT=directory
+	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
 syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root, for an ext4 image)
 	$(CARGO) build --locked --profile $(PROFILE) -p haul --features faults

@@ -187,6 +187,20 @@ struct LoopArguments {
     /// Leave the directory for a look at it.
     #[arg(long)]
     keep: bool,
+    /// Where a table and a picture of the result are written; nowhere if not given.
+    #[arg(long)]
+    report: Option<PathBuf>,
+}
+
+impl LoopArguments {
+    /// Writes the report, if one is wanted. True if the loop passed.
+    fn conclude(&self, what: &str, verdict: &rounds::Verdict) -> io::Result<bool> {
+        if let Some(directory) = &self.report {
+            let command = format!("make {what} ROUNDS={} SEED={}", self.rounds, self.seed);
+            verdict.write_report(directory, &command, &self.haul)?;
+        }
+        Ok(verdict.passed)
+    }
 }
 
 fn parse_class(text: &str) -> Result<SyncClass, String> {
@@ -249,7 +263,7 @@ fn run(command: Command) -> io::Result<bool> {
                 datasets: arguments.datasets.clone(),
                 old_end_limit: Duration::from_secs(old_end_seconds),
             })
-            .map(|verdict| verdict.passed)
+            .and_then(|verdict| arguments.conclude("torture", &verdict))
         }),
         Command::Syncs { haul, dir, only } => {
             let parent = dir.unwrap_or_else(|| rounds::default_directory(2 << 30));
@@ -292,7 +306,7 @@ fn run(command: Command) -> io::Result<bool> {
                 until_violation: arguments.until_violation,
                 datasets: arguments.datasets.clone(),
             })
-            .map(|verdict| verdict.passed)
+            .and_then(|verdict| arguments.conclude("crash", &verdict))
         }),
     }
 }

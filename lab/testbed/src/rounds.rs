@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use haul_crashfs::random::Random;
 
+use crate::chart::{Bar, Group, draw};
 use crate::dataset::{OBJECT_BYTES, Plan, big_file, set_time};
+use crate::machine;
 use crate::tree::{self, Comparison, Totals};
 use crate::world::World;
 
@@ -158,6 +160,8 @@ pub struct Summary {
     attacks: BTreeMap<&'static str, u64>,
     violations: BTreeMap<String, u64>,
     sent_again: Vec<u64>,
+    /// Of what was allowed.
+    shares: Vec<f64>,
     /// More lines for the table.
     pub notes: Vec<(String, String)>,
 }
@@ -174,6 +178,7 @@ impl Summary {
             attacks: BTreeMap::new(),
             violations: CLASSES.iter().map(|class| ((*class).to_owned(), 0)).collect(),
             sent_again: Vec::new(),
+            shares: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -188,6 +193,7 @@ impl Summary {
         let mut line = format!("{number:>5} {head} | {}", report.story.join("; "));
         if let Some((again, bound)) = report.sent_again {
             self.sent_again.push(again);
+            self.shares.push(again as f64 / bound.max(1) as f64);
             let _ = write!(line, " | sent again {:.1} MiB of at most {:.0}", mib(again), mib(bound));
         }
         println!("{line} | {}", if report.violations.is_empty() { "ok" } else { "FAILED" });
@@ -225,23 +231,77 @@ impl Summary {
         }
         rows.append(&mut self.notes);
         rows.push(("seconds".to_owned(), format!("{seconds:.0}")));
-        for (name, value) in rows {
+        for (name, value) in &rows {
             println!("{name:<34} {value}");
         }
         println!("\n{}: {} passed, {} failed", self.what, self.rounds - self.failed, self.failed);
-        Verdict { passed: self.failed == 0 && self.rounds > 0, violations, attacks: self.attacks }
+        Verdict {
+            what: self.what,
+            passed: self.failed == 0 && self.rounds > 0,
+            violations,
+            attacks: self.attacks,
+            rows,
+            shares: self.shares,
+        }
     }
 }
 
 /// What a loop came to.
 #[derive(Clone, Debug)]
 pub struct Verdict {
+    what: &'static str,
     /// There was a round, and none failed.
     pub passed: bool,
     /// By class, also those that never came.
     pub violations: BTreeMap<String, u64>,
     /// By kind, those that hit.
     pub attacks: BTreeMap<&'static str, u64>,
+    rows: Vec<(String, String)>,
+    shares: Vec<f64>,
+}
+
+impl Verdict {
+    /// Writes the table and a picture to a directory.
+    pub fn write_report(&self, directory: &Path, command: &str, haul: &Path) -> io::Result<()> {
+        let what = self.what;
+        let mut text = format!("# {what}\n\n`{command}`\n\n![{what}]({what}.svg)\n\n| | |\n|---|---|\n");
+        for (name, value) in &self.rows {
+            let _ = writeln!(text, "| {} | {value} |", name.trim());
+        }
+        let _ = write!(text, "\n## Machine\n\n{}", machine::table(haul));
+        fs::write(directory.join(format!("{what}.md")), text)?;
+        let bar = |label: String, count: usize, accent| Bar {
+            label,
+            value: count as f64,
+            text: count.to_string(),
+            accent,
+        };
+        let attacks = self.attacks.iter();
+        let mut groups = vec![Group {
+            title: "What was done to it, times".into(),
+            bars: attacks.map(|(name, count)| bar((*name).to_owned(), *count as usize, false)).collect(),
+        }];
+        if !self.shares.is_empty() {
+            let edges = [0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0];
+            let within = |low: f64, high: f64| {
+                self.shares.iter().filter(|share| **share > low && **share <= high).count()
+            };
+            let mut bars = vec![bar("nothing".into(), within(-1.0, 0.0), true)];
+            bars.extend(edges.windows(2).map(|edge| {
+                let label = format!("{:.0} to {:.0} %", edge[0] * 100.0, edge[1] * 100.0);
+                bar(label, within(edge[0], edge[1]), true)
+            }));
+            bars.push(bar("more".into(), within(1.0, f64::INFINITY), true));
+            let title = "Rounds, by bytes sent again as a share of what was in flight and not durable";
+            groups.push(Group { title: title.into(), bars });
+        }
+        let violations = self.violations.iter();
+        groups.push(Group {
+            title: "What must never be, times".into(),
+            bars: violations.map(|(name, count)| bar(name.clone(), *count as usize, true)).collect(),
+        });
+        fs::write(directory.join(format!("{what}.svg")), draw(command, &groups))
+    }
 }
 
 /// Bytes in MiB.

@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::{Case, Sample, Settings, Tool};
 use crate::chart::{Bar, Group, draw};
+use crate::machine;
 
 fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     let mut values: Vec<f64> = samples.iter().map(of).collect();
@@ -88,22 +89,7 @@ pub(super) fn write_report(
     mounted: bool,
     load: &str,
 ) -> io::Result<()> {
-    let output = |program: &str, arguments: &[&str]| -> String {
-        let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-        output.map_or_else(
-            |_| "-".into(),
-            |output| {
-                let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-                String::from_utf8_lossy(&text).lines().next().unwrap_or("-").to_owned()
-            },
-        )
-    };
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1)).unwrap_or("-");
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let memory = memory.lines().next().unwrap_or("-").trim_start_matches("MemTotal:").trim();
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let cores = machine::cores();
     let mut text = format!(
         "# Side by side\n\nMade by `make bench`: {} interleaved runs of each program in changing order, after one that does not \
          count and whose result is compared with the source. From memory file system to memory file system of one machine{}; the \
@@ -136,15 +122,13 @@ pub(super) fn write_report(
         "\n## How to read it\n\n- haul hashes every byte at both ends (BLAKE3), checks before it writes and syncs before it \
          acknowledges; scp and the rsync daemon do neither, rsync checks files with a hash of its own. `cp -r` is one process \
          and no network.\n- CPU s/GB: user and system time of all processes of an end, of ssh too.\n- scp and cp keep no times, and scp leaves out symlinks that lead to directories.\n\n\
-         ## Machine\n\n| what | |\n|---|---|\n| processor | {model}, {cores} cores |\n| memory | {memory} |\n| kernel | {} |\n\
-         | load before | {load} |\n| haul | {} |\n| ssh | {} |\n| rsync | {} |\n| cp | {} |\n\n## Commands\n\n```\n\
+         ## Machine\n\n{}| load before | {load} |\n| ssh | {} |\n| rsync | {} |\n| cp | {} |\n\n## Commands\n\n```\n\
          haul cp -r{} [--plain] --ssh 'ssh -F CONFIG' --haul-path HAUL SOURCE 127.0.0.1:DEST\nscp -q -r -F CONFIG SOURCE 127.0.0.1:DEST\n\
          rsync -a -e 'ssh -F CONFIG' SOURCE/ 127.0.0.1:DEST/\nrsync -a SOURCE/ rsync://127.0.0.1:PORT/sink/result/\ncp -r SOURCE DEST\n```\n",
-        output("uname", &["-sr"]),
-        output(&settings.haul.to_string_lossy(), &["--version"]),
-        output("ssh", &["-V"]),
-        output("rsync", &["--version"]),
-        output("cp", &["--version"]),
+        machine::table(&settings.haul),
+        machine::first_line("ssh", &["-V"]),
+        machine::first_line("rsync", &["--version"]),
+        machine::first_line("cp", &["--version"]),
         settings.streams.map(|streams| format!(" --streams {streams}")).unwrap_or_default()
             + &settings.memory.as_ref().map(|memory| format!(" --memory {memory}")).unwrap_or_default(),
     );

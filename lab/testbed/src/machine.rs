@@ -1,0 +1,37 @@
+//! What a report says of the machine that it was made on.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// How many cores this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
+}
+
+/// The first line that a program prints.
+pub fn first_line(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let Ok(output) = output else { return "-".into() };
+    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    String::from_utf8_lossy(&text).lines().next().unwrap_or("-").to_owned()
+}
+
+/// A table with the machine and the program under test; more rows may follow.
+pub fn table(haul: &Path) -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1)).unwrap_or("-");
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let memory = memory.lines().next().unwrap_or("-").trim_start_matches("MemTotal:").trim();
+    let mut text = String::from("| what | |\n|---|---|\n");
+    let _ = write!(
+        text,
+        "| processor | {model}, {} cores |\n| memory | {memory} |\n| kernel | {} |\n| haul | {} |\n",
+        cores(),
+        first_line("uname", &["-sr"]),
+        first_line(&haul.to_string_lossy(), &["--version"]),
+    );
+    text
+}
