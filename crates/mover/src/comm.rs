@@ -223,3 +223,51 @@ fn receive_payloads(mut receiver: Box<dyn Receiver>, epoch: u32, pool: &Pool, in
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    #[test]
+    fn what_was_left_in_files_arrives_between_what_is_in_the_slot() {
+        let slot: Vec<u8> = (0..1000).map(|at| (at % 249) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[0xff; 2000]).unwrap();
+        let file = Arc::new(OwnedFd::from(file));
+        let range = |start, length, offset| FileRange { start, length, file: Arc::clone(&file), offset };
+        let cases: [&[FileRange]; 6] = [
+            &[],
+            &[range(0, 1000, 5)],
+            &[range(0, 10, 0), range(990, 10, 1990)],
+            &[range(400, 200, 0)],
+            &[range(100, 1, 3), range(101, 99, 0), range(300, 700, 0)],
+            &[range(0, 500, 0)],
+        ];
+        for ranges in cases {
+            let (near, far) = haul_transport::memory::pair(4096);
+            let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
+            let mut expected = [b"header".as_slice(), &slot].concat();
+            for range in ranges {
+                expected[6 + range.start..][..range.length].fill(0xff);
+            }
+            send_parts(&mut *sender, b"header", &mut slot.clone(), ranges).unwrap();
+            sender.finish().unwrap();
+            let mut arrived = vec![0; expected.len()];
+            receiver.receive(&mut arrived).unwrap();
+            assert!(arrived == expected, "{ranges:?}");
+            assert!(receiver.receive(&mut [0]).is_err(), "nothing follows");
+        }
+    }
+
+    #[test]
+    fn an_empty_payload_is_a_header_alone() {
+        let (near, far) = haul_transport::memory::pair(4096);
+        let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
+        send_parts(&mut *sender, b"header", &mut [], &[]).unwrap();
+        let mut arrived = [0; 6];
+        receiver.receive(&mut arrived).unwrap();
+        assert_eq!(&arrived, b"header");
+    }
+}

@@ -121,7 +121,7 @@ pub(super) fn write_report(
         text,
         "\n## How to read it\n\n- haul hashes every byte at both ends (BLAKE3), checks before it writes and syncs before it \
          acknowledges; scp and the rsync daemon do neither, rsync checks files with a hash of its own. `cp -r` is one process \
-         and no network.\n- CPU s/GB: user and system time of all processes of an end, of ssh too.\n- scp and cp keep no times, and scp leaves out symlinks that lead to directories.\n\n\
+         and no network.\n- CPU s/GB: user and system time of all processes of an end, of ssh too.\n- scp and cp keep no times, and scp leaves out symlinks that lead to directories; the rsync daemon tidies the paths that symlinks lead to.\n\n\
          ## Machine\n\n{}| load before | {load} |\n| ssh | {} |\n| rsync | {} |\n| cp | {} |\n\n## Commands\n\n```\n\
          haul cp -r{} [--plain] --ssh 'ssh -F CONFIG' --haul-path HAUL SOURCE 127.0.0.1:DEST\nscp -q -r -F CONFIG SOURCE 127.0.0.1:DEST\n\
          rsync -a -e 'ssh -F CONFIG' SOURCE/ 127.0.0.1:DEST/\nrsync -a SOURCE/ rsync://127.0.0.1:PORT/sink/result/\ncp -r SOURCE DEST\n```\n",
