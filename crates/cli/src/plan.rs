@@ -168,7 +168,9 @@ pub fn check_not_within(sources: &[OsString], destination: &OsStr) -> Result<(),
     });
     let Some(there) = there else { return Ok(()) };
     for source in sources {
-        if Path::new(source).canonicalize().is_ok_and(|source| source.is_dir() && there.starts_with(source)) {
+        // With `-r` a symlink is copied as a link. (`link/` and `link/.` are the directory, also for the system.)
+        let is_directory = Path::new(source).symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+        if is_directory && Path::new(source).canonicalize().is_ok_and(|source| there.starts_with(source)) {
             let about = crate::paths::show(source.as_bytes());
             return Err(Error::new(
                 Code::Usage,

@@ -164,7 +164,8 @@ impl Reporter {
             self.event(Value::Object(event));
         } else {
             // Trouble at the source is told of the path that the user knows.
-            let typed = if failure.code.blame() == Blame::Source { self.typed(path) } else { None };
+            let at_source = failure.code.blame() == Blame::Source || failure.code == Code::SourceDirectory;
+            let typed = if at_source { self.typed(path) } else { None };
             let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
             self.note(&error.to_string());
         }
@@ -175,8 +176,9 @@ impl Reporter {
         self.typed_names = names;
     }
 
+    /// None where it cannot be told which SOURCE is meant.
     fn typed(&self, path: &[u8]) -> Option<Vec<u8>> {
-        self.typed_names.iter().find_map(|(label, typed)| {
+        let mut found = self.typed_names.iter().filter_map(|(label, typed)| {
             let rest = path.strip_prefix(&**label)?;
             let rest = if label.is_empty() || rest.is_empty() { rest } else { rest.strip_prefix(b"/")? };
             if rest.is_empty() {
@@ -185,7 +187,8 @@ impl Reporter {
             let typed = typed.strip_suffix(b"/.").unwrap_or(typed);
             let typed = typed.strip_suffix(b"/").unwrap_or(typed);
             Some([typed, b"/", rest].concat())
-        })
+        });
+        found.next().filter(|_| found.next().is_none())
     }
 
     /// A line on stderr that does not tear the progress line.

@@ -159,7 +159,8 @@ impl Ends<'_> {
     /// The end that reads, ready to start.
     pub fn source(&self, common: Common, log: haul_objectlog::Config) -> Result<SourceEnd, Error> {
         use std::os::unix::ffi::OsStrExt;
-        let roots = self.sources.iter().map(|path| Root::new(path.as_bytes()));
+        let roots = self.sources.iter().zip(&common.roots);
+        let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
         let options = SourceOptions {
             recursive: self.recursive,
             // Nothing but the hash needs to see bytes that leave as they are.

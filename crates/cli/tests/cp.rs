@@ -180,6 +180,14 @@ fn bad_input_is_named_in_one_line_with_the_right_exit_code() {
     symlink("tree", bed.path("way-in")).unwrap();
     says(&bed.haul(&["cp", "-r", "tree", "way-in/deeper"]), 2, &["into itself"]);
     assert_eq!(fs::read_dir(bed.path("tree")).unwrap().count(), 1, "nothing was made in it");
+    fs::create_dir(bed.path("treehouse")).unwrap();
+    assert_eq!(
+        code(&bed.haul(&["cp", "-r", "tree", "treehouse/copy"])),
+        0,
+        "a name that only begins like it"
+    );
+    assert_eq!(code(&bed.haul(&["cp", "-r", "way-in", "tree/link"])), 0, "a link is copied as a link");
+    fs::remove_file(bed.path("tree/link")).unwrap();
     fs::create_dir_all(bed.path("blocked/name")).unwrap();
     says(&bed.haul(&["cp", "-r", "-q", "tree/.", "blocked"]), 3, &["name", "a directory stands"]);
     bed.write("flat", b"x");
@@ -208,6 +216,11 @@ fn trouble_at_the_source_is_told_of_the_path_that_was_typed() {
         assert!(stderr(&output).starts_with(told), "{source}: {}", stderr(&output));
     }
     says(&bed.haul(&["cp", "-q", "missing", "out"]), 3, &["haul: missing: no such file or directory\n"]);
+    says(&bed.haul(&["cp", "-q", "-r", "missing/.", "out"]), 3, &["haul: missing/.: no such file"]);
+    bed.write("same/same/x", b"x");
+    std::os::unix::net::UnixListener::bind(bed.path("same/same/y")).unwrap();
+    let output = bed.haul(&["cp", "-r", "same/same", "fourth"]);
+    assert!(stderr(&output).starts_with("haul: same/same/y: "), "{}", stderr(&output));
 }
 
 #[test]

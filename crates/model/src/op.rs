@@ -42,6 +42,8 @@ pub enum SourceOp {
         slot: SlotId,
         /// The object is the whole file: the hash is the root, not a subtree value.
         single: bool,
+        /// It was read before, and what arrived was not what was hashed: this time the bytes must not change in between.
+        again: bool,
     },
     /// Read whole files one behind the other into `slot`. One that fails or has changed takes no space.
     ReadMembers {
@@ -51,6 +53,8 @@ pub enum SourceOp {
         slot: SlotId,
         /// The files, in the order in which they are packed.
         members: Vec<Arc<Entry>>,
+        /// As above, of any of them.
+        again: bool,
     },
     /// Is the descriptor that was read from still the version of `entry.identity`?
     Confirm {

@@ -20,6 +20,8 @@ use crate::Error;
 use crate::durable::{self, StatePoint};
 use crate::master::{Input, Inputs};
 
+/// Operations between two looks at the clock.
+const BATCH_MAX: usize = 4096;
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// A directory of log files.
@@ -209,7 +211,7 @@ impl Keeper {
             match queue.recv_timeout(wait) {
                 Ok(op) => {
                     self.apply(op);
-                    queue.try_iter().for_each(|op| self.apply(op));
+                    queue.try_iter().take(BATCH_MAX).for_each(|op| self.apply(op));
                     self.write(ObjectLog::flush);
                     // However busy the queue is, a second's worth is the most that a power cut may cost.
                     if self.unsynced_since.get_or_insert_with(Instant::now).elapsed() >= SYNC_EVERY {

@@ -100,12 +100,18 @@ pub fn make_directory(directory: &Path) -> Result<(), Error> {
     made.map_err(|error| unwritable(directory, &error))?;
     for parent in directory.ancestors().skip(1).take(LEVELS) {
         match File::open(parent).and_then(|held| durable::sync(StatePoint::StateDirectories, &held)) {
-            // A parent that may be entered but not read is none of ours.
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => break,
+            // A parent that may be entered but not read, or is on a file system that cannot be written, is none of ours.
+            Err(error) if is_foreign(&error) => break,
             result => result.map_err(|error| unwritable(parent, &error))?,
         }
     }
     Ok(())
+}
+
+fn is_foreign(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let foreign = [Errno::ACCESS, Errno::PERM, Errno::INVAL, Errno::ROFS].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|errno| foreign.contains(&errno))
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {

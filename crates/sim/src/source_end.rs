@@ -263,7 +263,7 @@ impl World {
             return false;
         }
         let done = match op {
-            SourceOp::ReadObject { block, entry, offset, length, slot, single } => {
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, .. } => {
                 let result = self.read_object(&entry, offset, length, single).map(|(piece, hash)| {
                     if let Some(end) = &mut self.source {
                         end.slots[slot.0 as usize] = Payload { pieces: [piece].into(), altered: false };
@@ -272,7 +272,7 @@ impl World {
                 });
                 SourceDone::Object { block, result }
             }
-            SourceOp::ReadMembers { block, slot, members } => {
+            SourceOp::ReadMembers { block, slot, members, .. } => {
                 let mut pieces = Vec::new();
                 let mut results = Vec::with_capacity(members.len());
                 let mut used = 0;

@@ -145,7 +145,7 @@ short! {
             "read {} = {} B at {offset} of {} into {}",
             Short(block), length, Short(&entry.id), Short(slot)
         ),
-        SourceOp::ReadMembers { block, slot, members } => {
+        SourceOp::ReadMembers { block, slot, members, .. } => {
             let ids: Vec<EntryId> = members.iter().map(|entry| entry.id).collect();
             write!(f, "read {} = {} into {}", Short(block), List(&ids), Short(slot))
         }

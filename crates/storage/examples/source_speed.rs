@@ -61,7 +61,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         let offset = index * u64::from(OBJECT_BYTES);
         let length = u64::from(OBJECT_BYTES).min(entry.size() - offset) as u32;
         let entry = Arc::clone(entry);
-        SourceOp::ReadObject { block: BlockId(index), entry, offset, length, slot: SlotId(0), single: false }
+        SourceOp::ReadObject {
+            block: BlockId(index),
+            entry,
+            offset,
+            length,
+            slot: SlotId(0),
+            single: false,
+            again: false,
+        }
     });
     let took = read(&source, objects.collect(), threads)?;
     let bytes = entry.size() as f64 / 1e9;
@@ -100,13 +108,13 @@ fn bundles(files: &[Arc<Entry>]) -> Vec<SourceOp> {
     for entry in files {
         if bytes + entry.size() > u64::from(OBJECT_BYTES) || members.len() == 1024 {
             let members = std::mem::take(&mut members);
-            bundles.push(SourceOp::ReadMembers { block: BlockId(0), slot: SlotId(0), members });
+            bundles.push(SourceOp::ReadMembers { block: BlockId(0), slot: SlotId(0), members, again: false });
             bytes = 0;
         }
         bytes += entry.size();
         members.push(Arc::clone(entry));
     }
-    bundles.push(SourceOp::ReadMembers { block: BlockId(0), slot: SlotId(0), members });
+    bundles.push(SourceOp::ReadMembers { block: BlockId(0), slot: SlotId(0), members, again: false });
     bundles
 }
 

@@ -177,7 +177,8 @@ pub fn read_members(
     pool: &Pool,
     members: &[Arc<Entry>],
 ) -> (u32, Vec<Result<MemberRead, Failure>>) {
-    let op = SourceOp::ReadMembers { block: BlockId(9), slot: SlotId(0), members: members.to_vec() };
+    let op =
+        SourceOp::ReadMembers { block: BlockId(9), slot: SlotId(0), members: members.to_vec(), again: false };
     match storage.run(op, pool) {
         Some(SourceDone::Members { block: BlockId(9), length, results }) => {
             assert_eq!(results.len(), members.len(), "one result for each member");
@@ -197,7 +198,15 @@ pub fn read_object(
     single: bool,
 ) -> Result<Hash, Failure> {
     let entry = Arc::clone(entry);
-    let op = SourceOp::ReadObject { block: BlockId(5), entry, offset, length, slot: SlotId(0), single };
+    let op = SourceOp::ReadObject {
+        block: BlockId(5),
+        entry,
+        offset,
+        length,
+        slot: SlotId(0),
+        single,
+        again: false,
+    };
     match storage.run(op, pool) {
         Some(SourceDone::Object { block: BlockId(5), result }) => result,
         other => panic!("not the completion of ReadObject: {other:?}"),
@@ -400,7 +409,12 @@ fn slots_in_use_or_unknown_are_refused<F: Fixture>(fixture: &F) {
     let (length, results) = read_members(fixture.storage(), &pool, &[Arc::clone(entry)]);
     assert_eq!((length, results), (0, vec![Err(Code::Internal.into())]));
     drop(lease);
-    let op = SourceOp::ReadMembers { block: BlockId(1), slot: SlotId(99), members: vec![Arc::clone(entry)] };
+    let op = SourceOp::ReadMembers {
+        block: BlockId(1),
+        slot: SlotId(99),
+        members: vec![Arc::clone(entry)],
+        again: false,
+    };
     assert!(matches!(fixture.storage().run(op, &pool), Some(SourceDone::Members { length: 0, .. })));
     assert!(read_object(fixture.storage(), &pool, entry, 0, OBJECT as u32, false).is_ok());
 }
@@ -454,7 +468,7 @@ fn threads_share_one_storage<F: Fixture>(fixture: &F) {
                     for (path, entry) in &found.files {
                         let op = if round % 2 == 0 || entry.size() == 0 {
                             let members = vec![Arc::clone(entry)];
-                            SourceOp::ReadMembers { block: BlockId(1), slot, members }
+                            SourceOp::ReadMembers { block: BlockId(1), slot, members, again: false }
                         } else {
                             let (entry, length) = (Arc::clone(entry), entry.size() as u32);
                             SourceOp::ReadObject {
@@ -464,6 +478,7 @@ fn threads_share_one_storage<F: Fixture>(fixture: &F) {
                                 length,
                                 slot,
                                 single: true,
+                                again: false,
                             }
                         };
                         let hash = match fixture.storage().run(op, pool) {

@@ -1,8 +1,10 @@
-//! Which file systems are local and keep their promises: tested, not believed. Never FUSE or NFS.
+//! What this host gives: file systems that are local and keep their promises (tested, not believed; never FUSE or NFS), and
+//! descriptors.
 
 use std::os::fd::AsFd;
 
 use rustix::fs;
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and reports errors, and whose pages
 /// stay in this kernel's cache once they were read.
@@ -18,4 +20,15 @@ pub(crate) fn is_known(descriptor: impl AsFd) -> rustix::io::Result<bool> {
     #[allow(clippy::unnecessary_cast)]
     let kind = fs::fstatfs(descriptor)?.f_type as u64 & 0xFFFF_FFFF;
     Ok(KNOWN.contains(&kind))
+}
+
+/// How many descriptors the process may have now.
+pub(crate) fn raise_descriptor_limit() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| limit.maximum.is_none_or(|maximum| current < maximum)) {
+        limit.current = limit.maximum;
+        // Fewer are enough; they are then used more sparingly.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    getrlimit(Resource::Nofile).current.map_or(1 << 20, |current| current.min(1 << 20) as usize)
 }

@@ -278,11 +278,11 @@ impl SyntheticSource {
 impl SourceStorage for SyntheticSource {
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         match op {
-            SourceOp::ReadObject { block, entry, offset, length, slot, single } => {
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, .. } => {
                 let result = self.read_object(&entry, (offset, length), single, slot, pool);
                 Some(SourceDone::Object { block, result })
             }
-            SourceOp::ReadMembers { block, slot, members } => {
+            SourceOp::ReadMembers { block, slot, members, .. } => {
                 let (length, results) =
                     pack(pool, slot, &members, |entry, space| Ok(self.read_member(entry, space)?.into()));
                 Some(SourceDone::Members { block, length, results })

@@ -10,7 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use haul_buffers::Pool;
-use haul_model::{Code, Entry, Failure, Kind, SlotId};
+use haul_model::op::{SourceDone, SourceOp};
+use haul_model::{BlockId, Code, Entry, Failure, Kind, SlotId};
+use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{confirm, read_members, read_object, restat, scan_all};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -251,11 +253,36 @@ fn what_changes_between_hash_and_send_is_named_when_it_is_read_again() {
     let dataset = Dataset::scan(scratch, source);
     let entry = &dataset.files[0].1;
     let pool = Pool::new(1, 4096).unwrap();
-    let read = || read_object(&*dataset.source, &pool, entry, 0, 4096, true).map_err(|failure| failure.code);
-    assert!(read().is_ok());
-    assert!(pool.lease(SlotId(0)).unwrap().take_file_ranges().len() == 1);
+    let read = |again| {
+        let (block, entry, slot) = (BlockId(1), Arc::clone(entry), SlotId(0));
+        let op = SourceOp::ReadObject { block, entry, offset: 0, length: 4096, slot, single: true, again };
+        match dataset.source.run(op, &pool) {
+            Some(SourceDone::Object { result, .. }) => result.map_err(|failure| failure.code),
+            other => panic!("{other:?}"),
+        }
+    };
+    let ranges = || pool.lease(SlotId(0)).unwrap().take_file_ranges().len();
+    assert_eq!((read(false).is_ok(), ranges()), (true, 1));
+    assert_eq!((read(true).is_ok(), ranges()), (true, 0), "the second time the bytes are in the slot");
     // The kernel's clock for files ticks every few milliseconds.
     thread::sleep(Duration::from_millis(20));
     fs::write(&path, vec![2; 4096]).unwrap();
-    assert_eq!(read(), Err(Code::SourceChanged));
+    assert_eq!(read(true), Err(Code::SourceChanged));
+}
+
+#[test]
+fn a_file_with_holes_is_read_without_filling_them() {
+    use std::os::unix::fs::FileExt;
+    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = scratch.path().join("sparse");
+    let file = fs::File::create(&path).unwrap();
+    file.write_all_at(b"end", (4 << 20) - 3).unwrap();
+    let before = file.metadata().unwrap().blocks();
+    let options = SourceOptions { in_place: true, ..SourceOptions::default() };
+    let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], options);
+    let dataset = Dataset::scan(scratch, source);
+    let pool = Pool::new(1, 4 << 20).unwrap();
+    let hash = read_object(&*dataset.source, &pool, &dataset.files[0].1, 0, 4 << 20, true).unwrap();
+    assert_eq!(hash.0, *blake3::hash(&fs::read(&path).unwrap()).as_bytes());
+    assert_eq!(file.metadata().unwrap().blocks(), before, "reading has made pages of the holes");
 }

@@ -232,22 +232,19 @@ impl TcpSender {
     }
 
     /// As much as the kernel moves by itself, from the file's pages to the socket. How much that was.
-    fn splice(&mut self, file: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<usize> {
+    fn splice(&self, file: BorrowedFd<'_>, offset: u64, length: usize) -> usize {
         let mut moved = 0;
         while moved < length {
             let mut from = offset + moved as u64;
             match rustix::fs::sendfile(&self.socket.fd, file, Some(&mut from), length - moved) {
                 Err(Errno::INTR) => {}
-                // The file has become shorter, or its file system cannot do this, or could not read.
-                Ok(0) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::IO) => break,
-                Ok(count) => moved += count,
-                Err(errno) => {
-                    self.ended = true;
-                    return Err(self.socket.failed(errno, "sending"));
-                }
+                Ok(count) if count > 0 => moved += count,
+                // The file has become shorter or cannot be sent this way, or the connection is lost: the plain send that
+                // follows tells them apart.
+                Ok(_) | Err(_) => break,
             }
         }
-        Ok(moved)
+        moved
     }
 }
 
@@ -266,7 +263,7 @@ impl Sender for TcpSender {
     ) -> io::Result<()> {
         let more = if room.is_empty() { SendFlags::empty() } else { SendFlags::MORE };
         self.send_flags(&[IoSlice::new(head)], more)?;
-        let moved = self.splice(file, offset, room.len())?;
+        let moved = self.splice(file, offset, room.len());
         if moved == room.len() {
             return Ok(());
         }

@@ -51,6 +51,7 @@ impl Source {
         }
         let mut members: Vec<Arc<Entry>> = Vec::new();
         let mut room = u64::from(self.config.object_bytes);
+        let mut again = false;
         while members.len() < MEMBERS_MAX
             && let Some(id) = self.small.front().copied()
         {
@@ -62,12 +63,14 @@ impl Source {
             self.small_bytes -= size;
             room -= size;
             if self.step(id, SourceCause::Packed).is_ok() {
-                members.push(self.entries[&id].entry.clone());
+                let held = &self.entries[&id];
+                again |= held.attempts > 0;
+                members.push(held.entry.clone());
             }
         }
         let asked = members.iter().map(|entry| entry.id).collect();
         let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() });
-        self.actions.push_back(Action::Source(SourceOp::ReadMembers { block, slot: local, members }));
+        self.actions.push_back(Action::Source(SourceOp::ReadMembers { block, slot: local, members, again }));
         true
     }
 
@@ -84,7 +87,9 @@ impl Source {
                 self.files.pop_front();
                 continue;
             };
-            let index = objects.again.pop().or_else(|| {
+            let repair = objects.again.pop();
+            let again = repair.is_some();
+            let index = repair.or_else(|| {
                 let index = objects.durable.next_zero(objects.next)?;
                 objects.next = index + 1;
                 Some(index as u32)
@@ -114,6 +119,7 @@ impl Source {
                 length,
                 slot,
                 single,
+                again,
             }));
             return true;
         }

@@ -44,7 +44,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use haul_buffers::Pool;
 use haul_model::op::{SinkDone, SinkOp};
 use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::SinkStorage;
 use crate::confine::{check_name, sink_failure};
@@ -159,7 +158,7 @@ impl PosixSink {
         if !hashes::Cut::allows(settings.object_bytes) {
             return Err(fail(Code::LimitExceeded.into()));
         }
-        let descriptors = raise_descriptor_limit();
+        let descriptors = crate::local::raise_descriptor_limit();
         let tokens = TokenMaker::new(settings.job_tag, settings.session_tag);
         let spool = Spool::create(&settings.spool_directory, &tokens).map_err(|errno| OpenFailure {
             failure: Failure::os(Code::StateUnwritable, errno.raw_os_error()),
@@ -287,17 +286,6 @@ impl SinkStorage for PosixSink {
             }
         }
     }
-}
-
-/// How many descriptors the process may have now.
-fn raise_descriptor_limit() -> usize {
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current.is_some_and(|current| limit.maximum.is_none_or(|maximum| current < maximum)) {
-        limit.current = limit.maximum;
-        // Fewer are enough; they are then used more sparingly.
-        let _ = setrlimit(Resource::Nofile, limit);
-    }
-    getrlimit(Resource::Nofile).current.map_or(1 << 20, |current| current.min(1 << 20) as usize)
 }
 
 /// A panic elsewhere must not spread: what these locks guard is valid between any two steps.

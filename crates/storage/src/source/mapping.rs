@@ -69,10 +69,11 @@ fn install() -> bool {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel hands a valid structure to a handler with SA_SIGINFO.
-    let at = unsafe { (*info).si_addr() } as usize;
+    // SAFETY: the kernel hands a valid structure to a handler with SA_SIGINFO; of what a process has sent, the address
+    // means nothing.
+    let (is_fault, at) = unsafe { ((*info).si_code > 0, (*info).si_addr() as usize) };
     let (start, end) = WINDOW.get();
-    if (start..end).contains(&at) {
+    if is_fault && (start..end).contains(&at) {
         let from = at - (at - start) % rustix::param::page_size();
         // SAFETY: replaces pages of our own mapping, which this thread alone reads, by zeros.
         let replaced = unsafe {
@@ -90,13 +91,16 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _context: 
             return;
         }
     }
-    // Not ours: the access is repeated under the action that was there before.
+    // Not ours: the access is repeated, or the signal raised again, under the action that was there before.
     let before = BEFORE.get().copied().flatten();
     // SAFETY: either what the system gave us, or the default.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(signal, &before.unwrap_or(action), ptr::null_mut());
+        if !is_fault {
+            libc::raise(signal);
+        }
     }
 }
 

@@ -65,18 +65,23 @@ impl From<Hash> for Packed {
     }
 }
 
+/// Of one bundle; each keeps a file open until it is sent.
+const IN_PLACE_MAX: usize = 16;
+
 /// Reads files of one bundle. Neighbours mostly share their directory, so the last one stays at hand.
 pub(crate) struct MemberReader<'a> {
     directories: &'a Directories,
     noatime: &'a Noatime,
     in_place: Option<usize>,
+    /// So many more may stay in their files.
+    left: usize,
     last: Option<(EntryId, Arc<OwnedFd>)>,
 }
 
 impl<'a> MemberReader<'a> {
     /// `in_place`: members of so many bytes and more stay in their files.
     pub fn new(directories: &'a Directories, noatime: &'a Noatime, in_place: Option<usize>) -> Self {
-        MemberReader { directories, noatime, in_place, last: None }
+        MemberReader { directories, noatime, in_place, left: IN_PLACE_MAX, last: None }
     }
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
@@ -84,7 +89,8 @@ impl<'a> MemberReader<'a> {
         let location = self.locate(entry)?;
         let file = open_regular(self.directories, &location, self.noatime, entry)?;
         let large = !space.is_empty() && self.in_place.is_some_and(|least| space.len() >= least);
-        if large && local::is_known(&file).unwrap_or(false) {
+        if large && self.left > 0 && local::is_known(&file).unwrap_or(false) {
+            self.left -= 1;
             let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
             let hash = hash_object(&file, 0, length, true)?;
             check_version(&file, &entry.identity)?;

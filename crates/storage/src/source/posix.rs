@@ -64,6 +64,7 @@ pub struct PosixSource {
 impl PosixSource {
     /// The SOURCEs in the order of the command line.
     pub fn new(roots: Vec<Root>, options: SourceOptions) -> Self {
+        local::raise_descriptor_limit();
         let directories = Directories::new(roots, !options.recursive, options.directory_descriptors_max);
         PosixSource {
             directories: Arc::new(directories),
@@ -88,6 +89,7 @@ impl PosixSource {
         offset: u64,
         length: u32,
         single: bool,
+        again: bool,
         slot: SlotId,
         pool: &Pool,
     ) -> Result<Hash, Failure> {
@@ -96,19 +98,22 @@ impl PosixSource {
             None => self.open(entry)?,
         };
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
-        if file.in_place {
+        // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
+        if file.in_place && !again {
             // Where streams need a copy after all, it goes there.
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
             }
-            // What changes between hash and send comes back as a repair; then it must be named for what it is.
-            check_version(&file.descriptor, &entry.identity)?;
             let hash = hash_object(&file.descriptor, offset, length, single)?;
             let (file, length) = (Arc::clone(&file.descriptor), length as usize);
             lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset }]);
             return Ok(hash);
         }
         lease.set_file_ranges(Vec::new());
+        if again {
+            // A change that does show is named for what it is.
+            check_version(&file.descriptor, &entry.identity)?;
+        }
         read_object(&file.descriptor, offset, length, single, &mut lease)
     }
 
@@ -154,12 +159,12 @@ impl PosixSource {
 impl SourceStorage for PosixSource {
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         match op {
-            SourceOp::ReadObject { block, entry, offset, length, slot, single } => {
-                let result = self.read_object(&entry, offset, length, single, slot, pool);
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, again } => {
+                let result = self.read_object(&entry, offset, length, single, again, slot, pool);
                 Some(SourceDone::Object { block, result })
             }
-            SourceOp::ReadMembers { block, slot, members } => {
-                let in_place = self.in_place && pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
+            SourceOp::ReadMembers { block, slot, members, again } => {
+                let in_place = self.in_place && !again && pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
                 let in_place = in_place.then_some(self.in_place_member_bytes_min);
                 let mut reader = MemberReader::new(&self.directories, &self.noatime, in_place);
                 let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));

@@ -41,6 +41,11 @@ impl Status {
         }
     }
 
+    /// Does it occupy less than it shows? (So does what a file system compresses.)
+    pub fn has_holes(&self) -> bool {
+        i128::from(self.0.st_blocks) * 512 < i128::from(self.0.st_size)
+    }
+
     /// Device and inode number: what a directory is recognised by.
     pub fn place(&self) -> Place {
         Place { device: self.0.st_dev, inode: self.0.st_ino }
