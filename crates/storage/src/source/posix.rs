@@ -51,6 +51,14 @@ impl Default for SourceOptions {
     }
 }
 
+/// One object, as [`SourceOp::ReadObject`] asks for it.
+struct Wanted {
+    offset: u64,
+    length: u32,
+    single: bool,
+    again: bool,
+}
+
 /// Reads datasets from a POSIX file system.
 pub struct PosixSource {
     directories: Arc<Directories>,
@@ -83,16 +91,8 @@ impl PosixSource {
         PosixScan::new(Arc::clone(&self.directories), self.recursive, ids)
     }
 
-    fn read_object(
-        &self,
-        entry: &Entry,
-        offset: u64,
-        length: u32,
-        single: bool,
-        again: bool,
-        slot: SlotId,
-        pool: &Pool,
-    ) -> Result<Hash, Failure> {
+    fn read_object(&self, entry: &Entry, wanted: Wanted, slot: SlotId, pool: &Pool) -> Result<Hash, Failure> {
+        let Wanted { offset, length, single, again } = wanted;
         let file = match self.files.get(entry) {
             Some(file) => file,
             None => self.open(entry)?,
@@ -160,7 +160,8 @@ impl SourceStorage for PosixSource {
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         match op {
             SourceOp::ReadObject { block, entry, offset, length, slot, single, again } => {
-                let result = self.read_object(&entry, offset, length, single, again, slot, pool);
+                let wanted = Wanted { offset, length, single, again };
+                let result = self.read_object(&entry, wanted, slot, pool);
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members, again } => {
