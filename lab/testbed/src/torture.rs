@@ -275,8 +275,13 @@ impl Loop {
         }
         self.check_end(plan, &mut old, report)?;
         let again = sent.iter().sum::<u64>().saturating_sub(needed);
-        // A cut costs what was on its way, without a new run.
-        let cuts = plan.attacks.iter().filter(|attack| matches!(attack, Attack::Cut { .. })).count() as u64;
+        // A cut costs what was on its way, without a new run; so does a pause that looks like one.
+        let is_cut = |attack: &&Attack| match attack {
+            Attack::Cut { .. } => true,
+            Attack::Pause(_, time) => *time >= LONG_PAUSE,
+            _ => false,
+        };
+        let cuts = plan.attacks.iter().filter(is_cut).count() as u64;
         let faults = u64::from(report.runs - 1) + cuts;
         let bound = self.bound(plan, usual, needed) * faults + READ_NOISE_BYTES;
         report.sent_again = Some((again, bound));
@@ -312,14 +317,22 @@ impl Loop {
             sent.push(read);
             return Ok(false);
         }
+        // One that was stopped before it owned the job is no old end: it begins when it wakes up, as any later run would.
+        let owned = holds_lock(run.near());
         let mut second = self.world.start(&plan.job)?;
         report.runs += 1;
         let done = self.settle(plan, &mut second, RUN_LIMIT, sent, 0, report);
         let refused = second.wait(Duration::ZERO).is_some_and(|outcome| outcome.status.code() == Some(1));
         old.push(second);
-        if done {
+        if done && owned {
             sent.push(read);
             return Ok(true);
+        }
+        if done {
+            for pid in hit {
+                signal(*pid, Signal::CONT);
+            }
+            return Ok(self.settle(plan, run, RUN_LIMIT, sent, 0, report));
         }
         if !refused {
             report
@@ -521,5 +534,14 @@ fn unfinished(root: &Path) -> u64 {
     tree::fingerprint(root).map_or(0, |found| {
         let name = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
         found.keys().filter(|path| name(path).starts_with(tree::UNFINISHED_PREFIX)).count() as u64
+    })
+}
+
+/// Does the process own a job? (Its lock is the only one that it ever takes.)
+fn holds_lock(pid: i32) -> bool {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| {
+        let mut words = line.split_whitespace().filter(|word| *word != "->");
+        words.nth(1) == Some("FLOCK") && words.nth(2).and_then(|word| word.parse().ok()) == Some(pid)
     })
 }
