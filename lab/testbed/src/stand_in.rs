@@ -157,6 +157,9 @@ fn take_over(state: &Path, bug: Bug) -> io::Result<()> {
         signal(old, Signal::KILL);
         wait_gone(old, Duration::from_secs(5));
     }
+    // Held until the process ends: that is how the loop tells an owner. Shared, so that a bug can own beside another.
+    let lock = Box::leak(Box::new(File::create(state.join("owner-lock"))?));
+    rustix::fs::flock(&*lock, rustix::fs::FlockOperation::LockShared)?;
     fs::write(path, own_pid().to_string())
 }
 
