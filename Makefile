@@ -53,7 +53,7 @@ torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
 crash: build ## Power cuts on a file system that loses what was not synced: ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
-syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root, for an ext4 image)
+syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root or with sudo -n, for an ext4 image)
 	$(CARGO) build --locked --profile $(PROFILE) -p haul --features faults
 	cp $(BUILT)/haul $(BUILT)/haul-faults
 	$(CARGO) build --locked --profile $(PROFILE) -p haul

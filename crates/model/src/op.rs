@@ -42,7 +42,8 @@ pub enum SourceOp {
         slot: SlotId,
         /// The object is the whole file: the hash is the root, not a subtree value.
         single: bool,
-        /// It was read before, and what arrived was not what was hashed: this time the bytes must not change in between.
+        /// It was read before and is sent again, perhaps because what arrived was not what was hashed: this time the bytes
+        /// must not change in between.
         again: bool,
     },
     /// Read whole files one behind the other into `slot`. One that fails or has changed takes no space.

@@ -318,7 +318,8 @@ impl Loop {
             return Ok(false);
         }
         // One that was stopped before it owned the job is no old end: it begins when it wakes up, as any later run would.
-        let owned = holds_lock(run.near());
+        // (One that is at work without the lock is an old end all the more.)
+        let owned = holds_lock(run.near()) || run.is_connected();
         let mut second = self.world.start(&plan.job)?;
         report.runs += 1;
         let done = self.settle(plan, &mut second, RUN_LIMIT, sent, 0, report);
