@@ -1,9 +1,9 @@
 """A slow reader of the object log, made from docs/spec/object-log.md and nothing else.
 
 It exists to check the specification and the program against each other: both read the same logs, and what
-they print has to be equal, value by value. So this file must never be made from the program's source. Where the
-page leaves a choice, it takes the literal reading, and where there is none, the one that believes less. Section
-numbers are those of the page.
+they print has to be equal, value by value. So this file must never be made from the program's source. Where
+the page leaves a choice, it takes the literal reading, and where there is none, the one that believes less.
+Section numbers are those of the page.
 
     python3 docs/spec/object_log_reader.py PATH        PATH: a log, or a directory of logs
 
