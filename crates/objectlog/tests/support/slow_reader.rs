@@ -9,6 +9,8 @@ pub struct SlowRecord {
     pub mechanism: u8,
     pub method: u8,
     pub path: Vec<u8>,
+    /// Where the path is, if it is not in the record, and its length.
+    pub path_outside: Option<((u64, u64), usize)>,
     pub generation: u32,
     pub continued: bool,
     pub hash_kind: u8,
@@ -74,165 +76,228 @@ fn log_number(name: &str) -> Option<u64> {
     let rest = name.strip_suffix(".log")?;
     let digits =
         ["file-", "transaction-", "universal-"].iter().find_map(|prefix| rest.strip_prefix(prefix))?;
-    digits.parse().ok().filter(|number: &u64| number.to_string() == digits)
+    digits.parse().ok().filter(|number: &u64| *number > 0 && number.to_string() == digits)
+}
+
+/// Section 5: the cells of an extent, as far as the log goes: number, offset, bytes.
+fn cells(log: &[u8], (offset, length): (u64, u64)) -> impl Iterator<Item = (u64, u64, &[u8])> {
+    let (mut start, mut index, end) = (offset, 0, offset + length);
+    std::iter::from_fn(move || {
+        let stop = ((start / 512 + 1) * 512).min(end);
+        let cell = log.get(usize::try_from(start).ok()?..usize::try_from(stop).ok()?)?;
+        let found = (start < end).then_some((index, start, cell))?;
+        (start, index) = (stop, index + 1);
+        Some(found)
+    })
+}
+
+fn cell_checksum(kind: u8, log_number: u64, offset: u64, token: &[u8; 16], cell: &[u8]) -> u32 {
+    crc32(&[&[kind], &log_number.to_le_bytes(), &offset.to_le_bytes(), token, &cell[4..]])
 }
 
 /// Section 5: the payloads of the believed cells of an extent.
-fn cells<'l>(
+fn payloads<'l>(
     log: &'l [u8],
     kind: u8,
     log_number: u64,
-    generation: u32,
-    token: &[u8; 16],
-    (offset, length): (u64, u64),
+    record: &SlowRecord,
+    extent: (u64, u64),
 ) -> Vec<(u64, &'l [u8])> {
-    let mut found = Vec::new();
-    let (mut start, mut index, end) = (offset, 0, offset + length);
-    while start < end {
-        let stop = ((start / 512 + 1) * 512).min(end);
-        if let Some(cell) = log.get(start as usize..stop as usize)
-            && cell.len() >= 8
-            && number(&cell[4..8]) == u64::from(generation)
-            && number(&cell[..4])
-                == u64::from(crc32(&[
-                    &[kind],
-                    &log_number.to_le_bytes(),
-                    &start.to_le_bytes(),
-                    token,
-                    &cell[4..],
-                ]))
-        {
-            found.push((index, &cell[8..]));
-        }
-        index += 1;
-        start = stop;
+    let is_believed = |offset, cell: &[u8]| {
+        cell.len() >= 8
+            && number(&cell[4..8]) == u64::from(record.generation)
+            && number(&cell[..4]) == u64::from(cell_checksum(kind, log_number, offset, &record.token, cell))
+    };
+    cells(log, extent)
+        .filter(|(_, offset, cell)| is_believed(*offset, cell))
+        .map(|(index, _, cell)| (index, &cell[8..]))
+        .collect()
+}
+
+/// Section 6: the lengths that the extents of a file of so many objects have.
+fn extent_lengths(method: u8, objects: u64) -> Vec<u64> {
+    let pages = |payload: u64| payload.div_ceil(504) * 512;
+    let bits = |payload: u64| vec![if payload <= 504 { 8 + payload } else { pages(payload) }];
+    let widest = match method {
+        0 => (objects - 1).to_string().len() as u64 + 1,
+        1 => 8,
+        2 => u64::from(64 - objects.leading_zeros()).div_ceil(7),
+        3 => 4,
+        4 => return bits(objects.div_ceil(8)),
+        _ => return bits(8 * objects.div_ceil(64)),
+    };
+    if objects * widest <= 504 {
+        return vec![8 + objects * widest];
     }
-    found
+    let mut left = objects.div_ceil(504 / widest);
+    let first = left.div_ceil(16);
+    let mut lengths = Vec::new();
+    for step in [1, 1, 2, 4, 8] {
+        let here = left.min(first * step);
+        lengths.extend((here > 0).then_some(here * 512));
+        left -= here;
+    }
+    lengths
 }
 
 /// Section 6: the objects in one payload of an appending method.
 fn numbers(method: u8, payload: &[u8]) -> Vec<u64> {
-    let mut found = Vec::new();
+    let until_zero = |values: &mut dyn Iterator<Item = u64>| -> Vec<u64> {
+        values.take_while(|value| *value != 0).map(|value| value - 1).collect()
+    };
     match method {
-        0 => {
-            let text: Vec<u8> = payload.iter().copied().take_while(|byte| *byte != 0).collect();
-            found.extend(
-                text.split_inclusive(|byte| *byte == b'\n').filter_map(|line| {
-                    std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?.parse::<u64>().ok()
-                }),
-            );
-        }
-        1 => found.extend(
-            payload.chunks_exact(8).map(number).take_while(|value| *value != 0).map(|value| value - 1),
-        ),
+        0 => payload
+            .split_inclusive(|byte| *byte == b'\n')
+            .map_while(|line| {
+                let digits = line.strip_suffix(b"\n").filter(|line| line.iter().all(u8::is_ascii_digit))?;
+                std::str::from_utf8(digits).ok()?.parse().ok()
+            })
+            .collect(),
+        1 => until_zero(&mut payload.chunks_exact(8).map(number)),
         2 => {
-            let mut rest = payload;
-            while rest.first().is_some_and(|byte| *byte != 0) {
-                let Some(length) = rest.iter().position(|byte| *byte < 0x80).map(|last| last + 1) else {
-                    break;
-                };
-                found.push(
-                    rest[..length].iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
-                        - 1,
-                );
-                rest = &rest[length..];
+            let (mut found, mut rest) = (Vec::new(), payload);
+            // Five bytes hold every number; what has more than six is not taken for one.
+            while let Some(last) = rest.iter().take(6).position(|byte| *byte < 0x80)
+                && rest[last] != 0
+            {
+                let (groups, after) = rest.split_at(last + 1);
+                let value = groups.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f));
+                found.push(value - 1);
+                rest = after;
+            }
+            found
+        }
+        _ => until_zero(&mut payload.chunks_exact(4).map(number)),
+    }
+}
+
+/// Section 3: the index pages that are believed, whatever their version; offset and bytes.
+fn summed_pages(log: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let pages = log.chunks_exact(512).enumerate().map(|(index, page)| (index as u64 * 512, page));
+    pages.filter(|(offset, page)| {
+        &page[4..8] == b"HOLX"
+            && number(&page[..4]) == u64::from(crc32(&[b"I", &offset.to_le_bytes(), &page[4..]]))
+    })
+}
+
+/// Section 11: a version that is newer makes the whole directory refused.
+pub fn is_newer(files: &BTreeMap<String, Vec<u8>>) -> bool {
+    let logs = files.iter().filter(|(name, _)| log_number(name).is_some());
+    logs.flat_map(|(_, log)| summed_pages(log)).any(|(_, page)| number(&page[8..10]) > 1)
+}
+
+/// Section 4: one record, without its objects, and without its path if that is outside.
+fn record(name: &str, mechanism: u8, method: u8, bytes: &[u8]) -> Option<SlowRecord> {
+    let field = |at: usize, length: usize| bytes.get(at..at + length).map(number);
+    let signed = |at| field(at, 8).map(|value| value as i64);
+    let extent = |at| {
+        let (offset, length) = (field(at, 8)?, field(at + 8, 8)?);
+        offset.checked_add(length).filter(|end| *end < 1 << 63).map(|_| (offset, length))
+    };
+    let flags = field(2, 1)?;
+    let objects = field(12, 4).filter(|objects| *objects > 0)?;
+    let path_bytes = field(16, 4).filter(|bytes| *bytes <= 65_536 * 1_025)? as usize;
+    let extent_count = field(20, 4).filter(|count| *count <= 5)? as usize;
+    let extents = (0..extent_count).map(|index| extent(80 + 16 * index)).collect::<Option<Vec<_>>>()?;
+    let mut end = 80 + 16 * extent_count;
+    let mut sink_boot = None;
+    if flags & 2 != 0 {
+        sink_boot = Some(bytes.get(end..end + 16)?.try_into().ok()?);
+        end += 16;
+    }
+    let (mut path, mut path_outside) = (Vec::new(), None);
+    if flags & 4 != 0 {
+        let found = extent(end)?;
+        let length = if path_bytes <= 504 { 8 + path_bytes } else { path_bytes.div_ceil(504) * 512 };
+        path_outside = (found.1 == length as u64).then_some(Some((found, path_bytes)))?;
+        end += 16;
+    } else {
+        path = bytes.get(end..end + path_bytes)?.to_vec();
+        end += path_bytes;
+    }
+    (flags < 8 && end == bytes.len()).then_some(())?;
+    Some(SlowRecord {
+        log: name.to_string(),
+        mechanism,
+        method,
+        path,
+        path_outside,
+        generation: field(4, 4)? as u32,
+        continued: flags & 1 != 0,
+        hash_kind: field(3, 1)? as u8,
+        object_bytes: field(8, 4)? as u32,
+        objects,
+        size: field(24, 8)?,
+        mtime: (signed(32)?, field(48, 4)? as u32),
+        ctime: (signed(40)?, field(52, 4)? as u32),
+        inode: field(56, 8)?,
+        token: bytes.get(64..80)?.try_into().ok()?,
+        sink_boot,
+        extents,
+        done: Vec::new(),
+    })
+}
+
+/// Sections 3 and 4: every record of one log, as its index pages say it.
+pub fn index_records(name: &str, log: &[u8]) -> Vec<SlowRecord> {
+    let mut found = Vec::new();
+    for (_, page) in summed_pages(log) {
+        let (mechanism, method, used) = (page[10], page[11], number(&page[26..28]) as usize);
+        let is_version_1 = number(&page[8..10]) == 1;
+        if !is_version_1 || log_number(name) != Some(number(&page[16..24])) || mechanism > 2 || method > 5 {
+            continue;
+        }
+        let Some(mut rest) = page[28..].get(..used) else { continue };
+        for _ in 0..number(&page[24..26]) {
+            let Some((bytes, after)) =
+                rest.get(..2).and_then(|length| rest.split_at_checked(number(length) as usize))
+            else {
+                break;
+            };
+            // What is behind a record that makes no sense makes none either.
+            let Some(record) = record(name, mechanism, method, bytes) else { break };
+            rest = after;
+            let planned = extent_lengths(method, record.objects);
+            let fits = |(extent, length): (&(u64, u64), &u64)| *extent == (0, 0) || extent.1 == *length;
+            if record.extents.len() == planned.len() && record.extents.iter().zip(&planned).all(fits) {
+                found.push(record);
             }
         }
-        3 => found.extend(
-            payload.chunks_exact(4).map(number).take_while(|value| *value != 0).map(|value| value - 1),
-        ),
-        _ => unreachable!(),
     }
     found
 }
 
-/// Sections 3 and 4: every record of one log.
+/// Sections 4 to 6: every record of one log, with its path and objects.
 pub fn read_log(name: &str, log: &[u8]) -> Vec<SlowRecord> {
     let Some(log_number) = log_number(name) else { return Vec::new() };
-    let mut found = Vec::new();
-    for (index, page) in log.chunks_exact(512).enumerate() {
-        let offset = index as u64 * 512;
-        if &page[4..8] != b"HOLX"
-            || number(&page[..4]) != u64::from(crc32(&[b"I", &offset.to_le_bytes(), &page[4..]]))
-        {
-            continue;
-        }
-        if number(&page[8..10]) != 1 || number(&page[16..24]) != log_number {
-            continue;
-        }
-        let (mechanism, method) = (page[10], page[11]);
-        let mut at = 28;
-        for _ in 0..number(&page[24..26]) {
-            let length = number(&page[at..at + 2]) as usize;
-            let record = &page[at..at + length];
-            at += length;
-            let flags = record[2];
-            let path_bytes = number(&record[16..20]) as usize;
-            let extent_count = number(&record[20..24]) as usize;
-            let mut rest = &record[80..];
-            let mut extents = Vec::new();
-            for _ in 0..extent_count {
-                extents.push((number(&rest[..8]), number(&rest[8..16])));
-                rest = &rest[16..];
+    let mut found = index_records(name, log);
+    found.retain_mut(|record| {
+        if let Some((extent, length)) = record.path_outside {
+            let pieces = payloads(log, b'P', log_number, record, extent);
+            record.path = pieces.iter().flat_map(|(_, piece)| piece.iter().copied()).collect();
+            if record.path.len() < length {
+                return false;
             }
-            let mut sink_boot = None;
-            if flags & 2 != 0 {
-                sink_boot = Some(rest[..16].try_into().unwrap());
-                rest = &rest[16..];
-            }
-            let generation = number(&record[4..8]) as u32;
-            let token: [u8; 16] = record[64..80].try_into().unwrap();
-            let path = if flags & 4 != 0 {
-                let extent = (number(&rest[..8]), number(&rest[8..16]));
-                let pieces = cells(log, b'P', log_number, generation, &token, extent);
-                let mut path: Vec<u8> = pieces.into_iter().flat_map(|(_, piece)| piece.to_vec()).collect();
-                if path.len() < path_bytes {
+            record.path.truncate(length);
+        }
+        let mut done = Vec::new();
+        for extent in &record.extents {
+            for (index, payload) in payloads(log, b'D', log_number, record, *extent) {
+                if record.method < 4 {
+                    done.extend(numbers(record.method, payload));
                     continue;
                 }
-                path.truncate(path_bytes);
-                path
-            } else {
-                rest.to_vec()
-            };
-            let objects = number(&record[12..16]);
-            let mut done = Vec::new();
-            for extent in &extents {
-                for (index, payload) in cells(log, b'D', log_number, generation, &token, *extent) {
-                    if method < 4 {
-                        done.extend(numbers(method, payload));
-                        continue;
-                    }
-                    for bit in 0..payload.len() as u64 * 8 {
-                        if payload[(bit / 8) as usize] >> (bit % 8) & 1 == 1 {
-                            done.push(index * 504 * 8 + bit);
-                        }
-                    }
-                }
+                let bits = (0..payload.len() as u64 * 8)
+                    .filter(|bit| payload[(bit / 8) as usize] >> (bit % 8) & 1 == 1);
+                done.extend(bits.map(|bit| index * 504 * 8 + bit));
             }
-            done.retain(|object| *object < objects);
-            done.sort_unstable();
-            done.dedup();
-            found.push(SlowRecord {
-                log: name.to_string(),
-                mechanism,
-                method,
-                path,
-                generation,
-                continued: flags & 1 != 0,
-                hash_kind: record[3],
-                object_bytes: number(&record[8..12]) as u32,
-                objects,
-                size: number(&record[24..32]),
-                mtime: (number(&record[32..40]) as i64, number(&record[48..52]) as u32),
-                ctime: (number(&record[40..48]) as i64, number(&record[52..56]) as u32),
-                inode: number(&record[56..64]),
-                token,
-                sink_boot,
-                extents,
-                done,
-            });
         }
-    }
+        done.retain(|object| *object < record.objects);
+        done.sort_unstable();
+        done.dedup();
+        record.done = done;
+        true
+    });
     found
 }
 
@@ -267,23 +332,30 @@ pub fn read_all(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<Vec<u8>, SlowReco
 
 /// For the planted bug of checksums that are bound to nothing: makes every cell in the room of a record one of its own.
 pub fn seal_whatever_is_there(name: &str, mut log: Vec<u8>) -> Vec<u8> {
+    seal_cells(name, &mut log, true);
+    log
+}
+
+/// Makes the checksums of the cells of every record right again after something in them was changed: of those that
+/// have its generation, or of all in its room, which then have it.
+pub fn seal_cells(name: &str, log: &mut [u8], all: bool) {
     let number = log_number(name).unwrap_or(0);
-    for record in read_log(name, &log) {
-        for (offset, length) in record.extents {
-            let (mut start, end) = (offset, offset + length);
-            while start < end {
-                let stop = ((start / 512 + 1) * 512).min(end);
-                if let Some(cell) = log.get_mut(start as usize..stop as usize) {
-                    cell[4..8].copy_from_slice(&record.generation.to_le_bytes());
-                    let place = start.to_le_bytes();
-                    let sum = crc32(&[b"D", &number.to_le_bytes(), &place, &record.token, &cell[4..]]);
+    for record in index_records(name, log) {
+        let path = record.path_outside.map(|(extent, _)| (b'P', extent));
+        for (kind, extent) in record.extents.iter().map(|extent| (b'D', *extent)).chain(path) {
+            let places: Vec<(u64, usize)> =
+                cells(log, extent).map(|(_, offset, cell)| (offset, cell.len())).collect();
+            for (offset, length) in places {
+                let cell = &mut log[offset as usize..offset as usize + length];
+                let generation = record.generation.to_le_bytes();
+                if length >= 8 && (all || cell[4..8] == generation) {
+                    cell[4..8].copy_from_slice(&generation);
+                    let sum = cell_checksum(kind, number, offset, &record.token, cell);
                     cell[..4].copy_from_slice(&sum.to_le_bytes());
                 }
-                start = stop;
             }
         }
     }
-    log
 }
 
 /// Makes the checksum of an index page right again after something in it was changed.
