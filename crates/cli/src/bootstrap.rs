@@ -4,6 +4,7 @@
 //! one-time key of clear streams travel here and nowhere else: never in arguments, environment or logs.
 
 use std::io::{BufRead, Write};
+use std::num::NonZeroU64;
 
 use haul_model::{Code, Failure};
 use haul_mover::Error;
@@ -65,8 +66,13 @@ pub struct TuningWords {
     pub bundle_bytes_max: u64,
     pub reconnect_seconds: u64,
     pub report_done: bool,
+    pub bandwidth: Option<NonZeroU64>,
+    /// `none`: no log.
     pub log_mechanism: String,
     pub log_method: String,
+    pub log_transaction_files: u32,
+    pub log_writer: String,
+    pub log_required: bool,
 }
 
 /// What the far end answers.

@@ -5,7 +5,7 @@ use std::io::Write;
 use haul_mover::Error;
 
 use crate::job::{directory, read_record, state_directory};
-use crate::options::Copy;
+use crate::options::{Copy, LogMechanism};
 use crate::plan::{Direction, Plan};
 use crate::report::size;
 
@@ -43,8 +43,17 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
     setting!("io-threads", io_threads, settings.io_threads.value.to_string());
     setting!("streams", streams, settings.streams.value.to_string());
+    let bandwidth = settings.bandwidth.value.map_or("no limit".into(), |rate| format!("{}/s", size(rate.get())));
+    setting!("bandwidth", bandwidth, bandwidth);
     setting!("log-mechanism", log_mechanism, format!("{:?}", settings.log_mechanism.value).to_lowercase());
-    setting!("log-method", log_method, format!("{:?}", settings.log_method.value).to_lowercase());
+    if settings.log_mechanism.value == LogMechanism::Transaction {
+        setting!("log-transaction-files", log_transaction_files, settings.log_transaction_files.value.to_string());
+    }
+    if settings.log_mechanism.value != LogMechanism::None {
+        setting!("log-method", log_method, format!("{:?}", settings.log_method.value).to_lowercase());
+        setting!("log-writer", log_writer, format!("{:?}", settings.log_writer.value).to_lowercase());
+        setting!("log-required", log_required, settings.log_required.value.to_string());
+    }
     if plan.direction != Direction::Local {
         let encryption = if settings.plain.value {
             "data in CLEAR text; control encrypted; streams authenticated"
@@ -66,7 +75,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let mut out = std::io::stdout().lock();
     for (name, value, origin) in rows {
         let origin = if origin.is_empty() { origin } else { format!("  ({origin})") };
-        let _ = writeln!(out, "{name:<14} {value:<width$}{origin}");
+        let _ = writeln!(out, "{name:<21} {value:<width$}{origin}");
     }
     Ok(0)
 }

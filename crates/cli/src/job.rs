@@ -5,7 +5,7 @@
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -111,6 +111,8 @@ pub struct Job {
     pub directory: PathBuf,
     /// What is kept of it.
     pub record: Record,
+    /// It is not where it belongs, and why.
+    pub log_trouble: Option<String>,
     _lock: std::fs::File,
 }
 
@@ -163,12 +165,30 @@ impl Job {
                 }
             }
         };
-        let mut job = Job { directory, record, _lock: lock };
+        let mut job = Job { directory, record, log_trouble: None, _lock: lock };
         job.record.state = "running".into();
         job.record.sessions += 1;
         job.record.error = None;
         job.save()?;
         Ok(job)
+    }
+
+    /// [`open`](Self::open), in `state` or, where that cannot be written, in a directory that does not outlive the
+    /// host's boot for sure; then with the reason. With `required` there is no second choice.
+    pub fn open_anywhere(
+        state: &Path,
+        required: bool,
+        id: &JobId,
+        open: impl Fn(&Path) -> Result<Job, Error>,
+    ) -> Result<(Job, Option<String>), Error> {
+        let error = match open(state) {
+            Ok(job) => return Ok((job, None)),
+            Err(error) => error,
+        };
+        match substitute(&error, required, &directory(Path::new("."), id), state) {
+            Some((substitute, cause)) => open(&substitute).map(|job| (job, Some(cause))).map_err(|_| error),
+            None => Err(error),
+        }
     }
 
     /// The random bytes that tell this job from the same one of another host.
@@ -204,6 +224,42 @@ impl Job {
 /// Random bytes from the kernel.
 pub fn random(bytes: &mut [u8]) -> Result<(), Error> {
     getrandom::fill(bytes).map_err(|error| Error::new(Code::Internal, format!("no random numbers: {error}")))
+}
+
+/// Where state is kept when it cannot be written where it belongs, and what the user is told. `part` is what is to be
+/// found there, below both: what is known of it comes along.
+pub fn substitute(error: &Error, required: bool, part: &Path, state: &Path) -> Option<(PathBuf, String)> {
+    if required || error.failure.code != Code::StateUnwritable {
+        return None;
+    }
+    let substitute = std::env::temp_dir().join(format!("haul-state-{}", rustix::process::geteuid().as_raw()));
+    make_directory(&substitute).ok()?;
+    // Anybody may have made this name.
+    let found = std::fs::symlink_metadata(&substitute).ok()?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
+        return None;
+    }
+    if !substitute.join(part).exists() {
+        // A copy that is not complete costs resends: what is in a log is true wherever it lies.
+        let _ = carry_over(&state.join(part), &substitute.join(part));
+    }
+    let cause = format!("{error}; it is kept in {} for now", substitute.display());
+    Some((substitute, cause))
+}
+
+fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {
+    for directory in ["", "log"] {
+        let (from, to) = (from.join(directory), to.join(directory));
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&to)?;
+        for file in std::fs::read_dir(&from)? {
+            let file = file?;
+            if file.file_type()?.is_file() && file.file_name() != "lock" {
+                std::fs::copy(file.path(), to.join(file.file_name()))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What is kept of the job in `directory`, if it can be read.

@@ -104,12 +104,28 @@ pub struct Copy {
     /// Where haul is on the other host
     #[arg(long, value_name = "PATH")]
     pub haul_path: Option<String>,
-    /// Mechanism of the object log
-    #[arg(long, value_enum, hide = true)]
+    /// Bytes a second that are sent at most, e.g. 100MiB or 2Gbit
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub bandwidth: Option<u64>,
+    /// How many files share an object log: one, K, or all; none: nothing is logged, nothing can be resumed
+    #[arg(long, value_enum, value_name = "MECHANISM", hide_possible_values = true)]
+    #[arg(help_heading = "Object log")]
     pub log_mechanism: Option<LogMechanism>,
-    /// Method of the object log
-    #[arg(long, value_enum, hide = true)]
+    /// K: files that share one log of the transaction mechanism
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(help_heading = "Object log")]
+    pub log_transaction_files: Option<u32>,
+    /// How durable objects are written down: char, int, enc, binary, bit8 or bit64
+    #[arg(long, value_enum, value_name = "METHOD", hide_possible_values = true)]
+    #[arg(help_heading = "Object log")]
     pub log_method: Option<LogMethod>,
+    /// Which thread writes the log: one of its own, or comm: the one that receives the acknowledgement
+    #[arg(long, value_enum, value_name = "WRITER", hide_possible_values = true)]
+    #[arg(help_heading = "Object log")]
+    pub log_writer: Option<LogWriter>,
+    /// End the transfer (exit 1) when the log cannot be written; without it, it goes on and says so
+    #[arg(long, help_heading = "Object log")]
+    pub log_required: bool,
 }
 
 /// Which end listens.
@@ -125,11 +141,24 @@ pub enum Listen {
 
 /// As in FT-LADS.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
 pub enum LogMechanism {
+    /// Nothing is logged
+    None,
+    /// A log for each file
     File,
+    /// A log for every K files
     Transaction,
+    /// One log for all files
     Universal,
+}
+
+/// As in FT-LADS: synchronous or asynchronous logging.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogWriter {
+    /// The thread that received the acknowledgement
+    Comm,
+    /// A thread of the log
+    Thread,
 }
 
 /// As in FT-LADS.
@@ -234,6 +263,20 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
+/// As a size, with an optional `/s`; `10Gbit` is 1.25 x 10^9 bytes. A second's worth of nothing is no rate.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    let text = text.strip_suffix("/s").unwrap_or(text);
+    let lower = text.to_ascii_lowercase();
+    let rate = match lower.strip_suffix("bit") {
+        Some(number) => {
+            let unit = if number.ends_with(['k', 'm', 'g', 't']) { format!("{number}b") } else { number.into() };
+            parse_size(&unit)? / 8
+        }
+        None => parse_size(text)?,
+    };
+    if rate == 0 { Err("a rate is at least one byte a second".into()) } else { Ok(rate) }
+}
+
 /// `50000-50100`
 pub fn parse_ports(text: &str) -> Result<(u16, u16), String> {
     let wrong = || "a port range is FIRST-LAST, e.g. 50000-50100".to_owned();
@@ -259,6 +302,18 @@ mod tests {
         assert_eq!(parse_size("17"), Ok(17));
         for wrong in ["", "x", "-1", "1XB", "99999999999999999999", "18446744073709551615K"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_are_bytes_or_bits_a_second() {
+        assert_eq!(parse_rate("100MiB/s"), Ok(100 << 20));
+        assert_eq!(parse_rate("5MB"), Ok(5_000_000));
+        assert_eq!(parse_rate("10Gbit"), Ok(1_250_000_000));
+        assert_eq!(parse_rate("8mbit/s"), Ok(1_000_000));
+        assert_eq!(parse_rate("800bit"), Ok(100));
+        for wrong in ["0", "", "/s", "bit", "4bit", "-1MB", "1MB/h"] {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
         }
     }
 

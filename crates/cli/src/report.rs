@@ -42,6 +42,9 @@ pub struct Reporter {
     cipher: Option<&'static str>,
     /// Counters of the last progress report.
     pub stats: Stats,
+    json_every: Duration,
+    first_object: Option<Duration>,
+    log_lost: Option<String>,
     typed_names: Vec<(Box<[u8]>, Vec<u8>)>,
 }
 
@@ -88,6 +91,9 @@ impl Shared {
             connections: 0,
             cipher: None,
             stats: Stats::default(),
+            json_every: JSON_PROGRESS,
+            first_object: None,
+            log_lost: None,
             typed_names: Vec::new(),
         })))
     }
@@ -142,15 +148,17 @@ impl Reporter {
                     self.note(&format!("the connection was lost ({cause}); connecting again"));
                 }
             }
+            Report::FirstObject => self.first_object = Some(self.started.elapsed()),
             Report::LogLost { cause } => {
                 let cause = show(cause.as_bytes());
                 if self.json {
                     self.event(json!({"event": "log_lost", "cause": cause}));
                 } else {
                     self.note(&format!(
-                        "the object log cannot be written ({cause}); the transfer goes on, but could not be resumed from here"
+                        "the object log is lost ({cause}): from here on this transfer cannot be resumed"
                     ));
                 }
+                self.log_lost = Some(cause);
             }
         }
     }
@@ -169,6 +177,11 @@ impl Reporter {
             let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
             self.note(&error.to_string());
         }
+    }
+
+    /// How often progress is told in JSON.
+    pub fn set_json_progress(&mut self, every: Duration) {
+        self.json_every = every;
     }
 
     /// How the user named the SOURCEs, by their labels.
@@ -216,7 +229,7 @@ impl Reporter {
     fn progress(&mut self, stats: Stats, totals_are_final: bool) {
         self.stats = stats;
         self.rate.update(stats.bytes_sent);
-        if self.json && self.last_json.is_none_or(|at| at.elapsed() >= JSON_PROGRESS) {
+        if self.json && self.last_json.is_none_or(|at| at.elapsed() >= self.json_every) {
             self.last_json = Some(Instant::now());
             self.event(json!({
                 "event": "progress",
@@ -226,6 +239,7 @@ impl Reporter {
                 "files_failed": stats.files_failed,
                 "bytes_total": stats.bytes_total,
                 "bytes_done": stats.bytes_done + stats.bytes_skipped,
+                "bytes_sent": stats.bytes_sent,
                 "totals_are_final": totals_are_final,
                 "bytes_per_second": self.rate.value as u64,
             }));
@@ -252,7 +266,13 @@ impl Reporter {
         }
         let began = stats.files_total > 0 || summary.outcome.failure.is_none();
         if !self.json && !self.quiet && began {
-            self.line(&summary_line(&stats, state, elapsed, setup.encrypted, self.cipher));
+            let mut line = summary_line(&stats, state, elapsed, setup.encrypted, self.cipher);
+            if let Some(cause) = &self.log_lost {
+                line.push_str(&format!("; the object log was LOST ({cause})"));
+            } else if setup.log.as_ref().is_some_and(|log| log.mechanism == "none") {
+                line.push_str("; no object log");
+            }
+            self.line(&line);
         } else if !self.json && state == "incomplete" {
             self.note(&format!("{} files failed", stats.files_failed));
         }
@@ -265,9 +285,11 @@ impl Reporter {
             json!({
                 "mechanism": log.mechanism,
                 "method": log.method,
+                "writer": log.writer,
                 "bytes_peak": log.bytes_peak,
+                "files_peak": log.files_peak,
                 "location": show(log.location.as_os_str().as_bytes()),
-                "lost": log.lost,
+                "lost": log.lost.as_ref().map(|cause| show(cause.as_bytes())),
             })
         });
         json!({
@@ -288,6 +310,7 @@ impl Reporter {
             "objects_skipped": stats.objects_skipped,
             "objects_repaired": stats.objects_repaired,
             "seconds": seconds(elapsed),
+            "seconds_to_first_object": self.first_object.map(seconds),
             "hash": "blake3",
             "encrypted": setup.encrypted,
             "cipher": self.cipher,

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io::BufReader;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,13 @@ use haul_model::{Code, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial};
 use haul_mover::end::Common;
 use haul_mover::owner::Owner;
-use haul_mover::{Error, Tuning};
+use haul_mover::{Error, Tuning, log};
+use haul_objectlog::{Config, Mechanism, Method};
 use haul_storage::sink::SourceName;
 use haul_transport::{Bound, Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
-use crate::job::state_directory;
+use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::plan::{decision, labels};
 use crate::session::{Ends, greeting_bytes, response};
@@ -82,7 +83,7 @@ fn path(text: &str) -> Result<OsString, Error> {
     greeting_bytes(text).map(OsString::from_vec)
 }
 
-fn tuning(words: &TuningWords) -> Result<(Tuning, haul_objectlog::Config), Error> {
+fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
     use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX};
     let fits = words.object_bytes.is_power_of_two()
         && (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&words.object_bytes)
@@ -90,10 +91,8 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, haul_objectlog::Config), Error
         && (1..=64).contains(&words.io_threads)
         && words.bundle_bytes_max <= u64::from(words.object_bytes)
         && words.reconnect_seconds <= 7 * 86_400;
-    let mechanism = haul_objectlog::Mechanism::from_name(&words.log_mechanism);
-    let method = haul_objectlog::Method::from_name(&words.log_method);
-    match (fits, mechanism, method) {
-        (true, Some(mechanism), Some(method)) => {
+    match (fits, log_settings(words)) {
+        (true, Some(log)) => {
             let tuning = Tuning {
                 object_bytes: words.object_bytes,
                 slots: words.slots,
@@ -101,11 +100,26 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, haul_objectlog::Config), Error
                 bundle_bytes_max: words.bundle_bytes_max,
                 reconnect: Duration::from_secs(words.reconnect_seconds),
                 report_done: words.report_done,
+                bandwidth: words.bandwidth,
             };
-            Ok((tuning, haul_objectlog::Config { mechanism, method, ..haul_objectlog::Config::default() }))
+            Ok((tuning, log))
         }
         _ => Err(Error::new(Code::LimitExceeded, "the greeting asks for more than is allowed")),
     }
+}
+
+fn log_settings(words: &TuningWords) -> Option<log::Settings> {
+    let writer = log::Writer::ALL.into_iter().find(|writer| writer.name() == words.log_writer)?;
+    let config = match words.log_mechanism.as_str() {
+        "none" => None,
+        mechanism => Some(Config {
+            mechanism: Mechanism::from_name(mechanism)?,
+            method: Method::from_name(&words.log_method)?,
+            transaction_files: words.log_transaction_files,
+            ..Config::default()
+        }),
+    };
+    Some(log::Settings { config, writer, required: words.log_required })
 }
 
 fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, Error> {
@@ -146,8 +160,21 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         (false, None) => return Err(Error::new(Code::Protocol, "the greeting lacks the decision")),
         (_, earlier) => decision(&destination, &names, earlier)?,
     };
-    let directory = far_directory(&job, &instance)?;
-    let mut owner = Owner::claim(&directory)?;
+    let part = far_part(&job, &instance);
+    let state = state_directory()?;
+    let mut directory = state.join(&part);
+    let mut log_trouble = None;
+    let mut owner = match Owner::claim(&directory) {
+        Ok(owner) => owner,
+        Err(error) => {
+            // A sink that is not found again by the next session could not be told to yield.
+            let choice = substitute(&error, is_sink || log.required, &part, &state);
+            let Some((state, cause)) = choice else { return Err(error) };
+            directory = state.join(&part);
+            log_trouble = Some(cause);
+            Owner::claim(&directory).map_err(|_| error)?
+        }
+    };
 
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
     let identity = Identity::generate().map_err(stream)?;
@@ -197,6 +224,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         plain: request.key.is_some(),
         instance,
         directory: &directory,
+        log_trouble,
     };
     let answer =
         response(&identity, port, server.into_iter().collect(), owner.epoch(), is_sink.then_some(decided));
@@ -231,10 +259,10 @@ fn go_home() {
     }
 }
 
-/// Of the far end of a job: apart from the jobs that were typed here, even where both share a home directory.
-fn far_directory(job: &JobId, instance: &[u8; 16]) -> Result<PathBuf, Error> {
+/// The state of the far end of a job: apart from the jobs that were typed here, even where both share a home directory.
+fn far_part(job: &JobId, instance: &[u8; 16]) -> PathBuf {
     let short = crate::paths::hex(&instance[..8]);
-    Ok(state_directory()?.join("far").join(format!("{job}-{short}")))
+    Path::new("far").join(format!("{job}-{short}"))
 }
 
 /// Client and server address of the ssh connection, as sshd tells them.

@@ -11,8 +11,8 @@ use haul_model::report::Stats;
 use haul_model::{Code, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local};
 use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
-use haul_mover::log::Kept;
-use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning};
+use haul_mover::log::SourceLog;
+use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning, log};
 use haul_storage::sink::{Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
 use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
@@ -41,13 +41,12 @@ pub fn copy(arguments: &Copy) -> Result<u8, Error> {
     }
     let state = state_directory()?;
     let here = plan.destination_here();
-    let mut job = Job::open(
-        &state,
-        &plan.id,
-        plan.sources_shown.clone(),
-        plan.destination_shown.clone(),
-        here.as_deref(),
-    )?;
+    let required = plan.settings.log_required.value;
+    let (mut job, log_trouble) = Job::open_anywhere(&state, required, &plan.id, |state| {
+        let (sources, destination) = (plan.sources_shown.clone(), plan.destination_shown.clone());
+        Job::open(state, &plan.id, sources, destination, here.as_deref())
+    })?;
+    job.log_trouble = log_trouble;
     let reporter = Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
     let interrupt = Interrupt::install()?;
     let result = match &plan.direction {
@@ -153,11 +152,13 @@ pub struct Ends<'a> {
     pub instance: [u8; 16],
     /// Where this end's log and spool are.
     pub directory: &'a Path,
+    /// They are not where they belong.
+    pub log_trouble: Option<String>,
 }
 
 impl Ends<'_> {
     /// The end that reads, ready to start.
-    pub fn source(&self, common: Common, log: haul_objectlog::Config) -> Result<SourceEnd, Error> {
+    pub fn source(&self, common: Common, log: log::Settings) -> Result<SourceEnd, Error> {
         use std::os::unix::ffi::OsStrExt;
         let roots = self.sources.iter().zip(&common.roots);
         let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
@@ -169,8 +170,11 @@ impl Ends<'_> {
         };
         let storage = PosixSource::new(roots.collect(), options);
         let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
-        let log = Kept::open(&self.directory.join("log"), log)?;
-        Ok(SourceEnd { common, storage: Arc::new(storage), scan, log: Some(log) })
+        let mut log = SourceLog::open(&self.directory.join("log"), log)?;
+        if let Some(cause) = &self.log_trouble {
+            log.count_as_lost(cause.clone());
+        }
+        Ok(SourceEnd { common, storage: Arc::new(storage), scan, log })
     }
 
     /// The end that writes, ready to start.
@@ -208,6 +212,7 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
         plain: plan.settings.plain.value && plan.direction != Direction::Local,
         instance: job.instance(),
         directory: &job.directory,
+        log_trouble: job.log_trouble.clone(),
     }
 }
 
@@ -269,8 +274,9 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     Ok((summary, Setup { encrypted: None, log }))
 }
 
-/// The log's settings, as words for the greeting.
-fn words(tuning: &Tuning, log: &haul_objectlog::Config) -> TuningWords {
+/// Tuning and log settings, as words for the greeting.
+fn words(tuning: &Tuning, log: &log::Settings) -> TuningWords {
+    let config = log.config.unwrap_or_default();
     TuningWords {
         object_bytes: tuning.object_bytes,
         slots: tuning.slots,
@@ -278,8 +284,12 @@ fn words(tuning: &Tuning, log: &haul_objectlog::Config) -> TuningWords {
         bundle_bytes_max: tuning.bundle_bytes_max,
         reconnect_seconds: tuning.reconnect.as_secs(),
         report_done: tuning.report_done,
-        log_mechanism: log.mechanism.name().into(),
-        log_method: log.method.name().into(),
+        bandwidth: tuning.bandwidth,
+        log_mechanism: log.config.map_or("none", |config| config.mechanism.name()).into(),
+        log_method: config.method.name().into(),
+        log_transaction_files: config.transaction_files,
+        log_writer: log.writer.name().into(),
+        log_required: log.required,
     }
 }
 

@@ -2,20 +2,24 @@
 
 use std::fmt::{self, Display};
 use std::io::ErrorKind;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haul_model::Code;
 use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_MAX};
-use haul_mover::{Error, Tuning};
+use haul_mover::{Error, Tuning, log};
+use haul_objectlog::{Config, Mechanism, Method};
 
-use crate::options::{Copy, Listen, LogMechanism, LogMethod, parse_ports, parse_size};
+use crate::options::{Copy, Listen, LogMechanism, LogMethod, LogWriter, parse_ports, parse_rate, parse_size};
 
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
 /// small enough for a login node.
 const OBJECT_BYTES: u64 = 4 << 20;
 /// Slots of one end, all together.
 const MEMORY_BYTES: u64 = 256 << 20;
+/// K of the transaction mechanism.
+const TRANSACTION_FILES: u32 = 4;
 /// A lost connection is tried again for this long.
 const RECONNECT_SECONDS: u64 = 120;
 
@@ -77,10 +81,18 @@ pub struct Settings {
     pub ssh: Setting<String>,
     /// `--haul-path`
     pub haul_path: Setting<String>,
+    /// `--bandwidth`; none: no limit
+    pub bandwidth: Setting<Option<NonZeroU64>>,
     /// `--log-mechanism`
     pub log_mechanism: Setting<LogMechanism>,
+    /// `--log-transaction-files`
+    pub log_transaction_files: Setting<u32>,
     /// `--log-method`
     pub log_method: Setting<LogMethod>,
+    /// `--log-writer`
+    pub log_writer: Setting<LogWriter>,
+    /// `--log-required`
+    pub log_required: Setting<bool>,
 }
 
 /// The file and the environment, for one key after the other.
@@ -205,6 +217,13 @@ impl Settings {
                 "haul".into(),
                 "found in the PATH there",
             )?,
+            bandwidth: layers.pick(
+                "bandwidth",
+                arguments.bandwidth.map(NonZeroU64::new),
+                |text| parse_rate(text).map(NonZeroU64::new),
+                None,
+                "as fast as both ends and the network are",
+            )?,
             log_mechanism: layers.pick(
                 "log-mechanism",
                 arguments.log_mechanism,
@@ -212,12 +231,33 @@ impl Settings {
                 LogMechanism::Universal,
                 "one log whose size follows the files in progress",
             )?,
+            log_transaction_files: layers.pick(
+                "log-transaction-files",
+                arguments.log_transaction_files,
+                number,
+                TRANSACTION_FILES,
+                "as FT-LADS measured it",
+            )?,
             log_method: layers.pick(
                 "log-method",
                 arguments.log_method,
                 one_of,
                 LogMethod::Bit64,
                 "one bit an object",
+            )?,
+            log_writer: layers.pick(
+                "log-writer",
+                arguments.log_writer,
+                one_of,
+                LogWriter::Thread,
+                "no acknowledgement waits for the log",
+            )?,
+            log_required: layers.pick(
+                "log-required",
+                arguments.log_required.then_some(true),
+                number,
+                false,
+                "a transfer without a log is better than none",
             )?,
         };
         settings.check()?;
@@ -240,6 +280,12 @@ impl Settings {
         if !(1..=64).contains(&self.io_threads.value) {
             return wrong("--io-threads must be from 1 to 64");
         }
+        if !(1..=1_000_000).contains(&self.log_transaction_files.value) {
+            return wrong("--log-transaction-files must be from 1 to 1000000");
+        }
+        if self.log_required.value && self.log_mechanism.value == LogMechanism::None {
+            return wrong("--log-required and --log-mechanism none contradict each other");
+        }
         Ok(())
     }
 
@@ -253,26 +299,39 @@ impl Settings {
             bundle_bytes_max: self.bundle_below.value.min(self.object_bytes.value),
             reconnect: Duration::from_secs(self.reconnect.value),
             report_done,
+            bandwidth: self.bandwidth.value,
         }
     }
 
     /// For the object log.
-    pub fn log(&self) -> haul_objectlog::Config {
-        haul_objectlog::Config {
-            mechanism: match self.log_mechanism.value {
-                LogMechanism::File => haul_objectlog::Mechanism::File,
-                LogMechanism::Transaction => haul_objectlog::Mechanism::Transaction,
-                LogMechanism::Universal => haul_objectlog::Mechanism::Universal,
+    pub fn log(&self) -> log::Settings {
+        let mechanism = match self.log_mechanism.value {
+            LogMechanism::None => None,
+            LogMechanism::File => Some(Mechanism::File),
+            LogMechanism::Transaction => Some(Mechanism::Transaction),
+            LogMechanism::Universal => Some(Mechanism::Universal),
+        };
+        let method = match self.log_method.value {
+            LogMethod::Char => Method::Char,
+            LogMethod::Int => Method::Int,
+            LogMethod::Enc => Method::Enc,
+            LogMethod::Binary => Method::Binary,
+            LogMethod::Bit8 => Method::Bit8,
+            LogMethod::Bit64 => Method::Bit64,
+        };
+        let transaction_files = self.log_transaction_files.value;
+        log::Settings {
+            config: mechanism.map(|mechanism| Config {
+                mechanism,
+                method,
+                transaction_files,
+                ..Config::default()
+            }),
+            writer: match self.log_writer.value {
+                LogWriter::Comm => log::Writer::Comm,
+                LogWriter::Thread => log::Writer::Thread,
             },
-            method: match self.log_method.value {
-                LogMethod::Char => haul_objectlog::Method::Char,
-                LogMethod::Int => haul_objectlog::Method::Int,
-                LogMethod::Enc => haul_objectlog::Method::Enc,
-                LogMethod::Binary => haul_objectlog::Method::Binary,
-                LogMethod::Bit8 => haul_objectlog::Method::Bit8,
-                LogMethod::Bit64 => haul_objectlog::Method::Bit64,
-            },
-            ..haul_objectlog::Config::default()
+            required: self.log_required.value,
         }
     }
 }
@@ -297,8 +356,12 @@ const KEYS: &[&str] = &[
     "listen",
     "ssh",
     "haul-path",
+    "bandwidth",
     "log-mechanism",
+    "log-transaction-files",
     "log-method",
+    "log-writer",
+    "log-required",
 ];
 
 fn read_file(path: &Path) -> Result<toml::Table, Error> {

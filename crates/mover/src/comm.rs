@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, unbounded};
+use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, bounded, unbounded};
 use haul_buffers::{FileRange, Pool};
 use haul_model::{BlockId, SlotId};
 use haul_protocol::Event;
@@ -18,6 +18,7 @@ use haul_transport::{Closer, Receiver, Sender};
 use haul_wire::{FRAME_HEADER_BYTES, FrameHeader, PAYLOAD_HEADER_BYTES, PayloadHeader, Role};
 
 use crate::connection::{Established, put_frame};
+use crate::log::CommLog;
 use crate::master::{Input, Inputs};
 
 /// Frames that leave together are written together, up to this many bytes.
@@ -43,7 +44,13 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Starts the threads.
-    pub(crate) fn start(established: Established, role: Role, pool: &Arc<Pool>, inputs: &Inputs) -> Self {
+    pub(crate) fn start(
+        established: Established,
+        role: Role,
+        pool: &Arc<Pool>,
+        log: Option<CommLog>,
+        inputs: &Inputs,
+    ) -> Self {
         let epoch = established.epoch;
         let mut closers = Vec::new();
         let mut threads = Vec::new();
@@ -53,7 +60,9 @@ impl Connection {
         let (sender, receiver, closer) = established.control.split();
         closers.push(closer);
         let writer = spawn("haul-ctl-out", epoch, inputs, move |_| write_frames(sender, &frames_out));
-        threads.push(spawn("haul-ctl-in", epoch, inputs, move |inputs| read_frames(receiver, epoch, inputs)));
+        threads.push(spawn("haul-ctl-in", epoch, inputs, move |inputs| {
+            read_frames(receiver, epoch, log.as_ref(), inputs)
+        }));
 
         for (number, stream) in established.data.into_iter().enumerate() {
             let (sender, receiver, closer) = stream.split();
@@ -141,7 +150,13 @@ fn write_frames(mut sender: Box<dyn Sender>, frames: &Queue<Frame>) -> Result {
     sender.finish().map_err(text)
 }
 
-fn read_frames(mut receiver: Box<dyn Receiver>, epoch: u32, inputs: &Inputs) -> Result {
+/// With a `log`, what a frame leads to is written to it before the next frame is received.
+fn read_frames(
+    mut receiver: Box<dyn Receiver>,
+    epoch: u32,
+    log: Option<&CommLog>,
+    inputs: &Inputs,
+) -> Result {
     let mut bytes = [0; FRAME_HEADER_BYTES];
     loop {
         receiver.receive(&mut bytes).map_err(text)?;
@@ -150,8 +165,19 @@ fn read_frames(mut receiver: Box<dyn Receiver>, epoch: u32, inputs: &Inputs) -> 
         if !body.is_empty() {
             receiver.receive(&mut body).map_err(text)?;
         }
-        if inputs.send(Input::Frame { epoch, header, body }).is_err() {
+        let Some(log) = log else {
+            if inputs.send(Input::Frame { epoch, header, body, to_log: None }).is_err() {
+                return Ok(());
+            }
+            continue;
+        };
+        let (to_log, operations) = bounded(1);
+        if inputs.send(Input::Frame { epoch, header, body, to_log: Some(to_log) }).is_err() {
             return Ok(());
+        }
+        // A master that lets the connection go drops the question.
+        if let Ok(operations) = operations.recv() {
+            log.write(operations);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One end of a session, put together and run: pool, storage, threads, master.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,14 +12,14 @@ pub use haul_protocol::Outcome;
 use haul_protocol::link::Link;
 use haul_protocol::sink::{self, Sink};
 use haul_protocol::source::{self, Source};
-use haul_protocol::{Action, Event, LogView, Logged, Planted, Waiting};
+use haul_protocol::{Action, Event, LogView, Planted, Waiting};
 use haul_storage::scan::{Scan, Scanned};
 use haul_storage::{SinkStorage, SourceStorage};
 use haul_wire::{Connect, Role, VERSION, VERSION_MIN};
 
 use crate::Error;
 use crate::connection::{Connector, Introduction};
-use crate::log::{Kept, LogSummary, Logger};
+use crate::log::{LogSummary, Logger, SourceLog};
 use crate::master::{Ended, INPUTS_MAX, Input, Inputs, Machine, Master, start_connector};
 use crate::report::{Bottleneck, Reports};
 use crate::workers::Workers;
@@ -38,6 +39,8 @@ pub struct Tuning {
     pub reconnect: Duration,
     /// Report each file that is done.
     pub report_done: bool,
+    /// Payload bytes a second that a source sends at most, over all its streams.
+    pub bandwidth: Option<NonZeroU64>,
 }
 
 /// What both ends know of a session.
@@ -66,8 +69,8 @@ pub struct SourceEnd {
     pub storage: Arc<dyn SourceStorage>,
     /// What finds the entries.
     pub scan: Box<dyn Scan>,
-    /// The object log; without it nothing can be resumed.
-    pub log: Option<Kept>,
+    /// The object log; without one nothing can be resumed.
+    pub log: SourceLog,
 }
 
 /// The end that writes.
@@ -87,7 +90,7 @@ pub struct Summary {
     pub error: Option<Error>,
     /// Where the work was found waiting most often.
     pub bottleneck: Option<Bottleneck>,
-    /// Of the source's log.
+    /// Of the source's log, at either end; none if the session never began.
     pub log: Option<LogSummary>,
 }
 
@@ -154,13 +157,7 @@ impl SourceEnd {
         let introduction = common.introduction(Role::Source);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender);
-        let (logger, found) = match log {
-            Some(kept) => {
-                let (logger, found) = Logger::start(kept, inputs_sender.clone());
-                (Some(logger), found)
-            }
-            None => (None, Box::new(NoLog) as Box<dyn LogView + Send>),
-        };
+        let (logger, found) = Logger::start(log, inputs_sender.clone());
         let (scanned, scan_queue) = bounded(4);
         std::thread::Builder::new()
             .name("haul-scan".into())
@@ -184,7 +181,7 @@ impl SourceEnd {
             connector: start_connector(common.connector, inputs_sender.clone()),
             pool,
             workers,
-            logger,
+            logger: Some(logger),
             scan: scan_queue,
             inputs,
             inputs_sender: inputs_sender.clone(),
@@ -262,14 +259,6 @@ fn run_scan(mut scan: Box<dyn Scan>, out: &crossbeam_channel::Sender<Vec<Event>>
         }
     }
     let _ = out.send(vec![Event::ScanEnded]);
-}
-
-struct NoLog;
-
-impl LogView for NoLog {
-    fn lookup(&mut self, _path: &[u8]) -> Option<Logged> {
-        None
-    }
 }
 
 struct SourceMachine {

@@ -1,20 +1,25 @@
-//! The object log in a directory, written on a thread of its own.
+//! The object log in a directory, and who writes it.
 //!
-//! The master hands over operations; this thread gathers what is there, applies it and writes it with one flush, so
-//! that a batch of acknowledgements costs few writes. It makes the log durable once a second: what a power cut costs
-//! beyond that is resends, never wrong bytes. A log that cannot be written is reported once; the transfer goes on.
+//! The master decides what is logged. By default it hands the operations to a thread of the log, which gathers what is
+//! there, applies it and writes it with one flush, so that a batch of acknowledgements costs few writes. With
+//! [`Writer::Comm`], the paper's synchronous logging, the comm thread that received a message writes what the master
+//! made of it before it receives the next one. Either way the log is made durable once a second: what a power cut costs
+//! beyond that is resends, never wrong bytes. A log that cannot be written is reported at once, and once.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender as QueueSender, unbounded};
-use haul_model::EntryId;
+use haul_model::{Code, EntryId};
 use haul_objectlog::{Binding, Config, Handle, LogStore, ObjectLog, Usage};
 use haul_protocol::{LogOp, LogView, Logged};
+use haul_wire::LogStatus;
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
@@ -35,6 +40,21 @@ impl DirectoryStore {
     /// Opens the directory; it must be there.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         Ok(DirectoryStore { path: path.to_owned(), directory: File::open(path)?, open: HashMap::new() })
+    }
+
+    /// Finds out whether a page can be written at all.
+    fn probe(&self) -> std::io::Result<()> {
+        let path = self.path.join("probe");
+        let written = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .and_then(|file| file.write_all_at(&[0; haul_objectlog::PAGE_BYTES], 0));
+        let removed = std::fs::remove_file(&path);
+        written.and(removed)
     }
 
     fn file(&mut self, name: &str, create: bool) -> std::io::Result<&File> {
@@ -97,39 +117,169 @@ impl LogStore for DirectoryStore {
 /// The kind of hash that objects are checked with: BLAKE3 subtree values. Part of what a log entry is bound to.
 const HASH_KIND_BLAKE3: u8 = 1;
 
-/// A log that was opened: what it holds, before its thread starts.
-pub struct Kept {
-    log: ObjectLog<DirectoryStore>,
-    location: PathBuf,
-    config: Config,
+/// Who writes the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Writer {
+    /// The comm thread that received the acknowledgement: the paper's synchronous logging.
+    Comm,
+    /// A thread of the log: the paper's asynchronous logging.
+    #[default]
+    Thread,
 }
 
-impl Kept {
+impl Writer {
+    /// Both.
+    pub const ALL: [Writer; 2] = [Writer::Comm, Writer::Thread];
+
+    /// As options and reports have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Writer::Comm => "comm",
+            Writer::Thread => "thread",
+        }
+    }
+}
+
+/// How a source logs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Of the log; none: nothing is logged, and nothing can be resumed (the paper's plain LADS).
+    pub config: Option<Config>,
+    /// Who writes.
+    pub writer: Writer,
+    /// A transfer that cannot be logged ends, rather than going on without a log.
+    pub required: bool,
+}
+
+impl Settings {
+    /// Of a log that holds nothing yet.
+    fn summary(&self, location: &Path) -> LogSummary {
+        let words = self.config.map(|config| (config.mechanism.name(), config.method.name()));
+        let (mechanism, method) = words.unwrap_or(("none", "none"));
+        LogSummary {
+            mechanism: mechanism.into(),
+            method: method.into(),
+            writer: if words.is_some() { self.writer.name() } else { "none" }.into(),
+            bytes_peak: 0,
+            files_peak: 0,
+            location: location.to_owned(),
+            lost: None,
+        }
+    }
+}
+
+/// The log of a source, before its session starts.
+pub struct SourceLog {
+    kept: Option<ObjectLog<DirectoryStore>>,
+    settings: Settings,
+    summary: LogSummary,
+}
+
+impl SourceLog {
+    /// The log is kept, but not where it would be found for sure: it counts as lost, and nothing of it is left out.
+    pub fn count_as_lost(&mut self, cause: String) {
+        self.summary.lost.get_or_insert(cause);
+    }
+
+    /// Nothing is logged.
+    pub fn none() -> SourceLog {
+        let settings = Settings { config: None, writer: Writer::default(), required: false };
+        SourceLog { kept: None, settings, summary: settings.summary(Path::new("")) }
+    }
+
     /// Opens the log in `directory`, which is made if it is not there.
-    pub fn open(directory: &Path, config: Config) -> Result<Kept, Error> {
-        crate::owner::make_directory(directory)?;
-        let about = || directory.display().to_string();
-        let store = DirectoryStore::open(directory)
-            .map_err(|error| Error::os(haul_model::Code::LogUnwritable, about(), &error))?;
-        let (log, _replay) = ObjectLog::open(store, config)
-            .map_err(|error| Error::new(error.code(), format!("{}: {error}", about())))?;
-        Ok(Kept { log, location: directory.to_owned(), config })
+    ///
+    /// A log of a newer version is an error. So is trouble with the directory if the log is required; else the session
+    /// begins without, and says so.
+    pub fn open(directory: &Path, settings: Settings) -> Result<SourceLog, Error> {
+        let summary = settings.summary(directory);
+        let Some(config) = settings.config else {
+            // What an earlier run has logged is void once files begin again without a log.
+            remove_logs(directory);
+            return Ok(SourceLog { kept: None, settings, summary });
+        };
+        match open_log(directory, config) {
+            Ok(log) => Ok(SourceLog { kept: Some(log), settings, summary }),
+            Err(error) if settings.required || error.failure.code == Code::LogVersion => Err(error),
+            Err(error) => {
+                let lost = Some(error.to_string());
+                Ok(SourceLog { kept: None, settings, summary: LogSummary { lost, ..summary } })
+            }
+        }
+    }
+}
+
+fn open_log(directory: &Path, config: Config) -> Result<ObjectLog<DirectoryStore>, Error> {
+    let unwritable = |error: &std::io::Error| {
+        Error::os(Code::LogUnwritable, directory.display().to_string(), error)
+            .hint("free some space, or set HAUL_STATE_DIR")
+    };
+    crate::owner::make_directory(directory)
+        .map_err(|error| Error { failure: haul_model::Failure { code: Code::LogUnwritable, ..error.failure }, ..error })?;
+    let store = DirectoryStore::open(directory).map_err(|error| unwritable(&error))?;
+    // Whether something can be written is known before the first file moves.
+    store.probe().map_err(|error| unwritable(&error))?;
+    let (log, _replay) = ObjectLog::open(store, config)
+        .map_err(|error| Error::new(error.code(), format!("{}: {error}", directory.display())))?;
+    Ok(log)
+}
+
+/// As far as it can be done: what stays costs room only.
+fn remove_logs(directory: &Path) {
+    let Ok(mut store) = DirectoryStore::open(directory) else { return };
+    for name in store.list().unwrap_or_default() {
+        if haul_objectlog::is_log_name(&name) {
+            let _ = store.remove(&name);
+        }
     }
 }
 
 /// What the summary says of the log.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSummary {
+    /// Of new entries; `none` if there is no log.
+    pub mechanism: String,
     /// Of new entries.
-    pub mechanism: &'static str,
-    /// Of new entries.
-    pub method: &'static str,
+    pub method: String,
+    /// Who writes it.
+    pub writer: String,
     /// Room that the logs took, at most.
     pub bytes_peak: u64,
+    /// Logs at a time, at most.
+    pub files_peak: u64,
     /// Where they are.
     pub location: PathBuf,
     /// They could not be written to the end: the transfer could not have been resumed from there on.
     pub lost: Option<String>,
+}
+
+impl LogSummary {
+    /// For the other end.
+    pub(crate) fn status(&self) -> LogStatus {
+        LogStatus {
+            mechanism: self.mechanism.as_bytes().into(),
+            method: self.method.as_bytes().into(),
+            writer: self.writer.as_bytes().into(),
+            bytes_peak: self.bytes_peak,
+            files_peak: self.files_peak,
+            location: self.location.as_os_str().as_bytes().into(),
+            lost: self.lost.as_deref().unwrap_or_default().as_bytes().into(),
+        }
+    }
+
+    /// From the other end.
+    pub(crate) fn of(status: LogStatus) -> LogSummary {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        LogSummary {
+            mechanism: text(&status.mechanism),
+            method: text(&status.method),
+            writer: text(&status.writer),
+            bytes_peak: status.bytes_peak,
+            files_peak: status.files_peak,
+            location: PathBuf::from(std::ffi::OsString::from_vec(status.location.into_vec())),
+            lost: (!status.lost.is_empty()).then(|| text(&status.lost)),
+        }
+    }
 }
 
 /// What was in the log when the session began, by path.
@@ -141,93 +291,176 @@ impl LogView for Found {
     }
 }
 
-/// The thread that keeps the log.
+/// The log of a session that runs.
 pub(crate) struct Logger {
-    operations: QueueSender<LogOp>,
-    thread: JoinHandle<LogSummary>,
+    required: bool,
+    shared: Arc<Mutex<LogSummary>>,
+    work: Work,
+}
+
+enum Work {
+    /// There is no log (any more).
+    None,
+    Thread {
+        operations: QueueSender<LogOp>,
+        thread: JoinHandle<()>,
+    },
+    Comm {
+        keeper: CommLog,
+        /// Until the comm thread comes for them.
+        waiting: Vec<LogOp>,
+    },
+}
+
+/// What the comm thread of the control stream writes to.
+#[derive(Clone)]
+pub(crate) struct CommLog(Arc<Mutex<Keeper>>);
+
+impl CommLog {
+    /// Applies and writes what the master made of a message.
+    pub(crate) fn write(&self, operations: Vec<LogOp>) {
+        lock(&self.0).write_all(operations);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Logger {
     /// Starts it. Also returns what the log holds, for the master to ask.
-    pub(crate) fn start(kept: Kept, inputs: Inputs) -> (Logger, Box<dyn LogView + Send>) {
-        let found = kept.log.iter().filter(|(_, logged)| logged.binding.hash_kind == HASH_KIND_BLAKE3).map(
+    pub(crate) fn start(log: SourceLog, inputs: Inputs) -> (Logger, Box<dyn LogView + Send>) {
+        let SourceLog { kept, settings, summary } = log;
+        let required = settings.required;
+        if let Some(cause) = &summary.lost {
+            let _ = inputs.try_send(Input::LogLost { cause: cause.clone() });
+        }
+        let lost = summary.lost.is_some();
+        let shared = Arc::new(Mutex::new(summary));
+        let Some(log) = kept else {
+            return (Logger { required, shared, work: Work::None }, Box::new(Found(HashMap::new())));
+        };
+        let found = log.iter().filter(|(_, logged)| logged.binding.hash_kind == HASH_KIND_BLAKE3).map(
             |(path, logged)| {
                 let Binding { identity, object_bytes, token, .. } = logged.binding;
                 (path.to_vec(), Logged { identity, object_bytes, token, done: logged.done.clone() })
             },
         );
         let found = Box::new(Found(found.collect()));
-        let (operations, queue) = unbounded();
-        let work = move || Keeper::new(kept, inputs).run(&queue);
-        let thread =
-            std::thread::Builder::new().name("haul-log".into()).spawn(work).expect("a thread can be started");
-        (Logger { operations, thread }, found)
+        let keeper = Keeper {
+            log,
+            handles: HashMap::new(),
+            inputs,
+            shared: shared.clone(),
+            unsynced_since: None,
+            lost,
+        };
+        let work = match settings.writer {
+            Writer::Comm => {
+                Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() }
+            }
+            Writer::Thread => {
+                let (operations, queue) = unbounded();
+                let run = move || keeper.run(&queue);
+                let named = std::thread::Builder::new().name("haul-log".into());
+                Work::Thread { operations, thread: named.spawn(run).expect("a thread can be started") }
+            }
+        };
+        (Logger { required, shared, work }, found)
     }
 
-    /// Queues an operation; never blocks. What is queued is bounded by what the master lets be under way.
-    pub(crate) fn run(&self, op: LogOp) {
-        let _ = self.operations.send(op);
+    /// Takes an operation over; never blocks. What waits is bounded by what the master lets be under way.
+    pub(crate) fn run(&mut self, op: LogOp) {
+        match &mut self.work {
+            Work::None => {}
+            Work::Thread { operations, .. } => drop(operations.send(op)),
+            Work::Comm { waiting, .. } => waiting.push(op),
+        }
     }
 
-    /// Everything queued is written and durable on return.
+    /// For the comm thread of the control stream, if it is to write.
+    pub(crate) fn comm(&self) -> Option<CommLog> {
+        match &self.work {
+            Work::Comm { keeper, .. } => Some(keeper.clone()),
+            Work::None | Work::Thread { .. } => None,
+        }
+    }
+
+    /// What has come together for the comm thread.
+    pub(crate) fn take_waiting(&mut self) -> Vec<LogOp> {
+        match &mut self.work {
+            Work::Comm { waiting, .. } => std::mem::take(waiting),
+            Work::None | Work::Thread { .. } => Vec::new(),
+        }
+    }
+
+    /// Without a log the transfer is to end.
+    pub(crate) fn is_required(&self) -> bool {
+        self.required
+    }
+
+    /// As it stands.
+    pub(crate) fn summary(&self) -> LogSummary {
+        lock(&self.shared).clone()
+    }
+
+    /// Everything that was taken over is written and durable on return.
     pub(crate) fn finish(self) -> LogSummary {
-        drop(self.operations);
-        self.thread.join().unwrap_or_else(|_| LogSummary {
-            mechanism: "none",
-            method: "none",
-            bytes_peak: 0,
-            location: PathBuf::new(),
-            lost: Some("the log thread has panicked".into()),
-        })
+        let Logger { shared, work, .. } = self;
+        let intact = match work {
+            Work::None => true,
+            Work::Thread { operations, thread } => {
+                drop(operations);
+                thread.join().is_ok()
+            }
+            Work::Comm { keeper, waiting } => {
+                let mut keeper = lock(&keeper.0);
+                keeper.write_all(waiting);
+                keeper.close();
+                true
+            }
+        };
+        let mut summary = lock(&shared).clone();
+        if !intact {
+            summary.lost = Some("the log thread has panicked".into());
+        }
+        summary
     }
 }
 
-/// The log on its thread.
+/// The log, in the hands of who writes it.
 struct Keeper {
     log: ObjectLog<DirectoryStore>,
     handles: HashMap<EntryId, Handle>,
     inputs: Inputs,
-    summary: LogSummary,
+    shared: Arc<Mutex<LogSummary>>,
     unsynced_since: Option<Instant>,
+    lost: bool,
 }
 
 impl Keeper {
-    fn new(kept: Kept, inputs: Inputs) -> Self {
-        let summary = LogSummary {
-            mechanism: kept.config.mechanism.name(),
-            method: kept.config.method.name(),
-            bytes_peak: 0,
-            location: kept.location,
-            lost: None,
-        };
-        Keeper { log: kept.log, handles: HashMap::new(), inputs, summary, unsynced_since: None }
-    }
-
-    fn run(mut self, queue: &crossbeam_channel::Receiver<LogOp>) -> LogSummary {
+    /// The thread of the log.
+    fn run(mut self, queue: &crossbeam_channel::Receiver<LogOp>) {
         loop {
             let wait = self.unsynced_since.map_or(Duration::from_secs(3600), |since| {
                 (since + SYNC_EVERY).saturating_duration_since(Instant::now())
             });
             match queue.recv_timeout(wait) {
-                Ok(op) => {
-                    self.apply(op);
-                    queue.try_iter().take(BATCH_MAX).for_each(|op| self.apply(op));
-                    self.write(ObjectLog::flush);
-                    // However busy the queue is, a second's worth is the most that a power cut may cost.
-                    if self.unsynced_since.get_or_insert_with(Instant::now).elapsed() >= SYNC_EVERY {
-                        self.sync();
-                    }
-                }
+                Ok(op) => self.write_all(std::iter::once(op).chain(queue.try_iter().take(BATCH_MAX))),
                 Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        let Usage { bytes_peak, .. } = self.log.usage();
-        self.summary.bytes_peak = bytes_peak;
-        if let Err(error) = self.log.close() {
-            self.summary.lost.get_or_insert_with(|| error.to_string());
+        self.close();
+    }
+
+    fn write_all(&mut self, operations: impl IntoIterator<Item = LogOp>) {
+        operations.into_iter().for_each(|op| self.apply(op));
+        self.write(ObjectLog::flush);
+        // However busy the queue is, a second's worth is the most that a power cut may cost.
+        if self.unsynced_since.get_or_insert_with(Instant::now).elapsed() >= SYNC_EVERY {
+            self.sync();
         }
-        self.summary
     }
 
     fn apply(&mut self, op: LogOp) {
@@ -269,19 +502,29 @@ impl Keeper {
         }
     }
 
+    fn close(&mut self) {
+        self.write(ObjectLog::wind_up);
+    }
+
     fn write<E: std::fmt::Display>(
         &mut self,
         write: impl FnOnce(&mut ObjectLog<DirectoryStore>) -> Result<(), E>,
     ) {
-        if let Err(error) = write(&mut self.log) {
+        let result = write(&mut self.log);
+        let Usage { bytes_peak, files_peak, .. } = self.log.usage();
+        let mut summary = lock(&self.shared);
+        (summary.bytes_peak, summary.files_peak) = (bytes_peak, files_peak);
+        drop(summary);
+        if let Err(error) = result {
             self.lose(error.to_string());
         }
     }
 
+    /// It is tried again with every flush; but for a time, nothing of this transfer was logged.
     fn lose(&mut self, cause: String) {
-        if self.summary.lost.is_none() {
-            self.summary.lost = Some(cause.clone());
-            let _ = self.inputs.try_send(Input::LogLost { cause });
+        if !std::mem::replace(&mut self.lost, true) {
+            lock(&self.shared).lost = Some(cause.clone());
+            let _ = self.inputs.send(Input::LogLost { cause });
         }
     }
 }

@@ -11,8 +11,9 @@ use haul_buffers::Pool;
 use haul_model::report::Stats;
 use haul_model::{Code, Failure};
 use haul_protocol::link::Link;
-use haul_protocol::{Action, Event, Outcome, Waiting};
-use haul_wire::{FrameHeader, Message, Role};
+use haul_protocol::{Action, Event, LogOp, Outcome, Waiting};
+use haul_transport::rate::{self, Limit};
+use haul_wire::{FrameHeader, LogStatus, Message, Role};
 
 use crate::comm::{Connection, Outgoing};
 use crate::connection::{Connector, Established, Introduction};
@@ -26,7 +27,7 @@ pub(crate) enum Input {
     /// For the machine.
     Event(Event),
     /// From the control stream.
-    Frame { epoch: u32, header: FrameHeader, body: Vec<u8> },
+    Frame { epoch: u32, header: FrameHeader, body: Vec<u8>, to_log: Option<QueueSender<Vec<LogOp>>> },
     /// A comm thread has failed.
     Lost { epoch: u32, cause: String },
     /// All threads of the connection that was torn down have ended.
@@ -131,13 +132,19 @@ struct Running<M: Machine> {
     last_error: Option<Error>,
     outcome: Option<Outcome>,
     samples: [u64; Bottleneck::ALL.len()],
-    log_lost: bool,
+    /// Of a source at the other end.
+    peer_log: Option<LogSummary>,
+    /// A payload has left or come.
+    moved: bool,
+    /// One for all connections.
+    limit: Option<Limit>,
 }
 
 impl<M: Machine> Master<M> {
     /// Runs the session to its end.
     pub(crate) fn run(self) -> Ended {
         let now = Instant::now();
+        let limit = self.tuning.bandwidth.map(Limit::new);
         let mut running = Running {
             master: self,
             wire: Wire::Wanted { since: now, first: true },
@@ -149,7 +156,9 @@ impl<M: Machine> Master<M> {
             last_error: None,
             outcome: None,
             samples: [0; Bottleneck::ALL.len()],
-            log_lost: false,
+            peer_log: None,
+            moved: false,
+            limit,
         };
         running.request();
         while running.outcome.is_none() {
@@ -187,19 +196,25 @@ impl<M: Machine> Running<M> {
 
     fn on_input(&mut self, input: Input) {
         match input {
-            Input::Event(event) => self.event(event),
-            Input::Frame { epoch, header, body } => self.on_frame(epoch, &header, &body),
+            Input::Event(event) => {
+                if matches!(event, Event::Payload { .. }) {
+                    self.moves();
+                }
+                self.event(event);
+            }
+            Input::Frame { epoch, header, body, to_log } => {
+                self.on_frame(epoch, &header, &body);
+                if let (Some(to_log), Some(logger)) = (to_log, &mut self.master.logger) {
+                    let _ = to_log.send(logger.take_waiting());
+                }
+            }
             Input::Lost { epoch, cause } => self.on_lost(epoch, cause),
             Input::Down => self.on_down(),
             Input::Connected(result) => match *result {
                 Ok(established) => self.on_connected(established),
                 Err(error) => self.on_unreachable(error),
             },
-            Input::LogLost { cause } => {
-                if !std::mem::replace(&mut self.log_lost, true) {
-                    (self.master.reports)(Report::LogLost { cause });
-                }
-            }
+            Input::LogLost { cause } => self.on_log_lost(cause),
             Input::Stop(failure) => self.event(Event::Stop(failure)),
         }
     }
@@ -220,13 +235,14 @@ impl<M: Machine> Running<M> {
                     && connection.epoch == epoch
                 {
                     let _ = connection.payloads.send(Outgoing { block, slot, local, length });
+                    self.moves();
                 }
             }
             Action::Grant(slot) => self.master.pool.grant(slot),
             Action::Source(op) => self.master.workers.run_source(op),
             Action::Sink(op) => self.master.workers.run_sink(op),
             Action::Log(op) => {
-                if let Some(logger) = &self.master.logger {
+                if let Some(logger) = &mut self.master.logger {
                     logger.run(op);
                 }
             }
@@ -235,7 +251,41 @@ impl<M: Machine> Running<M> {
         }
     }
 
+    /// The first object of the session is under way.
+    fn moves(&mut self) {
+        if !std::mem::replace(&mut self.moved, true) {
+            (self.master.reports)(Report::FirstObject);
+        }
+    }
+
+    /// The initiator is told, whichever end it is; where the log is required, the transfer ends.
+    fn on_log_lost(&mut self, cause: String) {
+        (self.master.reports)(Report::LogLost { cause: cause.clone() });
+        let Some(logger) = &self.master.logger else { return };
+        let required = logger.is_required();
+        let status = logger.summary().status();
+        self.send(&Message::Log(Box::new(status)));
+        if required {
+            self.last_error = Some(Error::new(Code::LogUnwritable, cause));
+            self.event(Event::Stop(Code::LogUnwritable.into()));
+        }
+    }
+
+    fn on_peer_log(&mut self, status: LogStatus) {
+        let log = LogSummary::of(status);
+        let known = self.peer_log.as_ref().is_some_and(|log| log.lost.is_some());
+        if let (Some(cause), false) = (&log.lost, known) {
+            (self.master.reports)(Report::LogLost { cause: cause.clone() });
+        }
+        self.peer_log = Some(log);
+    }
+
     fn send(&mut self, message: &Message) {
+        // What is known of the log at the end goes ahead of the last message.
+        if let (Message::Bye(_), Some(logger)) = (message, &self.master.logger) {
+            let status = logger.summary().status();
+            self.send(&Message::Log(Box::new(status)));
+        }
         if let Some(frame) = self.master.link.send(message)
             && let Wire::Up(connection) = &self.wire
         {
@@ -250,6 +300,7 @@ impl<M: Machine> Running<M> {
         }
         self.heard = Instant::now();
         match self.master.link.receive(header, body) {
+            Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
             Ok(Some(message)) => self.event(Event::Message(message)),
             Ok(None) => {}
             Err(failure) => self.event(Event::Stop(failure)),
@@ -266,7 +317,7 @@ impl<M: Machine> Running<M> {
         let _ = self.master.connector.try_send(request);
     }
 
-    fn on_connected(&mut self, established: Established) {
+    fn on_connected(&mut self, mut established: Established) {
         if !matches!(self.wire, Wire::Wanted { .. }) {
             return;
         }
@@ -279,8 +330,13 @@ impl<M: Machine> Running<M> {
         let cipher = established.data.first().and_then(|stream| stream.about().cipher);
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
+        if let (Role::Source, Some(limit)) = (M::ROLE, &self.limit) {
+            let data = std::mem::take(&mut established.data);
+            established.data = data.into_iter().map(|stream| rate::wrap(stream, limit)).collect();
+        }
+        let log = self.master.logger.as_ref().and_then(Logger::comm);
         let connection =
-            Connection::start(established, M::ROLE, &self.master.pool, &self.master.inputs_sender);
+            Connection::start(established, M::ROLE, &self.master.pool, log, &self.master.inputs_sender);
         again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
         self.wire = Wire::Up(connection);
         self.heard = Instant::now();
@@ -382,7 +438,7 @@ impl<M: Machine> Running<M> {
             connection.finish();
         }
         self.master.workers.finish();
-        let log = self.master.logger.map(Logger::finish);
+        let log = self.master.logger.map(Logger::finish).or(self.peer_log);
         drop((self.master.inputs_sender, drain));
         let bottleneck = Bottleneck::ALL
             .into_iter()

@@ -67,7 +67,9 @@ pub enum Report {
         /// TLS cipher suite of the data streams; none in clear and in one process.
         cipher: Option<&'static str>,
     },
-    /// The object log cannot be written any more: the transfer goes on, but could not be resumed from here.
+    /// The first payload is on its way.
+    FirstObject,
+    /// The source's object log cannot be written: from here on the transfer could not be resumed.
     LogLost {
         /// Why.
         cause: String,

@@ -11,6 +11,7 @@ use haul_model::report::Fact;
 use haul_model::{Hash, JobId, Kind, SessionId};
 use haul_mover::connection::{Connector, local};
 use haul_mover::end::Common;
+use haul_mover::log::SourceLog;
 use haul_mover::{Report, SinkEnd, SourceEnd, Tuning};
 use haul_storage::SinkStorage;
 use haul_storage::synthetic::{Sizes, SyntheticSource, SyntheticSpec};
@@ -89,6 +90,7 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
         bundle_bytes_max: 1 << 20,
         reconnect: Duration::from_secs(1),
         report_done: false,
+        bandwidth: None,
     };
     let failed = Arc::new(Mutex::new(Vec::new()));
     let (dial, accept) = local::pair(1);
@@ -110,7 +112,7 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
     };
     let sink_storage = Arc::new(Keepless::default());
     let sink = SinkEnd { common: common(Box::new(accept)), storage: sink_storage.clone() };
-    let source = SourceEnd { common: common(Box::new(dial)), storage, scan, log: None };
+    let source = SourceEnd { common: common(Box::new(dial)), storage, scan, log: SourceLog::none() };
     let sink = sink.start().unwrap();
     let summary = source.start().unwrap().wait();
     assert!(sink.wait().error.is_none());

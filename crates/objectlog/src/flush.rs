@@ -73,6 +73,12 @@ impl<S: LogStore> ObjectLog<S> {
 
     /// Makes everything durable and removes logs without entries: nothing is left when every file is finished.
     pub fn close(mut self) -> Result<S, Error<S::Error>> {
+        self.wind_up()?;
+        Ok(self.store)
+    }
+
+    /// What [`close`](Self::close) does, for an owner that keeps the log.
+    pub fn wind_up(&mut self) -> Result<(), Error<S::Error>> {
         self.flush()?;
         self.current = None;
         for (id, file) in self.files.iter_mut() {
@@ -81,8 +87,7 @@ impl<S: LogStore> ObjectLog<S> {
                 self.listed.push(id);
             }
         }
-        self.sync()?;
-        Ok(self.store)
+        self.sync()
     }
 
     fn write_out(&mut self) -> Result<(), Error<S::Error>> {

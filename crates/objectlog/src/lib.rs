@@ -42,3 +42,8 @@ pub use method::{Mechanism, Method};
 pub use object_log::{Config, ObjectLog, Replay, Usage};
 pub use read::{LogContents, RecordContents, read_log};
 pub use store::LogStore;
+
+/// Is this the name of a log? Anything else in a directory of logs is left alone.
+pub fn is_log_name(name: &str) -> bool {
+    format::log_number(name).is_some()
+}

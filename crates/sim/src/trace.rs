@@ -138,6 +138,7 @@ short! {
         Message::Finished(failed) => write!(f, "FINISHED, {} directories failed", failed.len()),
         Message::Error(failure) => write!(f, "ERROR {}", Short(failure)),
         Message::Ping => f.write_str("PING"),
+        Message::Log(_) => f.write_str("LOG"),
     };
     SourceOp, |op, f| match op {
         SourceOp::ReadObject { block, entry, offset, length, slot, .. } => write!(

@@ -5,6 +5,7 @@
 
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,9 @@ use crate::{Cause, Closer, Sender, Stream};
 
 /// How much may pass at once after a pause, in time at the limit.
 const BURST: Duration = Duration::from_millis(50);
-/// Payloads are cut into pieces of this size, so that a large one does not make the line uneven.
-const PIECE_BYTES: usize = 256 << 10;
+/// Payloads are cut into pieces, so that a large one does not make the line uneven: of half a burst, within these bounds.
+const PIECE_BYTES_MIN: usize = 4 << 10;
+const PIECE_BYTES_MAX: usize = 256 << 10;
 
 /// The bucket, as arithmetic: it has a level, a clock is passed in.
 #[derive(Debug)]
@@ -33,6 +35,11 @@ impl Bucket {
         self.full_at = Some(full_at);
         // Up to a burst of debt is what the bucket holds.
         (full_at - now).saturating_sub(BURST)
+    }
+
+    fn piece_bytes(&self) -> usize {
+        let burst = self.bytes_per_second.get() as f64 * BURST.as_secs_f64();
+        ((burst / 2.0) as usize).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
     }
 }
 
@@ -70,14 +77,48 @@ struct RateSender {
     closed: Arc<Gate>,
 }
 
+impl RateSender {
+    /// Waits until so many bytes may leave.
+    fn wait(&self, bytes: usize) -> io::Result<()> {
+        let pause = lock(&self.limit.0).take(bytes, Instant::now());
+        if !pause.is_zero() && self.closed.wait(Some(pause)) {
+            return Err(Cause::Closed.error("the stream was closed at this end"));
+        }
+        Ok(())
+    }
+
+    fn piece_bytes(&self) -> usize {
+        lock(&self.limit.0).piece_bytes()
+    }
+}
+
 impl Sender for RateSender {
     fn send(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
-        for piece in parts.iter().flat_map(|part| part.chunks(PIECE_BYTES)) {
-            let pause = lock(&self.limit.0).take(piece.len(), Instant::now());
-            if !pause.is_zero() && self.closed.wait(Some(pause)) {
-                return Err(Cause::Closed.error("the stream was closed at this end"));
-            }
+        let piece_bytes = self.piece_bytes();
+        for piece in parts.iter().flat_map(|part| part.chunks(piece_bytes)) {
+            self.wait(piece.len())?;
             self.lower.send(&[IoSlice::new(piece)])?;
+        }
+        Ok(())
+    }
+
+    fn send_file(
+        &mut self,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        room: &mut [u8],
+    ) -> io::Result<()> {
+        if room.is_empty() {
+            return self.send(&[IoSlice::new(head)]);
+        }
+        let mut head = head;
+        let mut offset = offset;
+        for piece in room.chunks_mut(self.piece_bytes()) {
+            self.wait(head.len() + piece.len())?;
+            self.lower.send_file(head, file, offset, piece)?;
+            offset += piece.len() as u64;
+            head = &[];
         }
         Ok(())
     }

@@ -105,6 +105,25 @@ pub struct Repair {
     pub reason: RepairReason,
 }
 
+/// How the source's object log stands; for the report of an initiator that is the sink.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogStatus {
+    /// Of new entries; `none` if there is no log.
+    pub mechanism: Box<[u8]>,
+    /// Of new entries.
+    pub method: Box<[u8]>,
+    /// Which thread writes it.
+    pub writer: Box<[u8]>,
+    /// Bytes that the logs took, at most.
+    pub bytes_peak: u64,
+    /// Logs at a time, at most.
+    pub files_peak: u64,
+    /// Where they are.
+    pub location: Box<[u8]>,
+    /// Why the log can no longer be written; empty as long as it can.
+    pub lost: Box<[u8]>,
+}
+
 /// A message of the control stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message {
@@ -187,6 +206,8 @@ pub enum Message {
     Error(Failure),
     /// Both: I am alive, and this is what I have received.
     Ping,
+    /// Source: when its log is lost, and before BYE.
+    Log(Box<LogStatus>),
 }
 
 /// One step of NEW_FILE.
@@ -206,6 +227,8 @@ pub enum NewFile {
 }
 
 const NOTICE_PATH_BYTES_MAX: usize = LINK_TARGET_BYTES_MAX * 4;
+const WORD_BYTES_MAX: usize = 32;
+const CAUSE_BYTES_MAX: usize = 1024;
 
 fn put_token(out: &mut Vec<u8>, token: Option<Token>) {
     match token {
@@ -262,6 +285,7 @@ impl Message {
             Message::Finished(_) => 12,
             Message::Error(_) => 13,
             Message::Ping => 14,
+            Message::Log(_) => 15,
         }
     }
 
@@ -407,6 +431,15 @@ impl Message {
             }
             Message::Error(failure) => put_failure(out, *failure),
             Message::Ping => {}
+            Message::Log(status) => {
+                for word in [&status.mechanism, &status.method, &status.writer] {
+                    put_bytes(out, &word[..word.len().min(WORD_BYTES_MAX)]);
+                }
+                put_varint(out, status.bytes_peak);
+                put_varint(out, status.files_peak);
+                put_bytes(out, &status.location[..status.location.len().min(NOTICE_PATH_BYTES_MAX)]);
+                put_bytes(out, &status.lost[..status.lost.len().min(CAUSE_BYTES_MAX)]);
+            }
         }
     }
 
@@ -458,6 +491,15 @@ impl Message {
             })?),
             13 => Message::Error(reader.failure()?),
             14 => Message::Ping,
+            15 => Message::Log(Box::new(LogStatus {
+                mechanism: reader.boxed(WORD_BYTES_MAX)?,
+                method: reader.boxed(WORD_BYTES_MAX)?,
+                writer: reader.boxed(WORD_BYTES_MAX)?,
+                bytes_peak: reader.varint()?,
+                files_peak: reader.varint()?,
+                location: reader.boxed(NOTICE_PATH_BYTES_MAX)?,
+                lost: reader.boxed(CAUSE_BYTES_MAX)?,
+            })),
             _ => return Err(Malformed("no such message")),
         };
         reader.end()?;
