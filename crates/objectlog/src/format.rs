@@ -66,7 +66,7 @@ pub(crate) fn log_name(mechanism: Mechanism, number: u64) -> String {
 }
 
 /// The number in the name of a log; `None`: not a log, none of our business.
-pub(crate) fn log_number(name: &str) -> Option<u64> {
+pub fn log_number(name: &str) -> Option<u64> {
     let (mechanism, number) = name.strip_suffix(".log")?.split_once('-')?;
     Mechanism::from_name(mechanism)?;
     if number.len() > 1 && number.starts_with('0') || !number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -226,10 +226,10 @@ pub(crate) enum Page<'a> {
 
 /// Looks at the page at `offset`. `number` is that of the log's name.
 pub(crate) fn read_index_page(page: &[u8], offset: u64, number: u64) -> Page<'_> {
-    let Some((page, _)) = page.split_at_checked(PAGE_BYTES) else { return Page::Other };
-    if page[4..8] != MAGIC {
+    if page.get(4..8) != Some(&MAGIC) {
         return Page::Other;
     }
+    let Some((page, _)) = page.split_at_checked(PAGE_BYTES) else { return Page::Damaged };
     let mut fields = Fields(page);
     if fields.u32() != Some(page_checksum(offset, page)) {
         return Page::Damaged;
@@ -384,11 +384,16 @@ impl CellOwner<'_> {
         cell[..4].copy_from_slice(&checksum.to_le_bytes());
     }
 
+    /// What there is of a cell bears the generation of this owner.
+    pub(crate) fn has_generation(&self, cell: &[u8]) -> bool {
+        cell.get(4..CELL_HEADER_BYTES) == Some(&self.generation.to_le_bytes())
+    }
+
     /// The payload, if this cell was sealed by this owner at this place. `Err`: it bears the owner's generation, but
     /// is damaged. `Ok(None)`: never written, or left over from another owner.
     pub(crate) fn open<'c>(&self, offset: u64, cell: &'c [u8]) -> Result<Option<&'c [u8]>, ()> {
         let Some((header, payload)) = cell.split_first_chunk::<CELL_HEADER_BYTES>() else { return Ok(None) };
-        if header[4..] != self.generation.to_le_bytes() {
+        if !self.has_generation(cell) {
             return Ok(None);
         }
         if header[..4] != self.checksum(offset, cell).to_le_bytes() {

@@ -36,11 +36,11 @@ mod store;
 
 pub use entry::{Binding, Difference, Handle, Logged};
 pub use error::{Doing, Error};
-pub use format::{Extent, PAGE_BYTES, PATH_BYTES_MAX, VERSION};
+pub use format::{Extent, PAGE_BYTES, PATH_BYTES_MAX, VERSION, log_number};
 pub use memory::MemoryStore;
 pub use method::{Mechanism, Method};
 pub use object_log::{Config, ObjectLog, Replay, Usage};
-pub use read::{LogContents, RecordContents, read_log};
+pub use read::{LogContents, RecordContents, Unreadable, read_log, read_numbered};
 pub use store::LogStore;
 
 /// Is this the name of a log? Anything else in a directory of logs is left alone.

@@ -52,8 +52,12 @@ pub struct LogContents {
 }
 
 /// What is known of a log that has no readable index page.
-pub(crate) struct Unreadable {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unreadable {
+    /// Length in bytes.
     pub bytes: u64,
+    /// Index pages that were not believed.
+    pub pages_damaged: u64,
     /// It has content: it was damaged, rather than given up before its first index page was there.
     pub damaged: bool,
 }
@@ -70,7 +74,10 @@ pub fn read_log<S: LogStore>(
     Ok(read_numbered(store, name, number, objects_max)?.ok())
 }
 
-pub(crate) fn read_numbered<S: LogStore>(
+/// Reads the log `name`, of which [`crate::log_number`] is `number`. A log that is not there is empty.
+///
+/// `objects_max` as for [`read_log`].
+pub fn read_numbered<S: LogStore>(
     store: &mut S,
     name: &str,
     number: u64,
@@ -118,7 +125,7 @@ pub(crate) fn read_numbered<S: LogStore>(
         }
     }
     let Some(mut log) = log else {
-        return Ok(Err(Unreadable { bytes, damaged: damaged > 0 || content }));
+        return Ok(Err(Unreadable { bytes, pages_damaged: damaged, damaged: damaged > 0 || content }));
     };
     let mut objects_left = objects_max;
     for (header, record) in found {
@@ -223,7 +230,10 @@ impl<S: LogStore> Reader<'_, S> {
                 index += 1;
                 cells.next();
             }
-            if !any {
+            if bytes.len() < wanted || !any {
+                // The log ends here, perhaps within a cell.
+                let cut = cells.peek().and_then(|&(offset, _)| bytes.get((offset - start) as usize..));
+                *damaged += u64::from(cut.is_some_and(|cell| owner.has_generation(cell)));
                 break;
             }
         }
