@@ -217,27 +217,20 @@ impl<S: LogStore> ObjectLog<S> {
     fn replay_record(&mut self, record: RecordContents, old: u32, open_ends: &mut BTreeMap<u32, bool>) {
         let RecordContents { path, logged, continued, .. } = record;
         if let Some(&slot) = self.by_path.get(path.as_slice()) {
-            let entry = self.entries.get_mut(slot).filter(|entry| entry.logged.binding == logged.binding);
-            let joined = match entry {
-                Some(entry) if open_ends.get(&slot) == Some(&true) => {
-                    let known = entry.logged.done.words();
-                    let words =
-                        known.iter().zip(logged.done.words()).map(|(one, other)| one | other).collect();
-                    entry.logged.done = Bitmap::from_words(words, logged.binding.objects);
-                    if entry.old.last() != Some(&old) {
-                        entry.old.push(old);
-                        true
-                    } else {
-                        false
-                    }
-                }
-                _ => false,
-            };
-            open_ends.insert(slot, joined && continued);
-            if joined {
-                self.hold(old);
-            } else {
+            let is_open = open_ends.insert(slot, false) == Some(true);
+            let entry = self.entries.get_mut(slot);
+            let Some(entry) = entry.filter(|entry| is_open && entry.logged.binding == logged.binding) else {
                 self.touch(old);
+                return;
+            };
+            let known = entry.logged.done.words();
+            let words = known.iter().zip(logged.done.words()).map(|(one, other)| one | other).collect();
+            entry.logged.done = Bitmap::from_words(words, logged.binding.objects);
+            open_ends.insert(slot, continued);
+            // An entry holds a log once, however many of its records are in it.
+            if entry.old.last() != Some(&old) {
+                entry.old.push(old);
+                self.hold(old);
             }
             return;
         }

@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use haul_objectlog::{Binding, Config, Logged, Mechanism, MemoryStore, Method, ObjectLog};
-use support::{Random, binding, combinations};
+use support::{Random, binding, combinations, slow_reader};
 
 type Log<'a> = ObjectLog<&'a mut MemoryStore>;
 
@@ -123,6 +123,36 @@ fn an_entry_that_moved_takes_only_its_own_objects_from_older_logs() {
         let mut store = MemoryStore::with_files(moved.clone().into_iter().chain(older));
         assert_eq!(found(&mut store, config)[&b"path"[..]], (binding(1, 9), expected));
     }
+}
+
+#[test]
+fn records_of_an_entry_in_one_log_are_joined_as_those_in_several_are() {
+    let config = with_mechanism(Mechanism::Universal);
+    let mut store = MemoryStore::new();
+    let mut log = open(&mut store, config);
+    begin(&mut log, b"path", binding(1, 9), &[1, 2]);
+    log.sync().unwrap();
+    drop(log);
+    let mut log = open(&mut store, config);
+    let handle = log.resume(b"path").unwrap();
+    log.record(handle, 3).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    // The record once more, with a later generation of which there is no cell: no process writes that.
+    let (name, mut bytes) = store.files().into_iter().next().unwrap();
+    let length = usize::from(u16::from_le_bytes([bytes[28], bytes[29]]));
+    bytes.copy_within(28..28 + length, 28 + length);
+    bytes[28 + length + 4..][..4].copy_from_slice(&7u32.to_le_bytes());
+    bytes[24] = 2;
+    bytes[26..28].copy_from_slice(&(2 * length as u16).to_le_bytes());
+    slow_reader::seal_index_page(&mut bytes[..512], 0);
+    let mut store = MemoryStore::with_files([(name, bytes)]);
+    assert_eq!(found(&mut store, config)[&b"path"[..]].1, [1, 2, 3]);
+    let mut log = open(&mut store, config);
+    let handle = log.resume(b"path").unwrap();
+    log.finish(handle).unwrap();
+    log.close().unwrap();
+    assert!(store.files().is_empty(), "the log is held once");
 }
 
 #[test]
