@@ -51,6 +51,11 @@ pub enum Error<E> {
         /// Its version.
         version: u16,
     },
+    /// A log has a number so high that too few are left for later logs. Nothing was changed.
+    NumbersUsedUp {
+        /// The log.
+        name: String,
+    },
     /// The file cannot be logged: its path is longer than [`crate::PATH_BYTES_MAX`].
     PathTooLong {
         /// Its length.
@@ -78,9 +83,10 @@ impl<E> Error<E> {
         match self {
             Error::Store { doing: Doing::Reading, .. } => Code::LogDamaged,
             Error::NewerVersion { .. } => Code::LogVersion,
-            Error::Store { .. } | Error::PathTooLong { .. } | Error::TooManyObjects { .. } => {
-                Code::LogUnwritable
-            }
+            Error::Store { .. }
+            | Error::NumbersUsedUp { .. }
+            | Error::PathTooLong { .. }
+            | Error::TooManyObjects { .. } => Code::LogUnwritable,
             Error::ObjectOutOfRange { .. } | Error::StaleHandle => Code::Internal,
         }
     }
@@ -101,6 +107,9 @@ impl<E: fmt::Debug> fmt::Display for Error<E> {
                     "the object log {name} has version {version}; this haul reads up to {}",
                     crate::VERSION
                 )
+            }
+            Error::NumbersUsedUp { name } => {
+                write!(f, "no later log can have a number higher than that of the object log {name}")
             }
             Error::PathTooLong { bytes } => {
                 write!(f, "a path of {bytes} bytes is too long for the object log")

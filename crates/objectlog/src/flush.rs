@@ -231,7 +231,7 @@ impl<S: LogStore> ObjectLog<S> {
             self.listed.extend(self.current);
         }
         let id = self.files.insert(LogFile::new(self.config.mechanism, self.next_number));
-        self.next_number = self.next_number.saturating_add(1);
+        self.next_number += 1;
         self.current = Some(id);
         id
     }

@@ -17,6 +17,9 @@ use crate::read::{self, RecordContents};
 use crate::slab::Slab;
 use crate::store::LogStore;
 
+/// More logs than one process makes. Their numbers must be free: a log is never written over another.
+const NUMBERS_LEFT_MIN: u64 = 1 << 32;
+
 /// How new entries are logged. Logs that are there already are read as their own pages say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -169,7 +172,12 @@ impl<S: LogStore> ObjectLog<S> {
         let mut logs: Vec<(u64, String)> =
             names.into_iter().filter_map(|name| Some((format::log_number(&name)?, name))).collect();
         logs.sort_unstable_by(|one, other| other.cmp(one));
-        self.next_number = logs.first().map_or(1, |(number, _)| number.saturating_add(1));
+        if let Some((number, name)) = logs.first() {
+            if *number > u64::MAX - NUMBERS_LEFT_MIN {
+                return Err(Error::NumbersUsedUp { name: name.clone() });
+            }
+            self.next_number = number + 1;
+        }
         let mut objects_left = self.config.objects_max;
         // Of each entry the last record that was joined to it; while that says "continued", an older one may follow.
         let mut open_ends: BTreeMap<u32, bool> = BTreeMap::new();

@@ -240,6 +240,24 @@ fn a_log_of_a_newer_version_is_refused_and_left_as_it_is() {
 }
 
 #[test]
+fn a_log_after_which_no_number_is_left_is_refused_rather_than_written_over() {
+    for config in combinations() {
+        let mut store = MemoryStore::new();
+        let (mut log, _) = open(&mut store, config);
+        let handle = log.begin(b"a", binding(1, 9)).unwrap();
+        log.record(handle, 1).unwrap();
+        log.sync().unwrap();
+        drop(log);
+        let name = format!("{}-{}.log", config.mechanism.name(), u64::MAX);
+        let files = store.files().into_iter().chain([(name.clone(), vec![1; 512])]);
+        let mut store = MemoryStore::with_files(files);
+        let result = ObjectLog::open(&mut store, config).map(|_| ());
+        assert_eq!(result, Err(Error::NumbersUsedUp { name }));
+        assert_eq!(store.changes(), 0);
+    }
+}
+
+#[test]
 fn limits_are_errors_and_bound_what_a_log_may_claim() {
     let config = Config { objects_max: 1000, ..Config::default() };
     let mut store = MemoryStore::new();
