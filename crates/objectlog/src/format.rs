@@ -69,7 +69,7 @@ pub(crate) fn log_name(mechanism: Mechanism, number: u64) -> String {
 pub fn log_number(name: &str) -> Option<u64> {
     let (mechanism, number) = name.strip_suffix(".log")?.split_once('-')?;
     Mechanism::from_name(mechanism)?;
-    if number.len() > 1 && number.starts_with('0') || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+    if number.starts_with('0') || !number.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     number.parse().ok()
@@ -535,6 +535,7 @@ mod tests {
             "",
             "log",
             "file-.log",
+            "file-0.log",
             "file-01.log",
             "file-+1.log",
             "other-1.log",
