@@ -10,6 +10,8 @@ use haul_model::{Code, Failure};
 use haul_mover::Error;
 use serde::{Deserialize, Serialize};
 
+use crate::bench::Measure;
+
 /// Begins each line of the greeting.
 const MARK: &str = "HAUL1 ";
 /// A line over this is no greeting.
@@ -54,6 +56,9 @@ pub struct Request {
     pub preserve: bool,
     /// Choices.
     pub tuning: TuningWords,
+    /// Of `haul bench`: not a transfer of files.
+    #[serde(default)]
+    pub measure: Measure,
 }
 
 /// [`haul_mover::Tuning`], and the log's.

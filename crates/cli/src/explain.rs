@@ -43,11 +43,16 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
     setting!("io-threads", io_threads, settings.io_threads.value.to_string());
     setting!("streams", streams, settings.streams.value.to_string());
-    let bandwidth = settings.bandwidth.value.map_or("no limit".into(), |rate| format!("{}/s", size(rate.get())));
+    let bandwidth =
+        settings.bandwidth.value.map_or("no limit".into(), |rate| format!("{}/s", size(rate.get())));
     setting!("bandwidth", bandwidth, bandwidth);
     setting!("log-mechanism", log_mechanism, format!("{:?}", settings.log_mechanism.value).to_lowercase());
     if settings.log_mechanism.value == LogMechanism::Transaction {
-        setting!("log-transaction-files", log_transaction_files, settings.log_transaction_files.value.to_string());
+        setting!(
+            "log-transaction-files",
+            log_transaction_files,
+            settings.log_transaction_files.value.to_string()
+        );
     }
     if settings.log_mechanism.value != LogMechanism::None {
         setting!("log-method", log_method, format!("{:?}", settings.log_method.value).to_lowercase());

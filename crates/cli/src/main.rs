@@ -4,6 +4,7 @@
 //! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
 //! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user.
 
+mod bench;
 mod bootstrap;
 mod explain;
 mod job;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::status(&arguments),
         Command::Stop(arguments) => status::stop(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Bench(arguments) => bench::bench(arguments),
         Command::Serve(arguments) => serve::serve(&arguments),
         Command::Generate(arguments) => options::generate(&arguments),
     };

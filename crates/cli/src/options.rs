@@ -28,6 +28,8 @@ pub enum Command {
     /// Show what a copy would do, with each setting and where it comes from
     #[command(override_usage = "haul explain [OPTIONS] SOURCE... DEST")]
     Explain(Copy),
+    /// Measure haul on this host
+    Bench(Bench),
     /// The far end of a transfer; started through ssh, not by hand
     #[command(hide = true)]
     Serve(Serve),
@@ -193,6 +195,139 @@ pub struct Stop {
     pub discard: bool,
 }
 
+/// `haul bench`
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: BenchCommand,
+}
+
+/// The subcommands of `haul bench`.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// What the object logs cost, and what a fault costs: the evaluation of FT-LADS with haul
+    Faults(BenchFaults),
+    /// One measured transfer; started by the benches
+    #[command(hide = true)]
+    Transfer(BenchTransfer),
+    /// Stands in for ssh; started by the benches
+    #[command(hide = true)]
+    Shell(BenchShell),
+}
+
+/// `haul bench faults`
+#[derive(Args, Debug)]
+#[command(after_help = FAULTS_HELP)]
+pub struct BenchFaults {
+    /// Where the report goes
+    #[arg(long, value_name = "DIR", default_value = "haul-faults")]
+    pub report: PathBuf,
+    /// Where the runs keep what they need while they run [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Of the paper's workloads, for overhead and room: a share from 0.0001 to 1, or `paper`
+    #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.02")]
+    pub scale: f64,
+    /// The same for the runs with faults, which are paced
+    #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.005")]
+    pub recovery_scale: f64,
+    /// Which workloads
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "big,small")]
+    pub workload: Vec<BenchWorkload>,
+    /// Which parts: overhead (figures 5 to 7), recovery (figures 8 to 10)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "overhead,recovery")]
+    pub part: Vec<BenchPart>,
+    /// Only these logs, e.g. universal+bit64,file+char [default: all eighteen]
+    #[arg(long, value_name = "LOG", value_delimiter = ',')]
+    pub log: Vec<String>,
+    /// Runs of each kind, at least
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    pub runs: u32,
+    /// Rounds for the overhead, at most
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub rounds_max: u32,
+    /// Half the width that the intervals of the overhead are to have, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub precision: f64,
+    /// How long an undisturbed paced run takes
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub seconds: f64,
+    /// Paced runs at a time [default: 8 for each core]
+    #[arg(long, value_name = "N")]
+    pub parallel: Option<u16>,
+    /// Faults at which percent of the bytes
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "20,40,60,80")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=95))]
+    pub point: Vec<u32>,
+    /// Every log against every kind of fault at every point (else each against faults of the source, and the mechanisms
+    /// with bit64 against all)
+    #[arg(long)]
+    pub every_fault: bool,
+    /// Which thread writes the logs
+    #[arg(long, value_enum, value_name = "WRITER")]
+    pub log_writer: Option<LogWriter>,
+    /// Of the order of the runs
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+const FAULTS_HELP: &str = "\
+Runs haul with each of the eighteen object logs and without one, undisturbed and hit by SIGKILL at the source, SIGKILL
+at the sink and a cut of all connections, and writes ft-lads.md with CSV files and pictures. Source files are computed
+and contents are checked but not kept, so it needs no disk space at any scale. rsync and bbcp run beside it if they are
+installed. Nothing but this host is involved: the far end is started without ssh.";
+
+/// Workloads of the paper.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchWorkload {
+    /// 100 files of 1 GB
+    Big,
+    /// 10,000 files of 1 MB
+    Small,
+}
+
+/// Parts of the evaluation.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchPart {
+    /// Time, processor time, memory and room without faults
+    Overhead,
+    /// What faults cost
+    Recovery,
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale = if text == "paper" { Ok(1.0) } else { text.parse::<f64>() };
+    scale
+        .ok()
+        .filter(|scale| (0.0001..=1.0).contains(scale))
+        .ok_or_else(|| "a share from 0.0001 to 1, or paper".into())
+}
+
+/// `haul bench transfer`
+#[derive(Args, Debug)]
+pub struct BenchTransfer {
+    /// As `haul cp`
+    #[command(flatten)]
+    pub copy: Copy,
+    /// Files that are computed: files=N,size=BYTES,seed=N
+    #[arg(long, value_name = "SPEC")]
+    pub synthetic: Option<String>,
+    /// Check contents at the sink and keep none
+    #[arg(long)]
+    pub discard: bool,
+}
+
+/// `haul bench shell`
+#[derive(Args, Debug)]
+pub struct BenchShell {
+    /// Ignored
+    pub host: OsString,
+    /// What to run
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub words: Vec<OsString>,
+}
+
 /// `haul serve`
 #[derive(Args, Debug)]
 pub struct Serve {
@@ -269,7 +404,8 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let rate = match lower.strip_suffix("bit") {
         Some(number) => {
-            let unit = if number.ends_with(['k', 'm', 'g', 't']) { format!("{number}b") } else { number.into() };
+            let unit =
+                if number.ends_with(['k', 'm', 'g', 't']) { format!("{number}b") } else { number.into() };
             parse_size(&unit)? / 8
         }
         None => parse_size(text)?,

@@ -9,6 +9,7 @@ use haul_model::{Code, JobId};
 use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
 
+use crate::bench::Measure;
 use crate::job::{Identity, shown};
 use crate::options::Copy;
 use crate::paths::{Place, absolute, name_of};
@@ -50,6 +51,8 @@ pub struct Plan {
     pub preserve: bool,
     /// `-v`
     pub verbose: bool,
+    /// Of `haul bench`.
+    pub measure: Measure,
 }
 
 impl Plan {
@@ -82,6 +85,7 @@ impl Plan {
             recursive: arguments.recursive,
             preserve: arguments.preserve,
             verbose: arguments.verbose,
+            measure: Measure::default(),
         })
     }
 

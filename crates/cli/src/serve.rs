@@ -225,6 +225,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         instance,
         directory: &directory,
         log_trouble,
+        measure: &request.measure,
     };
     let answer =
         response(&identity, port, server.into_iter().collect(), owner.epoch(), is_sink.then_some(decided));

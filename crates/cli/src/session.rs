@@ -13,10 +13,12 @@ use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduct
 use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning, log};
-use haul_storage::sink::{Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
+use haul_storage::sink::{Contents, Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
+use haul_storage::synthetic::SyntheticSource;
 use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
 
+use crate::bench::Measure;
 use crate::bootstrap::{self, Line, Request, Response, TuningWords};
 use crate::job::{Job, random, state_directory};
 use crate::options::{Copy, Listen};
@@ -35,7 +37,15 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// `haul cp`
 pub fn copy(arguments: &Copy) -> Result<u8, Error> {
-    let plan = Plan::new(arguments)?;
+    run(arguments, Plan::new(arguments)?)
+}
+
+/// A transfer that is measured: like any other, but for what `measure` says.
+pub fn measured(arguments: &Copy, measure: Measure) -> Result<u8, Error> {
+    run(arguments, Plan { measure, ..Plan::new(arguments)? })
+}
+
+fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
     if plan.settings.plain.value && plan.direction != Direction::Local {
         policy::check_plain()?;
     }
@@ -48,6 +58,9 @@ pub fn copy(arguments: &Copy) -> Result<u8, Error> {
     })?;
     job.log_trouble = log_trouble;
     let reporter = Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
+    if let Some(every) = plan.measure.progress_every() {
+        reporter.with(|reporter| reporter.set_json_progress(every));
+    }
     let interrupt = Interrupt::install()?;
     let result = match &plan.direction {
         Direction::Local => run_local(&plan, &mut job, &reporter, &interrupt),
@@ -154,12 +167,24 @@ pub struct Ends<'a> {
     pub directory: &'a Path,
     /// They are not where they belong.
     pub log_trouble: Option<String>,
+    /// What is not as in a transfer of files.
+    pub measure: &'a Measure,
 }
 
 impl Ends<'_> {
     /// The end that reads, ready to start.
     pub fn source(&self, common: Common, log: log::Settings) -> Result<SourceEnd, Error> {
         use std::os::unix::ffi::OsStrExt;
+        let mut log = SourceLog::open(&self.directory.join("log"), log)?;
+        if let Some(cause) = &self.log_trouble {
+            log.count_as_lost(cause.clone());
+        }
+        let ids = Arc::new(AtomicU64::new(1));
+        if let Some(spec) = self.measure.synthetic()? {
+            let storage = SyntheticSource::new(spec);
+            let scan = Box::new(storage.scan(ids));
+            return Ok(SourceEnd { common, storage: Arc::new(storage), scan, log });
+        }
         let roots = self.sources.iter().zip(&common.roots);
         let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
         let options = SourceOptions {
@@ -169,11 +194,7 @@ impl Ends<'_> {
             ..SourceOptions::default()
         };
         let storage = PosixSource::new(roots.collect(), options);
-        let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
-        let mut log = SourceLog::open(&self.directory.join("log"), log)?;
-        if let Some(cause) = &self.log_trouble {
-            log.count_as_lost(cause.clone());
-        }
+        let scan = Box::new(storage.scan(ids));
         Ok(SourceEnd { common, storage: Arc::new(storage), scan, log })
     }
 
@@ -191,6 +212,7 @@ impl Ends<'_> {
         let object_bytes = common.tuning.object_bytes;
         let settings = SinkSettings {
             preserve_owner: self.preserve && rustix::process::geteuid().is_root(),
+            contents: if self.measure.discard { Contents::Discarded } else { Contents::Written },
             ..SinkSettings::new(job_tag, session_tag, object_bytes, spool_directory)
         };
         let storage = PosixSink::open(root, settings).map_err(|failure| {
@@ -213,6 +235,7 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
         instance: job.instance(),
         directory: &job.directory,
         log_trouble: job.log_trouble.clone(),
+        measure: &plan.measure,
     }
 }
 
@@ -241,7 +264,7 @@ fn new_session() -> Result<SessionId, Error> {
 type Ended = (Summary, Setup);
 
 fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrupt) -> Result<Ended, Error> {
-    if plan.recursive {
+    if plan.recursive && plan.measure.synthetic.is_none() {
         check_not_within(&plan.sources, &plan.destination)?;
     }
     let decided = decide(plan, job)?;
@@ -340,6 +363,7 @@ fn run_remote(
         recursive: plan.recursive,
         preserve: plan.preserve,
         tuning: words(&tuning, &settings.log()),
+        measure: plan.measure.clone(),
     };
     ssh.write(&Line::Request(Box::new(request)))?;
     let response = match ssh.read()? {

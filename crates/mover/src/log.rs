@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -214,8 +214,10 @@ fn open_log(directory: &Path, config: Config) -> Result<ObjectLog<DirectoryStore
         Error::os(Code::LogUnwritable, directory.display().to_string(), error)
             .hint("free some space, or set HAUL_STATE_DIR")
     };
-    crate::owner::make_directory(directory)
-        .map_err(|error| Error { failure: haul_model::Failure { code: Code::LogUnwritable, ..error.failure }, ..error })?;
+    crate::owner::make_directory(directory).map_err(|error| Error {
+        failure: haul_model::Failure { code: Code::LogUnwritable, ..error.failure },
+        ..error
+    })?;
     let store = DirectoryStore::open(directory).map_err(|error| unwritable(&error))?;
     // Whether something can be written is known before the first file moves.
     store.probe().map_err(|error| unwritable(&error))?;
@@ -356,9 +358,7 @@ impl Logger {
             lost,
         };
         let work = match settings.writer {
-            Writer::Comm => {
-                Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() }
-            }
+            Writer::Comm => Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() },
             Writer::Thread => {
                 let (operations, queue) = unbounded();
                 let run = move || keeper.run(&queue);

@@ -15,5 +15,6 @@ mod message;
 pub use bytes::Malformed;
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, PAYLOAD_HEADER_BYTES, PayloadHeader};
 pub use message::{
-    Answer, Connect, LogStatus, Member, Message, NewFile, Repair, RepairReason, Role, Settled, VERSION, VERSION_MIN,
+    Answer, Connect, LogStatus, Member, Message, NewFile, Repair, RepairReason, Role, Settled, VERSION,
+    VERSION_MIN,
 };

@@ -19,14 +19,14 @@ pub mod chart;
 pub mod crash;
 pub mod dataset;
 pub mod demo;
-pub mod machine;
-pub mod process;
 pub mod rounds;
 pub mod sshd;
 pub mod syncs;
 pub mod torture;
 pub mod tree;
 pub mod world;
+
+pub use haul_bench::{machine, process};
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ pub fn remember_directory(directory: PathBuf) {
 }
 
 /// Unmounts and removes all that was remembered.
-pub(crate) fn leave_nothing() {
+pub fn leave_nothing() {
     let left = LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for mount in &left.0 {
         haul_crashfs::Mount::detach_stale(mount);

@@ -214,7 +214,7 @@ fn parse_mood(text: &str) -> Result<Mood, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    end_all_on_signal();
+    end_all_on_signal(haul_testbed::leave_nothing);
     let result =
         adopt_orphans().and_then(|()| raise_descriptor_limit()).and_then(|()| run(arguments.command));
     // Whatever happened, nothing that was started stays behind.

@@ -1,6 +1,10 @@
 //! What the tests of the log share: bindings, random numbers, and the reader written from the specification.
 #![allow(dead_code)]
 
+pub mod allocation;
+pub mod case;
+pub mod mutate;
+pub mod read_check;
 pub mod slow_reader;
 pub mod world;
 
@@ -49,6 +53,10 @@ impl Random {
 
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
+    }
+
+    pub fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len() as u64) as usize]
     }
 
     pub fn chance(&mut self, percent: u64) -> bool {

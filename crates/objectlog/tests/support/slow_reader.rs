@@ -72,7 +72,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// Section 2: the number in the name of a log.
-fn log_number(name: &str) -> Option<u64> {
+pub fn log_number(name: &str) -> Option<u64> {
     let rest = name.strip_suffix(".log")?;
     let digits =
         ["file-", "transaction-", "universal-"].iter().find_map(|prefix| rest.strip_prefix(prefix))?;

@@ -17,7 +17,7 @@ use super::directories::Directory;
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::SyncMode;
 use super::tokens::TempName;
-use super::{PosixSink, State, attributes, lock};
+use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 
 /// A member that is written.
@@ -132,6 +132,9 @@ impl PosixSink {
 
     fn fill(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
         self.hooks.before_write()?;
+        if self.contents == Contents::Discarded {
+            return fs::ftruncate(file, bytes.len() as u64);
+        }
         while !bytes.is_empty() {
             match rustix::io::write(file, bytes) {
                 Ok(0) => return Err(Errno::IO),

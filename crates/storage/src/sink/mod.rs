@@ -64,6 +64,17 @@ pub use file_systems::SyncMode;
 pub use leftovers::{Leftover, Leftovers, leftovers};
 pub use root::{Decision, Destination, RootFailure, SinkRoot, SourceName, decide, probe};
 
+/// What becomes of the bytes of files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Contents {
+    /// They are written.
+    #[default]
+    Written,
+    /// They are checked and forgotten: each file is a hole of its size. Names, hashes of objects and everything that is
+    /// needed to resume are as durable as ever. For measurements at sizes for which there is no disk.
+    Discarded,
+}
+
 /// What a sink is told once.
 #[derive(Clone, Debug)]
 pub struct SinkSettings {
@@ -79,6 +90,8 @@ pub struct SinkSettings {
     pub spool_directory: PathBuf,
     /// How things are made durable.
     pub sync: SyncMode,
+    /// Whether contents are written.
+    pub contents: Contents,
     /// Instead of what the environment asks for.
     #[cfg(feature = "faults")]
     pub faults: Option<Arc<Faults>>,
@@ -94,6 +107,7 @@ impl SinkSettings {
             object_bytes,
             spool_directory,
             sync: SyncMode::default(),
+            contents: Contents::default(),
             #[cfg(feature = "faults")]
             faults: None,
         }
@@ -125,6 +139,7 @@ pub struct PosixSink {
     object_bytes: u32,
     tokens: TokenMaker,
     sync: SyncMode,
+    contents: Contents,
     hooks: Hooks,
     holder: Arc<Directory>,
     places: Vec<Place>,
@@ -178,6 +193,7 @@ impl PosixSink {
             object_bytes: settings.object_bytes,
             tokens,
             sync: settings.sync,
+            contents: settings.contents,
             #[cfg(feature = "faults")]
             hooks: Hooks::new(settings.faults),
             #[cfg(not(feature = "faults"))]

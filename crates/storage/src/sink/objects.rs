@@ -14,7 +14,7 @@ use super::directories::Directory;
 use super::hashes::{Cut, object_hash};
 use super::prepare::open_whatever_its_mode;
 use super::tokens::TempName;
-use super::{PosixSink, State, lock, sums};
+use super::{Contents, PosixSink, State, lock, sums};
 use crate::confine::{self, sink_failure};
 
 /// One object, as it is to be written.
@@ -174,7 +174,11 @@ impl PosixSink {
         let failures = file.failures();
         let contents = self.contents(&file)?;
         self.hooks.before_write().map_err(sink_failure)?;
-        write_all_at(&contents, bytes, object.offset).map_err(sink_failure)?;
+        let written = match self.contents {
+            Contents::Written => write_all_at(&contents, bytes, object.offset),
+            Contents::Discarded => fs::ftruncate(&contents, entry.size()),
+        };
+        written.map_err(sink_failure)?;
         if object.single {
             lock(&file.open).root = Some(object.hash);
         } else {

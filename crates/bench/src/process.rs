@@ -1,7 +1,8 @@
 //! Processes that are started, watched and ended, each by its own id.
 //!
-//! The testbed makes itself the reaper of everything it started ([`adopt_orphans`]), so that no far end, ssh or old
-//! session can get out of its sight, and [`end_descendants`] ends exactly those and nothing else.
+//! Called by the benches and by the testbed. A process makes itself the reaper of everything it started
+//! ([`adopt_orphans`]), so that no far end, ssh or old session can get out of its sight, and [`end_descendants`] ends
+//! exactly those and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -170,7 +171,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts it in a process group of its own, so that a Ctrl-C reaches only the testbed, which then ends it.
+    /// Starts it in a process group of its own, so that a Ctrl-C reaches only this process, which then ends it.
     pub fn spawn(command: &mut Command) -> io::Result<Guarded> {
         command.process_group(0);
         die_with_this_process(command);
@@ -224,9 +225,9 @@ pub fn die_with_this_process(command: &mut Command) {
     }
 }
 
-/// SIGINT and SIGTERM end everything that was started, then the testbed. Blocks both signals in the calling thread
-/// (and so in all that it starts), and must be called before any other thread exists.
-pub fn end_all_on_signal() {
+/// SIGINT and SIGTERM end everything that was started, then this process, after `leave_nothing`. Blocks both signals in
+/// the calling thread (and so in all that it starts), and must be called before any other thread exists.
+pub fn end_all_on_signal(leave_nothing: fn()) {
     // SAFETY: `set` is initialised by sigemptyset before it is read; the calls have no other preconditions.
     let set = unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
@@ -240,9 +241,9 @@ pub fn end_all_on_signal() {
         let mut signal = 0;
         // SAFETY: both pointers are to live locals.
         unsafe { libc::sigwait(&set, &mut signal) };
-        eprintln!("\ntestbed: ended by signal {signal}; ending what was started");
+        eprintln!("\nended by signal {signal}; ending what was started");
         end_descendants(own_pid());
-        crate::leave_nothing();
+        leave_nothing();
         std::process::exit(130);
     });
 }

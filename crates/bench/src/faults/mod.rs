@@ -1,0 +1,256 @@
+//! What does it cost to remember every object, and what does a fault cost then: the evaluation of FT-LADS, with haul.
+//!
+//! - [`variant`]: the eighteen logs, what they are compared with, and the paper's workloads.
+//! - [`transfer`]: one run in processes of its own, and the faults that hit it.
+//! - [`overhead`] (figures 5, 6, 7) and [`recovery`] (figures 8, 9, 10): what is run, and what comes out.
+//! - [`report`]: tables, CSV and pictures.
+//!
+//! By default the source computes its files and the sink checks and forgets their contents, so that no disk is needed
+//! or measured; names, hashes of objects and logs are real and durable.
+
+pub mod overhead;
+pub mod recovery;
+pub mod report;
+pub mod transfer;
+pub mod variant;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::process;
+use overhead::Overhead;
+use recovery::Recovery;
+use transfer::Setup;
+use variant::{Variant, Workload};
+
+/// What to evaluate.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The program under test.
+    pub haul: PathBuf,
+    /// Where states and results of the runs lie while they run; removed afterwards.
+    pub directory: PathBuf,
+    /// Where the report goes.
+    pub report: PathBuf,
+    /// The command line, for the report.
+    pub command: String,
+    /// Of the paper's workloads, for overhead and room.
+    pub scale: f64,
+    /// Of the paper's workloads, for recovery.
+    pub recovery_scale: f64,
+    /// Which workloads: `big`, `small`.
+    pub workloads: Vec<&'static str>,
+    /// Figures 5 to 7.
+    pub overhead: bool,
+    /// Figures 8 to 10.
+    pub recovery: bool,
+    /// Which of the logs; all eighteen if empty.
+    pub only: Vec<Variant>,
+    /// Runs of each kind, at least.
+    pub runs: usize,
+    /// Rounds of the overhead, at most.
+    pub rounds_max: usize,
+    /// Half the width that intervals of the overhead are to have, in percent.
+    pub precision_percent: f64,
+    /// How long an undisturbed run takes where runs are paced.
+    pub paced_seconds: f64,
+    /// Paced runs at a time.
+    pub parallel: usize,
+    /// Faults at which percent of the bytes.
+    pub points: Vec<u32>,
+    /// Every log against every kind of fault at every point.
+    pub every_fault: bool,
+    /// Who writes the log.
+    pub writer: Option<&'static str>,
+    /// Of the order of runs.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            haul: PathBuf::new(),
+            directory: PathBuf::new(),
+            report: PathBuf::new(),
+            command: String::new(),
+            scale: 0.02,
+            recovery_scale: 0.005,
+            workloads: vec!["big", "small"],
+            overhead: true,
+            recovery: true,
+            only: Vec::new(),
+            runs: 10,
+            rounds_max: 60,
+            precision_percent: 1.0,
+            paced_seconds: 60.0,
+            parallel: 16,
+            points: vec![20, 40, 60, 80],
+            every_fault: false,
+            writer: None,
+            seed: 1,
+        }
+    }
+}
+
+/// Everything that came out for one workload.
+pub struct Results {
+    /// At the scale of the overhead.
+    pub workload: Workload,
+    /// At the scale of the recovery.
+    pub paced: Workload,
+    /// Figures 5 to 7.
+    pub overhead: Option<Overhead>,
+    /// Figures 8 to 10.
+    pub recovery: Option<Recovery>,
+}
+
+/// Runs all of it and writes the report; the report is written after each part, so that nothing is lost.
+pub fn run(settings: &Settings) -> io::Result<()> {
+    process::adopt_orphans()?;
+    fs::create_dir_all(&settings.directory)?;
+    let scratch = tempfile::Builder::new().prefix("haul-bench-").tempdir_in(&settings.directory)?;
+    let logs: Vec<Variant> = match settings.only.is_empty() {
+        true => Variant::logs().collect(),
+        false => settings.only.clone(),
+    };
+    let mut all = Vec::new();
+    for &name in &settings.workloads {
+        let workload = |scale| if name == "big" { Workload::big(scale) } else { Workload::small(scale) };
+        let (full, paced) = (workload(settings.scale), workload(settings.recovery_scale));
+        all.push(Results { workload: full, paced, overhead: None, recovery: None });
+    }
+    for results in &mut all {
+        if settings.overhead {
+            let base = base(settings, results.workload, scratch.path());
+            let with_default = [logs.clone(), vec![Variant::Default]].concat();
+            results.overhead = Some(overhead::run(settings, &base, &with_default)?);
+        }
+    }
+    report::write(settings, &all)?;
+    for index in 0..all.len() {
+        if settings.recovery {
+            let mut base = base(settings, all[index].paced, scratch.path());
+            // Many at a time share the machine's memory.
+            base.memory = Some(PACED_MEMORY_BYTES);
+            let mut variants = [logs.clone(), vec![Variant::NoLog, Variant::Default]].concat();
+            let peers: Vec<Variant> = [("rsync", Variant::Rsync), ("bbcp", Variant::Bbcp)]
+                .into_iter()
+                .filter_map(installed)
+                .collect();
+            if !peers.is_empty() {
+                say("making real files for the other movers");
+                base.files = Some(make_files(&base.workload, &scratch.path().join("files"))?);
+                variants.extend(peers);
+            }
+            all[index].recovery = Some(recovery::run(settings, &base, &variants)?);
+            if let Some(files) = &base.files {
+                overhead::remove(files)?;
+            }
+            report::write(settings, &all)?;
+        }
+    }
+    Ok(())
+}
+
+/// Enough for the rates of paced runs.
+const PACED_MEMORY_BYTES: u64 = 32 << 20;
+
+fn base(settings: &Settings, workload: Workload, scratch: &Path) -> Setup {
+    Setup {
+        haul: settings.haul.clone(),
+        workload,
+        variant: Variant::NoLog,
+        bandwidth: None,
+        memory: None,
+        writer: settings.writer,
+        files: None,
+        directory: scratch.join("run"),
+    }
+}
+
+/// Is this program on the PATH?
+fn installed((program, variant): (&str, Variant)) -> Option<Variant> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file()).then_some(variant)
+}
+
+fn make_files(workload: &Workload, directory: &Path) -> io::Result<PathBuf> {
+    let mut lottery = Lottery::new(workload.files);
+    let mut bytes = vec![0; 64 << 10];
+    for file in 0..workload.files {
+        let parent = directory.join(format!("d{}", file / 1000));
+        fs::create_dir_all(&parent)?;
+        let mut out = fs::File::create(parent.join(format!("f{file}")))?;
+        let mut left = workload.file_bytes;
+        while left > 0 {
+            let count = left.min(bytes.len() as u64) as usize;
+            bytes[..count].chunks_mut(8).for_each(|word| {
+                let random = lottery.next().to_le_bytes();
+                word.copy_from_slice(&random[..word.len()]);
+            });
+            out.write_all(&bytes[..count])?;
+            left -= count as u64;
+        }
+    }
+    Ok(directory.to_owned())
+}
+
+/// For the person who waits.
+pub(crate) fn say(text: &str) {
+    eprintln!("bench: {text}");
+}
+
+/// Draws by lot, always the same for a seed.
+pub(crate) struct Lottery(u64);
+
+impl Lottery {
+    pub(crate) fn new(seed: u64) -> Lottery {
+        Lottery(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for end in (1..items.len()).rev() {
+            items.swap(end, (self.next() % (end as u64 + 1)) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shuffle_keeps_every_item_and_depends_on_the_seed_alone() {
+        let drawn = |seed| {
+            let mut items: Vec<u32> = (0..50).collect();
+            Lottery::new(seed).shuffle(&mut items);
+            items
+        };
+        assert_eq!(drawn(1), drawn(1));
+        assert_ne!(drawn(1), drawn(2));
+        let mut sorted = drawn(3);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn real_files_are_as_many_and_as_large_as_the_workload_says() {
+        let scratch = tempfile::tempdir().unwrap();
+        let workload = Workload { name: "small", files: 1003, file_bytes: 13 };
+        let directory = make_files(&workload, &scratch.path().join("files")).unwrap();
+        let sizes: Vec<u64> = ["d0", "d1"]
+            .iter()
+            .flat_map(|name| fs::read_dir(directory.join(name)).unwrap())
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .collect();
+        assert_eq!((sizes.len(), sizes.iter().sum::<u64>()), (1003, 1003 * 13));
+    }
+}

@@ -1,0 +1,284 @@
+//! Figures 8, 9 and 10: what a fault costs, by where it hits and when.
+//!
+//! Runs are paced, so that many can run side by side without being in each other's way: the estimated recovery time of
+//! the paper's equation 1 is then the time that is really lost, and not noise.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::overhead::remove;
+use super::transfer::{Fault, Running, Setup, reap};
+use super::variant::{Variant, Workload};
+use super::{Lottery, Settings, say};
+use crate::statistics::Estimate;
+
+/// Bytes that a token bucket lets pass at once, in seconds: with less than that, nothing can be paced.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is run: without a fault, or with one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Case {
+    /// How it is moved and logged.
+    pub variant: Variant,
+    /// What hits it, and at which percent of the bytes; nothing: the time that it takes undisturbed.
+    pub fault: Option<(Fault, u32)>,
+}
+
+/// What came out of a run with a fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// TBF of equation 1: from the start to the fault, or until the mover noticed and ended.
+    pub before_seconds: f64,
+    /// TAF: of the run that continued, or from the cut on.
+    pub after_seconds: f64,
+    /// Sent over all runs, beyond the workload; not known of every mover.
+    pub bytes_again: Option<u64>,
+    /// From the restart (or the cut) to the first new object on its way.
+    pub first_object_seconds: Option<f64>,
+}
+
+/// All runs of one workload.
+#[derive(Default)]
+pub struct Recovery {
+    /// Bytes a second.
+    pub bandwidth: u64,
+    /// Runs without a fault, in seconds.
+    pub undisturbed: BTreeMap<Variant, Vec<f64>>,
+    /// Runs with one.
+    pub outcomes: BTreeMap<Case, Vec<Outcome>>,
+}
+
+impl Recovery {
+    /// TT of equation 1.
+    pub fn undisturbed_seconds(&self, variant: Variant) -> Option<f64> {
+        let runs = self.undisturbed.get(&variant)?;
+        Some(Estimate::of(runs)?.mean)
+    }
+
+    fn estimate(&self, case: Case, quantity: impl Fn(&Outcome, f64) -> Option<f64>) -> Option<Estimate> {
+        let undisturbed = self.undisturbed_seconds(case.variant)?;
+        let values: Vec<f64> =
+            self.outcomes.get(&case)?.iter().filter_map(|outcome| quantity(outcome, undisturbed)).collect();
+        Estimate::of(&values)
+    }
+
+    /// ER = TBF + TAF - TT, in seconds.
+    pub fn recovery_seconds(&self, case: Case) -> Option<Estimate> {
+        self.estimate(case, |outcome, undisturbed| Some(outcome.recovery_seconds(undisturbed)))
+    }
+
+    /// ER without the time that the work in flight takes to be sent again and without the start of the new run, in
+    /// percent of TT.
+    pub fn overhead_percent(&self, case: Case) -> Option<Estimate> {
+        let bandwidth = self.bandwidth as f64;
+        self.estimate(case, |outcome, undisturbed| {
+            let in_flight = outcome.bytes_again? as f64 / bandwidth;
+            let start = outcome.first_object_seconds?;
+            Some((outcome.recovery_seconds(undisturbed) - in_flight - start) / undisturbed * 100.0)
+        })
+    }
+
+    /// Bytes sent again.
+    pub fn bytes_again(&self, case: Case) -> Option<Estimate> {
+        self.estimate(case, |outcome, _| outcome.bytes_again.map(|bytes| bytes as f64))
+    }
+
+    /// Seconds until the first new object moves.
+    pub fn first_object_seconds(&self, case: Case) -> Option<Estimate> {
+        self.estimate(case, |outcome, _| outcome.first_object_seconds)
+    }
+}
+
+impl Outcome {
+    /// ER of equation 1.
+    pub fn recovery_seconds(&self, undisturbed: f64) -> f64 {
+        self.before_seconds + self.after_seconds - undisturbed
+    }
+}
+
+/// Which cases are run: every log against faults at the source at every point, as in the paper, and against the other
+/// two at the last point; the mechanisms with the default method, and what they are compared with, against everything.
+pub fn cases(settings: &Settings, variants: &[Variant]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &variant in variants {
+        cases.push(Case { variant, fault: None });
+        for fault in Fault::ALL {
+            for &percent in &settings.points {
+                let last = settings.points.last() == Some(&percent);
+                let in_full =
+                    settings.every_fault || !matches!(variant, Variant::Log(_, method) if method != "bit64");
+                if !variant.is_haul() && fault != Fault::Source {
+                    continue;
+                }
+                if fault == Fault::Source || last || in_full {
+                    cases.push(Case { variant, fault: Some((fault, percent)) });
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// Runs all cases, `parallel` at a time, in an order drawn by lot.
+pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Result<Recovery> {
+    let bandwidth = (base.workload.bytes() as f64 / settings.paced_seconds).max(1.0) as u64;
+    let base = Setup { bandwidth: Some(bandwidth), ..base.clone() };
+    let mut jobs: Vec<Case> = cases(settings, variants).repeat(settings.runs);
+    Lottery::new(settings.seed).shuffle(&mut jobs);
+    let total = jobs.len();
+    let seconds = total as f64 * (settings.paced_seconds + 2.0) / settings.parallel as f64;
+    say(&format!(
+        "{} workload: {total} runs with and without faults, {} at a time, about {:.0} min",
+        base.workload.name,
+        settings.parallel,
+        seconds / 60.0
+    ));
+    let queue = Mutex::new(VecDeque::from(jobs));
+    let results = Mutex::new(Recovery { bandwidth, ..Recovery::default() });
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for worker in 0..settings.parallel {
+            let (queue, results, failed, base) = (&queue, &results, &failed, &base);
+            scope.spawn(move || {
+                // Not all start at the same instant, now and later.
+                std::thread::sleep(Duration::from_secs_f64(
+                    settings.paced_seconds.min(20.0) * worker as f64 / settings.parallel as f64,
+                ));
+                loop {
+                    let Some(case) = lock(queue).pop_front() else { return };
+                    let directory = base.directory.join(format!("run-{worker}"));
+                    let setup = Setup { variant: case.variant, directory, ..base.clone() };
+                    // One more try: a machine that stalls for a minute is not what is measured.
+                    let result = play(&setup, case, settings).or_else(|error| {
+                        say(&format!("{case:?}: {error}; once more"));
+                        play(&setup, case, settings)
+                    });
+                    if let Err(error) = result.and_then(|played| record(&mut lock(results), case, played)) {
+                        lock(queue).clear();
+                        *lock(failed) = Some(error);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    reap(&[]);
+    match failed.into_inner().unwrap_or_default() {
+        Some(error) => Err(error),
+        None => Ok(results.into_inner().unwrap_or_default()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+enum Played {
+    Undisturbed(f64),
+    Disturbed(Outcome),
+}
+
+fn record(recovery: &mut Recovery, case: Case, played: Played) -> io::Result<()> {
+    match played {
+        Played::Undisturbed(seconds) => recovery.undisturbed.entry(case.variant).or_default().push(seconds),
+        Played::Disturbed(outcome) => recovery.outcomes.entry(case).or_default().push(outcome),
+    }
+    Ok(())
+}
+
+fn play(setup: &Setup, case: Case, settings: &Settings) -> io::Result<Played> {
+    remove(&setup.directory)?;
+    let limit = Duration::from_secs_f64(settings.paced_seconds * 2.0) + PATIENCE;
+    let mut first = Running::start(setup)?;
+    let started = first.started;
+    let Some((fault, percent)) = case.fault else {
+        let ended = first.wait_for_success(limit)?;
+        check(&ended.summary, setup)?;
+        return Ok(Played::Undisturbed((ended.at - started).as_secs_f64()));
+    };
+    if !first.wait_for_share(f64::from(percent) / 100.0, limit)? {
+        return Err(io::Error::other("the run ended before the fault"));
+    }
+    let hit = first.inject(fault)?;
+    let total = setup.workload.bytes();
+    if fault == Fault::Network {
+        let ended = first.wait_for_success(limit)?;
+        check(&ended.summary, setup)?;
+        let first_object_seconds = ended.moved_again.map(|at| (at - hit).as_secs_f64());
+        return Ok(Played::Disturbed(Outcome {
+            before_seconds: (hit - started).as_secs_f64(),
+            after_seconds: (ended.at - hit).as_secs_f64(),
+            bytes_again: Some(ended.bytes_sent.saturating_sub(total)),
+            first_object_seconds,
+        }));
+    }
+    let broken = first.wait(limit)?;
+    let before = if fault == Fault::Source { hit } else { broken.at };
+    let second = Running::start(setup)?;
+    let restarted = second.started;
+    let ended = second.wait_for_success(limit)?;
+    let is_haul = setup.variant.is_haul();
+    if is_haul {
+        check(&ended.summary, setup)?;
+    }
+    let sent = broken.bytes_sent + ended.bytes_sent;
+    Ok(Played::Disturbed(Outcome {
+        before_seconds: (before - started).as_secs_f64(),
+        after_seconds: (ended.at - restarted).as_secs_f64(),
+        bytes_again: is_haul.then(|| sent.saturating_sub(total)),
+        first_object_seconds: ended.summary["seconds_to_first_object"].as_f64(),
+    }))
+}
+
+/// The summary says that everything is there.
+fn check(summary: &Value, setup: &Setup) -> io::Result<()> {
+    let Workload { files, .. } = setup.workload;
+    let count = |name: &str| summary[name].as_u64().unwrap_or(0);
+    let complete = !setup.variant.is_haul()
+        || summary["state"] == "done" && count("files_done") + count("files_skipped") == files;
+    if complete { Ok(()) } else { Err(io::Error::other(format!("not all is there: {summary}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_estimate_is_equation_one_and_the_rest_of_it_is_named() {
+        let case = Case { variant: Variant::DEFAULT_LOG, fault: Some((Fault::Source, 80)) };
+        let mut recovery = Recovery { bandwidth: 1_000_000, ..Recovery::default() };
+        recovery.undisturbed.insert(case.variant, vec![60.0, 62.0]);
+        let outcome = Outcome {
+            before_seconds: 49.0,
+            after_seconds: 14.0,
+            bytes_again: Some(500_000),
+            first_object_seconds: Some(0.28),
+        };
+        recovery.outcomes.insert(case, vec![outcome; 3]);
+        assert_eq!(recovery.recovery_seconds(case).unwrap().mean, 2.0);
+        let percent = recovery.overhead_percent(case).unwrap().mean;
+        assert!((percent - 2.0).abs() < 1e-9, "{percent}");
+    }
+
+    #[test]
+    fn every_log_meets_a_fault_at_every_point() {
+        let settings = Settings { points: vec![20, 80], ..Settings::default() };
+        let variants: Vec<_> = Variant::logs().chain([Variant::NoLog, Variant::Rsync]).collect();
+        let cases = cases(&settings, &variants);
+        for variant in Variant::logs() {
+            for percent in [20, 80] {
+                assert!(cases.contains(&Case { variant, fault: Some((Fault::Source, percent)) }));
+            }
+            for fault in Fault::ALL {
+                assert!(cases.contains(&Case { variant, fault: Some((fault, 80)) }));
+            }
+        }
+        let is_rsync = |case: &&Case| case.variant == Variant::Rsync && case.fault.is_some();
+        assert!(cases.iter().filter(is_rsync).all(|case| matches!(case.fault, Some((Fault::Source, _)))));
+        assert!(cases.contains(&Case { variant: Variant::DEFAULT_LOG, fault: Some((Fault::Network, 20)) }));
+    }
+}

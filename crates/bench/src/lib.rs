@@ -1,0 +1,15 @@
+//! Measures haul: starts its processes, injects faults, and writes down what came out.
+//!
+//! - [`process`], [`machine`]: a hand on every process that was started; what it ran on.
+//! - [`statistics`]: means and how far they can be trusted.
+//! - [`faults`]: what the object logs cost and what a fault costs, the evaluation of FT-LADS.
+//!
+//! Called by `haul bench` and by the testbed. It knows haul only by its command line and its JSON events, so that what
+//! is measured is what a user would see.
+
+#![warn(missing_docs)]
+
+pub mod faults;
+pub mod machine;
+pub mod process;
+pub mod statistics;
