@@ -222,6 +222,8 @@ class Log:
     def read_page(self, offset):
         page = self.content[offset:offset + PAGE_BYTES]
         if page[4:8] != MAGIC:
+            # The first page is an index page, unless it was never written.
+            self.damaged += offset == 0 and any(page)
             return
         places = self.read_index_header(offset, page)
         if places is None:
@@ -285,12 +287,12 @@ class Log:
         for (offset, length), length_right in zip(extents, lengths):
             if (offset, length) != (0, 0) and not (length == length_right and extent_can_be(offset, length)):
                 return None
-        if objects > self.objects_left or path_bytes > self.path_bytes_left:
+        if objects > self.objects_left:
             return None
         path = data[path_at:]
         if flags & FLAG_PATH_OUTSIDE:
             path = self.read_path(EXTENT.unpack(path), path_bytes, generation, token)
-            if path is None:
+            if path is None or path_bytes > self.path_bytes_left:
                 return None
         return Record(path, generation, bool(flags & FLAG_CONTINUED), hash_kind, object_bytes, objects, size,
                       (mtime, mtime_nanos), (ctime, ctime_nanos), inode, token,
