@@ -224,7 +224,8 @@ impl Held {
     fn decode(&self, place: &Place) -> Result<Document, Error> {
         let directory = show(place.directory.as_os_str().as_bytes());
         let failed = |error: haul_objectlog::Error<ReadOnly>| {
-            Error::new(error.code(), format!("{directory}: {error}")).hint("ask the haul that wrote it")
+            Error::new(error.code(), format!("{directory}: {error}"))
+                .hint("the newer haul that wrote it can show it")
         };
         let mut logs = Vec::new();
         // Of each path the generation of the latest record, its log, and whether it was continued.
@@ -397,13 +398,10 @@ mod tests {
         };
         assert_eq!(ranges(&[], 200), [[0; 2]; 0]);
         assert_eq!(ranges(&[0], 1), [[0, 0]]);
-        assert_eq!(ranges(&[0, 2, 3, 63, 64, 127, 128, 199], 200), [
-            [0, 0],
-            [2, 3],
-            [63, 64],
-            [127, 128],
-            [199, 199]
-        ]);
+        assert_eq!(
+            ranges(&[0, 2, 3, 63, 64, 127, 128, 199], 200),
+            [[0, 0], [2, 3], [63, 64], [127, 128], [199, 199]]
+        );
         assert_eq!(ranges(&(0..128).collect::<Vec<_>>(), 128), [[0, 127]]);
         assert_eq!(ranges(&(64..192).collect::<Vec<_>>(), 1000), [[64, 191]]);
         assert_eq!(ranges(&[999], 1000), [[999, 999]]);

@@ -163,7 +163,9 @@ impl<W: Write> Text<W> {
 
     fn log(&mut self, log: &Log) -> io::Result<()> {
         let kind = match (log.mechanism, log.method, log.transaction_files) {
-            (Some("transaction"), Some(method), Some(files)) => format!("transaction (K = {files}) x {method}"),
+            (Some("transaction"), Some(method), Some(files)) => {
+                format!("transaction (K = {files}) x {method}")
+            }
             (Some(mechanism), Some(method), _) => format!("{mechanism} x {method}"),
             _ => "no index page can be read".into(),
         };
@@ -176,9 +178,10 @@ impl<W: Write> Text<W> {
             count(log.damaged, "damaged part"),
         )?;
         let rows = log.records.iter().map(|record| {
-            let token = record.source.token[..8].to_owned();
+            let (source, done) = (&record.source, &record.done);
+            let token = source.token[..8].to_owned();
             let continued = if record.continued { "yes" } else { "no" }.to_owned();
-            [objects(&record.done), bytes(&record.source, &record.done), token, continued, show(&record.path.0)]
+            [objects(done), bytes(source, done), token, continued, show(&record.path.0)]
         });
         let heads = ["objects", "bytes", "token", "continued", "file"].map(str::to_owned);
         let rows: Vec<_> = std::iter::once(heads).filter(|_| !log.records.is_empty()).chain(rows).collect();

@@ -2,12 +2,15 @@
 //!
 //! The binary only parses, plans and reports. `options` is the command line, `settings` finds each value and its origin,
 //! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
-//! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user.
+//! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user; `log_show` shows what `log_document`
+//! has read of object logs.
 
 mod bench;
 mod bootstrap;
 mod explain;
 mod job;
+mod log_document;
+mod log_show;
 mod options;
 mod paths;
 mod plan;
@@ -22,7 +25,7 @@ mod status;
 use std::process::ExitCode;
 
 use clap::Parser;
-use options::{Command, Options};
+use options::{Command, LogCommand, Options};
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         Command::Cp(arguments) => session::copy(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Stop(arguments) => status::stop(&arguments),
+        Command::Log(options::Log { command: LogCommand::Show(arguments) }) => log_show::log_show(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Serve(arguments) => serve::serve(&arguments),

@@ -25,6 +25,8 @@ pub enum Command {
     Status(Status),
     /// Stop a transfer; with --discard also forget it and remove its unfinished files
     Stop(Stop),
+    /// Look into object logs
+    Log(Log),
     /// Show what a copy would do, with each setting and where it comes from
     #[command(override_usage = "haul explain [OPTIONS] SOURCE... DEST")]
     Explain(Copy),
@@ -326,6 +328,32 @@ pub struct BenchShell {
     /// What to run
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub words: Vec<OsString>,
+}
+
+/// `haul log`
+#[derive(Args, Debug)]
+pub struct Log {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: LogCommand,
+}
+
+/// The subcommands of `haul log`.
+#[derive(Subcommand, Debug)]
+pub enum LogCommand {
+    /// Show the files in progress and the objects of each that need not be sent again; only reads
+    Show(LogShow),
+}
+
+/// `haul log show`
+#[derive(Args, Debug)]
+pub struct LogShow {
+    /// The beginning of a transfer's id, a log, or a directory of logs
+    #[arg(value_name = "JOB|PATH")]
+    pub what: OsString,
+    /// One JSON document for each directory, as docs/spec/object_log_reader.py prints it
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `haul serve`
