@@ -85,7 +85,7 @@ pub fn read_numbered<S: LogStore>(
 ) -> Result<Result<LogContents, Unreadable>, Error<S::Error>> {
     let failed = |error| Error::Store { doing: Doing::Reading, name: name.to_string(), error };
     let bytes = store.length(name).map_err(failed)?.unwrap_or(0);
-    let mut reader = Reader { store, name, buffer: vec![0; BUFFER_BYTES] };
+    let mut reader = Reader { store, name, buffer: vec![0; BUFFER_BYTES], path_bytes_left: bytes };
     let mut log: Option<LogContents> = None;
     let mut found: Vec<(Header, Found)> = Vec::new();
     let (mut damaged, mut content, mut offset) = (0, false, 0);
@@ -185,6 +185,8 @@ struct Reader<'s, S> {
     store: &'s mut S,
     name: &'s str,
     buffer: Vec<u8>,
+    /// A cell belongs to one entry, so all paths outside together are no longer than the log.
+    path_bytes_left: u64,
 }
 
 impl<S: LogStore> Reader<'_, S> {
@@ -253,6 +255,7 @@ impl<S: LogStore> Reader<'_, S> {
         let path = match path {
             FoundPath::Here(path) => path,
             FoundPath::Outside(extent, length) => {
+                let Some(left) = self.path_bytes_left.checked_sub(length as u64) else { return Ok(None) };
                 let mut path = Vec::new();
                 let owner = CellOwner { kind: CellKind::Path, ..owner };
                 self.cells(extent, &owner, damaged, |_, payload, _| path.extend_from_slice(payload))?;
@@ -260,6 +263,7 @@ impl<S: LogStore> Reader<'_, S> {
                     return Ok(None);
                 }
                 path.truncate(length);
+                self.path_bytes_left = left;
                 path
             }
         };

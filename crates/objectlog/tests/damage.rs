@@ -4,8 +4,12 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use haul_objectlog::{Binding, Config, MemoryStore, ObjectLog};
+use haul_objectlog::{Binding, Config, MemoryStore, ObjectLog, read_log};
+use support::allocation::{self, Counting};
 use support::{Random, binding, combinations, slow_reader};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 type Recorded = BTreeMap<Vec<u8>, (Binding, BTreeSet<u64>)>;
 
@@ -178,5 +182,32 @@ fn a_damaged_page_costs_only_what_is_in_it() {
             let lost = 20_000 - replay.objects;
             assert!(lost > 0 && lost <= 4032, "{config:?}: {lost} objects lost with one page");
         }
+    }
+}
+
+/// Each record is small, and each of them says that a long path is its own.
+#[test]
+fn records_that_share_a_path_do_not_take_its_room_once_each() {
+    const PATH_BYTES: usize = 50_000;
+    for config in combinations() {
+        let mut store = MemoryStore::new();
+        let (mut log, _) = ObjectLog::open(&mut store, config).unwrap();
+        let handle = log.begin(&[b'p'; PATH_BYTES], binding(1, 5)).unwrap();
+        log.record(handle, 3).unwrap();
+        log.sync().unwrap();
+        drop(log);
+        let (name, mut log) = store.files().into_iter().next().unwrap();
+        log.resize(log.len().next_multiple_of(512), 0);
+        for _ in 0..200 {
+            let page = log.len();
+            log.extend_from_within(..512);
+            slow_reader::seal_index_page(&mut log[page..], page as u64);
+        }
+        let mut store = MemoryStore::with_files([(name.clone(), log.clone())]);
+        let (contents, peak_bytes) = allocation::peak_of(|| read_log(&mut store, &name, 1 << 20));
+        let records = contents.unwrap().unwrap().records;
+        assert!(records.iter().all(|record| record.path.len() == PATH_BYTES && record.logged.done.get(3)));
+        assert!((1..=3).contains(&records.len()), "{config:?}: {} records", records.len());
+        assert!(peak_bytes < 4 * log.len() as u64 + (64 << 10), "{config:?}: {peak_bytes} for {}", log.len());
     }
 }

@@ -2,9 +2,6 @@
 #![allow(dead_code)]
 
 pub mod allocation;
-pub mod case;
-pub mod mutate;
-pub mod read_check;
 pub mod slow_reader;
 pub mod world;
 

@@ -271,14 +271,20 @@ pub fn index_records(name: &str, log: &[u8]) -> Vec<SlowRecord> {
 pub fn read_log(name: &str, log: &[u8]) -> Vec<SlowRecord> {
     let Some(log_number) = log_number(name) else { return Vec::new() };
     let mut found = index_records(name, log);
+    // Section 10: no more memory than the log is long, so no cell counts for the paths of two records.
+    let mut path_bytes_left = log.len();
     found.retain_mut(|record| {
         if let Some((extent, length)) = record.path_outside {
+            if length > path_bytes_left {
+                return false;
+            }
             let pieces = payloads(log, b'P', log_number, record, extent);
             record.path = pieces.iter().flat_map(|(_, piece)| piece.iter().copied()).collect();
             if record.path.len() < length {
                 return false;
             }
             record.path.truncate(length);
+            path_bytes_left -= length;
         }
         let mut done = Vec::new();
         for extent in &record.extents {
