@@ -2,6 +2,9 @@
 #![allow(dead_code)]
 
 pub mod allocation;
+pub mod case;
+pub mod mutate;
+pub mod read_check;
 pub mod slow_reader;
 pub mod world;
 
