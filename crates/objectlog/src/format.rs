@@ -58,6 +58,13 @@ impl Extent {
             (start < next).then(|| (start, (next - start) as usize))
         })
     }
+
+    /// It lies where an extent of its length can be: up to a page within one, a longer one from the start of one.
+    pub(crate) fn is_placed(self) -> bool {
+        let page = PAGE_BYTES as u64;
+        let within = self.offset % page;
+        if self.length <= page { within + self.length <= page } else { within == 0 }
+    }
 }
 
 /// `<mechanism>-<number>.log`.
@@ -290,6 +297,7 @@ fn read_record<'a>(rest: &mut Fields<'a>) -> Option<Record<'a>> {
     let inode = fields.u64()?;
     let token = Token(fields.array()?);
     if flags & !(FLAG_CONTINUED | FLAG_BOOT | FLAG_PATH_OUTSIDE) != 0
+        || generation == 0
         || objects == 0
         || extent_count > EXTENTS_MAX
         || path_bytes > PATH_BYTES_MAX
@@ -525,6 +533,13 @@ mod tests {
         assert_eq!(cells(1024, 1024), [(1024, 512), (1536, 512)]);
         assert_eq!(cells(1000, 100), [(1000, 24), (1024, 76)]);
         assert_eq!(cells(0, 0), []);
+    }
+
+    #[test]
+    fn an_extent_lies_within_a_page_or_starts_on_one() {
+        let is_placed = |offset, length| Extent { offset, length }.is_placed();
+        assert!(is_placed(0, 0) && is_placed(640, 384) && is_placed(512, 512) && is_placed(1024, 1024));
+        assert!(!is_placed(640, 385) && !is_placed(513, 512) && !is_placed(1025, 1024));
     }
 
     #[test]

@@ -169,15 +169,13 @@ impl Found {
         Found { generation, continued, binding, extents, path }
     }
 
-    /// Each extent has the length that the method planned for a file of so many objects, or is not taken.
+    /// Each extent is as the method planned it for a file of so many objects, or is not taken.
     fn extents_are_planned(&self, method: Method) -> bool {
         let plan = method.plan(self.binding.objects);
         plan.lengths().len() == self.extents.len()
-            && plan
-                .lengths()
-                .iter()
-                .zip(&self.extents)
-                .all(|(planned, extent)| extent.length == *planned || *extent == Extent::default())
+            && plan.lengths().iter().zip(&self.extents).all(|(planned, extent)| {
+                extent.length == *planned && extent.is_placed() || *extent == Extent::default()
+            })
     }
 }
 
@@ -256,10 +254,16 @@ impl<S: LogStore> Reader<'_, S> {
             FoundPath::Here(path) => path,
             FoundPath::Outside(extent, length) => {
                 let Some(left) = self.path_bytes_left.checked_sub(length as u64) else { return Ok(None) };
-                let mut path = Vec::new();
+                if !extent.is_placed() {
+                    return Ok(None);
+                }
+                let (mut path, mut cells) = (Vec::new(), 0);
                 let owner = CellOwner { kind: CellKind::Path, ..owner };
-                self.cells(extent, &owner, damaged, |_, payload, _| path.extend_from_slice(payload))?;
-                if path.len() < length {
+                self.cells(extent, &owner, damaged, |_, payload, _| {
+                    path.extend_from_slice(payload);
+                    cells += 1;
+                })?;
+                if cells < extent.length.div_ceil(PAGE_BYTES as u64) {
                     return Ok(None);
                 }
                 path.truncate(length);

@@ -91,6 +91,11 @@ fn cells(log: &[u8], (offset, length): (u64, u64)) -> impl Iterator<Item = (u64,
     })
 }
 
+/// Section 5: an extent of up to 512 bytes lies within one page, a longer one starts on a page.
+fn is_placed((offset, length): (u64, u64)) -> bool {
+    if length <= 512 { offset % 512 + length <= 512 } else { offset.is_multiple_of(512) }
+}
+
 fn cell_checksum(kind: u8, log_number: u64, offset: u64, token: &[u8; 16], cell: &[u8]) -> u32 {
     crc32(&[&[kind], &log_number.to_le_bytes(), &offset.to_le_bytes(), token, &cell[4..]])
 }
@@ -195,6 +200,7 @@ fn record(name: &str, mechanism: u8, method: u8, bytes: &[u8]) -> Option<SlowRec
         offset.checked_add(length).filter(|end| *end < 1 << 63).map(|_| (offset, length))
     };
     let flags = field(2, 1)?;
+    let generation = field(4, 4).filter(|generation| *generation > 0)? as u32;
     let objects = field(12, 4).filter(|objects| *objects > 0)?;
     let path_bytes = field(16, 4).filter(|bytes| *bytes <= 65_536 * 1_025)? as usize;
     let extent_count = field(20, 4).filter(|count| *count <= 5)? as usize;
@@ -222,7 +228,7 @@ fn record(name: &str, mechanism: u8, method: u8, bytes: &[u8]) -> Option<SlowRec
         method,
         path,
         path_outside,
-        generation: field(4, 4)? as u32,
+        generation,
         continued: flags & 1 != 0,
         hash_kind: field(3, 1)? as u8,
         object_bytes: field(8, 4)? as u32,
@@ -258,7 +264,9 @@ pub fn index_records(name: &str, log: &[u8]) -> Vec<SlowRecord> {
             let Some(record) = record(name, mechanism, method, bytes) else { break };
             rest = after;
             let planned = extent_lengths(method, record.objects);
-            let fits = |(extent, length): (&(u64, u64), &u64)| *extent == (0, 0) || extent.1 == *length;
+            let fits = |(extent, length): (&(u64, u64), &u64)| {
+                *extent == (0, 0) || extent.1 == *length && is_placed(*extent)
+            };
             if record.extents.len() == planned.len() && record.extents.iter().zip(&planned).all(fits) {
                 found.push(record);
             }
@@ -275,12 +283,12 @@ pub fn read_log(name: &str, log: &[u8]) -> Vec<SlowRecord> {
     let mut path_bytes_left = log.len();
     found.retain_mut(|record| {
         if let Some((extent, length)) = record.path_outside {
-            if length > path_bytes_left {
+            if length > path_bytes_left || !is_placed(extent) {
                 return false;
             }
             let pieces = payloads(log, b'P', log_number, record, extent);
             record.path = pieces.iter().flat_map(|(_, piece)| piece.iter().copied()).collect();
-            if record.path.len() < length {
+            if pieces.len() < cells(log, extent).count().max(1) || record.path.len() < length {
                 return false;
             }
             record.path.truncate(length);
