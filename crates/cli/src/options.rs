@@ -237,7 +237,7 @@ pub struct BenchFaults {
     /// Which workloads
     #[arg(long, value_enum, value_delimiter = ',', default_value = "big,small")]
     pub workload: Vec<BenchWorkload>,
-    /// Which parts: overhead (figures 5 to 7), recovery (figures 8 to 10)
+    /// Which parts: overhead (figures 5 to 7), space (figure 7 alone), recovery (figures 8 to 10)
     #[arg(long, value_enum, value_delimiter = ',', default_value = "overhead,recovery")]
     pub part: Vec<BenchPart>,
     /// Only these logs, e.g. universal+bit64,file+char [default: all eighteen]
@@ -294,6 +294,8 @@ pub enum BenchWorkload {
 pub enum BenchPart {
     /// Time, processor time, memory and room without faults
     Overhead,
+    /// Room alone, from one run of each
+    Space,
     /// What faults cost
     Recovery,
 }
@@ -323,9 +325,7 @@ pub struct BenchTransfer {
 /// `haul bench shell`
 #[derive(Args, Debug)]
 pub struct BenchShell {
-    /// Ignored
-    pub host: OsString,
-    /// What to run
+    /// As for ssh: [-T | -G] [--] HOST COMMAND...
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub words: Vec<OsString>,
 }

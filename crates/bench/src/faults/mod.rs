@@ -3,17 +3,21 @@
 //! - [`variant`]: the eighteen logs, what they are compared with, and the paper's workloads.
 //! - [`transfer`]: one run in processes of its own, and the faults that hit it.
 //! - [`overhead`] (figures 5, 6, 7) and [`recovery`] (figures 8, 9, 10): what is run, and what comes out.
-//! - [`report`]: tables, CSV and pictures.
+//! - [`space`]: figure 7 at any scale.
+//! - [`csv`], [`report`]: what came out, as numbers and for people.
 //!
 //! By default the source computes its files and the sink checks and forgets their contents, so that no disk is needed
 //! or measured; names, hashes of objects and logs are real and durable.
 
+pub mod csv;
 pub mod overhead;
 pub mod recovery;
 pub mod report;
+pub mod space;
 pub mod transfer;
 pub mod variant;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -21,6 +25,7 @@ use std::path::{Path, PathBuf};
 use crate::process;
 use overhead::Overhead;
 use recovery::Recovery;
+use space::Room;
 use transfer::Setup;
 use variant::{Variant, Workload};
 
@@ -43,6 +48,8 @@ pub struct Settings {
     pub workloads: Vec<&'static str>,
     /// Figures 5 to 7.
     pub overhead: bool,
+    /// Figure 7 alone.
+    pub space: bool,
     /// Figures 8 to 10.
     pub recovery: bool,
     /// Which of the logs; all eighteen if empty.
@@ -78,6 +85,7 @@ impl Default for Settings {
             recovery_scale: 0.005,
             workloads: vec!["big", "small"],
             overhead: true,
+            space: false,
             recovery: true,
             only: Vec::new(),
             runs: 10,
@@ -94,18 +102,18 @@ impl Default for Settings {
 }
 
 /// Everything that came out for one workload.
+#[derive(Default)]
 pub struct Results {
-    /// At the scale of the overhead.
-    pub workload: Workload,
-    /// At the scale of the recovery.
-    pub paced: Workload,
-    /// Figures 5 to 7.
-    pub overhead: Option<Overhead>,
+    /// Figures 5 to 7, and at which size.
+    pub overhead: Option<(Workload, Overhead)>,
+    /// Figure 7 at a size of its own.
+    pub space: Option<(Workload, BTreeMap<Variant, Room>)>,
     /// Figures 8 to 10.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<(Workload, Recovery)>,
 }
 
-/// Runs all of it and writes the report; the report is written after each part, so that nothing is lost.
+/// Runs all of it and writes the report; each part is written when it is done, so that nothing is lost. What earlier
+/// evaluations left in the directory of the report is part of the new one.
 pub fn run(settings: &Settings) -> io::Result<()> {
     process::adopt_orphans()?;
     fs::create_dir_all(&settings.directory)?;
@@ -114,41 +122,39 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         true => Variant::logs().collect(),
         false => settings.only.clone(),
     };
-    let mut all = Vec::new();
+    let at = |name: &str, scale| if name == "big" { Workload::big(scale) } else { Workload::small(scale) };
+    let mut files = csv::Files::open(&settings.report, &settings.command, &settings.haul)?;
     for &name in &settings.workloads {
-        let workload = |scale| if name == "big" { Workload::big(scale) } else { Workload::small(scale) };
-        let (full, paced) = (workload(settings.scale), workload(settings.recovery_scale));
-        all.push(Results { workload: full, paced, overhead: None, recovery: None });
-    }
-    for results in &mut all {
+        let base = base(settings, at(name, settings.scale), scratch.path());
+        if settings.space {
+            let rooms = space::run(&base, &logs)?;
+            files.write_space(&base.workload, &rooms)?;
+        }
         if settings.overhead {
-            let base = base(settings, results.workload, scratch.path());
             let with_default = [logs.clone(), vec![Variant::Default]].concat();
-            results.overhead = Some(overhead::run(settings, &base, &with_default)?);
+            let overhead = overhead::run(settings, &base, &with_default)?;
+            files.write_overhead(&base.workload, &overhead)?;
         }
+        report::write(settings, &files)?;
     }
-    report::write(settings, &all)?;
-    for index in 0..all.len() {
-        if settings.recovery {
-            let mut base = base(settings, all[index].paced, scratch.path());
-            // Many at a time share the machine's memory.
-            base.memory = Some(PACED_MEMORY_BYTES);
-            let mut variants = [logs.clone(), vec![Variant::NoLog, Variant::Default]].concat();
-            let peers: Vec<Variant> = [("rsync", Variant::Rsync), ("bbcp", Variant::Bbcp)]
-                .into_iter()
-                .filter_map(installed)
-                .collect();
-            if !peers.is_empty() {
-                say("making real files for the other movers");
-                base.files = Some(make_files(&base.workload, &scratch.path().join("files"))?);
-                variants.extend(peers);
-            }
-            all[index].recovery = Some(recovery::run(settings, &base, &variants)?);
-            if let Some(files) = &base.files {
-                overhead::remove(files)?;
-            }
-            report::write(settings, &all)?;
+    for &name in settings.workloads.iter().filter(|_| settings.recovery) {
+        let mut base = base(settings, at(name, settings.recovery_scale), scratch.path());
+        // Many at a time share the machine's memory.
+        base.memory = Some(PACED_MEMORY_BYTES);
+        let mut variants = [logs.clone(), vec![Variant::NoLog, Variant::Default]].concat();
+        let peers: Vec<Variant> =
+            [("rsync", Variant::Rsync), ("bbcp", Variant::Bbcp)].into_iter().filter_map(installed).collect();
+        if !peers.is_empty() {
+            say("making real files for the other movers");
+            base.files = Some(make_files(&base.workload, &scratch.path().join("files"))?);
+            variants.extend(peers);
         }
+        let recovery = recovery::run(settings, &base, &variants)?;
+        if let Some(made) = &base.files {
+            overhead::remove(made)?;
+        }
+        files.write_recovery(&base.workload, &recovery)?;
+        report::write(settings, &files)?;
     }
     Ok(())
 }

@@ -32,35 +32,40 @@ pub struct Sample {
     pub log_files: u64,
 }
 
-/// All runs of one workload, by variant; each entry is a round.
-#[derive(Default)]
+/// All runs of one workload.
+#[derive(Clone, Default)]
 pub struct Overhead {
-    /// The runs.
-    pub samples: BTreeMap<Variant, Vec<Sample>>,
-    /// Per round, the mean of the runs without a log.
-    pub baselines: Vec<Sample>,
+    /// The runs of each variant, each with its round.
+    pub samples: BTreeMap<Variant, Vec<(usize, Sample)>>,
 }
 
 impl Overhead {
+    /// Of this variant.
+    pub fn samples(&self, variant: Variant) -> &[(usize, Sample)] {
+        self.samples.get(&variant).map_or(&[], Vec::as_slice)
+    }
+
     /// A quantity of one variant.
     pub fn estimate(&self, variant: Variant, quantity: fn(&Sample) -> f64) -> Option<Estimate> {
-        match variant {
-            Variant::NoLog => Estimate::of(&self.baselines.iter().map(quantity).collect::<Vec<_>>()),
-            _ => {
-                let samples = self.samples.get(&variant)?;
-                Estimate::of(&samples.iter().map(quantity).collect::<Vec<_>>())
-            }
-        }
+        let values: Vec<f64> = self.samples(variant).iter().map(|(_, sample)| quantity(sample)).collect();
+        Estimate::of(&values)
     }
 
     /// By how much a quantity is above that without a log, in percent of it: of the differences within rounds.
     pub fn overhead_percent(&self, variant: Variant, quantity: fn(&Sample) -> f64) -> Option<Estimate> {
-        let samples = self.samples.get(&variant)?;
-        let baseline = self.estimate(Variant::NoLog, quantity)?.mean;
-        let differences: Vec<f64> = samples
+        let all = self.estimate(Variant::NoLog, quantity)?.mean;
+        let differences: Vec<f64> = self
+            .samples(variant)
             .iter()
-            .zip(&self.baselines)
-            .map(|(sample, without)| (quantity(sample) - quantity(without)) / baseline * 100.0)
+            .filter_map(|(round, sample)| {
+                let without: Vec<f64> = self
+                    .samples(Variant::NoLog)
+                    .iter()
+                    .filter(|(other, _)| other == round)
+                    .map(|(_, sample)| quantity(sample))
+                    .collect();
+                Some((quantity(sample) - Estimate::of(&without)?.mean) / all * 100.0)
+            })
             .collect();
         Estimate::of(&differences)
     }
@@ -74,15 +79,10 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
         let mut order: Vec<Variant> = variants.to_vec();
         order.extend([Variant::NoLog; BASELINES]);
         lottery.shuffle(&mut order);
-        let mut without = Vec::new();
         for variant in order {
             let sample = measure(&Setup { variant, ..base.clone() })?;
-            match variant {
-                Variant::NoLog => without.push(sample),
-                _ => overhead.samples.entry(variant).or_default().push(sample),
-            }
+            overhead.samples.entry(variant).or_default().push((round, sample));
         }
-        overhead.baselines.push(mean(&without));
         let widest = variants
             .iter()
             .filter_map(|variant| overhead.overhead_percent(*variant, |sample| sample.seconds))
@@ -117,18 +117,6 @@ pub fn measure(setup: &Setup) -> io::Result<Sample> {
     })
 }
 
-fn mean(samples: &[Sample]) -> Sample {
-    let count = samples.len().max(1);
-    let of = |quantity: fn(&Sample) -> f64| samples.iter().map(quantity).sum::<f64>() / count as f64;
-    Sample {
-        seconds: of(|sample| sample.seconds),
-        processor_seconds: of(|sample| sample.processor_seconds),
-        resident_peak: of(|sample| sample.resident_peak as f64) as u64,
-        log_bytes: 0,
-        log_files: 0,
-    }
-}
-
 /// Removes what an earlier run left.
 pub fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
@@ -151,8 +139,12 @@ mod tests {
         let mut overhead = Overhead::default();
         for round in 0..10 {
             let drift = f64::from(round);
-            overhead.baselines.push(sample(100.0 + drift));
-            overhead.samples.entry(log).or_default().push(sample(101.0 + drift));
+            let mut add = |variant, seconds| {
+                overhead.samples.entry(variant).or_default().push((round as usize, sample(seconds)));
+            };
+            add(Variant::NoLog, 99.0 + drift);
+            add(Variant::NoLog, 101.0 + drift);
+            add(log, 101.0 + drift);
         }
         let percent = overhead.overhead_percent(log, |sample| sample.seconds).unwrap();
         assert!((percent.mean - 100.0 / 104.5).abs() < 1e-9, "{percent:?}");

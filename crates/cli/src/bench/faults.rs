@@ -32,6 +32,7 @@ pub fn run(arguments: &BenchFaults) -> Result<u8, Error> {
             })
             .collect(),
         overhead: arguments.part.contains(&BenchPart::Overhead),
+        space: arguments.part.contains(&BenchPart::Space),
         recovery: arguments.part.contains(&BenchPart::Recovery),
         only: arguments.log.iter().map(|name| log(name)).collect::<Result<_, _>>()?,
         runs: arguments.runs as usize,

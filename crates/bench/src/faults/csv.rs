@@ -1,0 +1,256 @@
+//! What came out, as numbers: one CSV file for each workload and part, which a report is made of.
+//!
+//! A file starts with lines that say how it was made. A part that is run again replaces its file; the others stay.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Results;
+use super::overhead::{Overhead, Sample};
+use super::recovery::{Case, Outcome, Recovery};
+use super::space::Room;
+use super::transfer::Fault;
+use super::variant::{Variant, Workload};
+use crate::machine;
+
+/// The directory of the files.
+pub struct Files {
+    directory: PathBuf,
+    made: String,
+}
+
+const OVERHEAD: &str = "variant,round,seconds,processor_seconds,resident_peak_bytes,log_bytes_peak,log_files_peak";
+const SPACE: &str = "variant,log_bytes_peak,log_files_peak";
+const RECOVERY: &str = "variant,fault,percent,before_seconds,after_seconds,bytes_again,first_object_seconds";
+
+impl Files {
+    /// The directory is made if it is not there.
+    pub fn open(directory: &Path, command: &str, haul: &Path) -> io::Result<Files> {
+        fs::create_dir_all(directory)?;
+        let version = machine::first_line(&haul.to_string_lossy(), &["--version"]);
+        Ok(Files { directory: directory.to_owned(), made: format!("# {version}: {command}\n") })
+    }
+
+    fn path(&self, workload: &str, part: &str) -> PathBuf {
+        self.directory.join(format!("ft-lads-{workload}-{part}.csv"))
+    }
+
+    fn write(&self, workload: &Workload, part: &str, extra: &str, header: &str, rows: &str) -> io::Result<()> {
+        let Workload { name, files, file_bytes } = workload;
+        let text = format!("{}# files={files} file_bytes={file_bytes}{extra}\n{header}\n{rows}", self.made);
+        fs::write(self.path(name, part), text)
+    }
+
+    /// Figures 5 to 7.
+    pub fn write_overhead(&mut self, workload: &Workload, overhead: &Overhead) -> io::Result<()> {
+        let mut rows = String::new();
+        for (variant, samples) in &overhead.samples {
+            for (round, sample) in samples {
+                let Sample { seconds, processor_seconds, resident_peak, log_bytes, log_files } = sample;
+                let _ = writeln!(
+                    rows,
+                    "{variant},{round},{seconds:.4},{processor_seconds:.4},{resident_peak},{log_bytes},{log_files}"
+                );
+            }
+        }
+        self.write(workload, "overhead", "", OVERHEAD, &rows)
+    }
+
+    /// Figure 7.
+    pub fn write_space(&mut self, workload: &Workload, rooms: &BTreeMap<Variant, Room>) -> io::Result<()> {
+        let mut rows = String::new();
+        for (variant, room) in rooms {
+            let _ = writeln!(rows, "{variant},{},{}", room.bytes, room.files);
+        }
+        self.write(workload, "space", "", SPACE, &rows)
+    }
+
+    /// Figures 8 to 10.
+    pub fn write_recovery(&mut self, workload: &Workload, recovery: &Recovery) -> io::Result<()> {
+        let mut rows = String::new();
+        for (variant, runs) in &recovery.undisturbed {
+            for seconds in runs {
+                let _ = writeln!(rows, "{variant},none,0,0,{seconds:.4},,");
+            }
+        }
+        for (case, outcomes) in &recovery.outcomes {
+            let Some((fault, percent)) = case.fault else { continue };
+            for outcome in outcomes {
+                let Outcome { before_seconds, after_seconds, bytes_again, first_object_seconds } = outcome;
+                let again = bytes_again.map_or(String::new(), |bytes| bytes.to_string());
+                let first = first_object_seconds.map_or(String::new(), |seconds| format!("{seconds:.4}"));
+                let _ = writeln!(
+                    rows,
+                    "{},{},{percent},{before_seconds:.4},{after_seconds:.4},{again},{first}",
+                    case.variant,
+                    fault.name()
+                );
+            }
+        }
+        let extra = format!(" bytes_per_second={}", recovery.bandwidth);
+        self.write(workload, "recovery", &extra, RECOVERY, &rows)
+    }
+
+    /// How each file was made.
+    pub fn commands(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for workload in ["big", "small"] {
+            for part in ["overhead", "space", "recovery"] {
+                let text = fs::read_to_string(self.path(workload, part)).unwrap_or_default();
+                if let Some(line) = text.lines().next().and_then(|line| line.strip_prefix("# ")) {
+                    lines.push(format!("{workload}, {part}: `{line}`"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// Everything that is there for a workload.
+    pub fn read(&self, workload: &'static str) -> io::Result<Results> {
+        let mut results = Results::default();
+        if let Some(table) = Table::read(&self.path(workload, "overhead"), OVERHEAD)? {
+            let mut overhead = Overhead::default();
+            for row in &table.rows {
+                let sample = Sample {
+                    seconds: row.number(2)?,
+                    processor_seconds: row.number(3)?,
+                    resident_peak: row.number(4)?,
+                    log_bytes: row.number(5)?,
+                    log_files: row.number(6)?,
+                };
+                overhead.samples.entry(row.variant()?).or_default().push((row.number(1)?, sample));
+            }
+            results.overhead = Some((table.workload(workload)?, overhead));
+        }
+        if let Some(table) = Table::read(&self.path(workload, "space"), SPACE)? {
+            let room = |row: &Row| Ok((row.variant()?, Room { bytes: row.number(1)?, files: row.number(2)? }));
+            let rooms = table.rows.iter().map(room).collect::<io::Result<_>>()?;
+            results.space = Some((table.workload(workload)?, rooms));
+        }
+        if let Some(table) = Table::read(&self.path(workload, "recovery"), RECOVERY)? {
+            let mut recovery = Recovery { bandwidth: table.says("bytes_per_second")?, ..Recovery::default() };
+            for row in &table.rows {
+                let variant = row.variant()?;
+                let Some(fault) = Fault::ALL.into_iter().find(|fault| fault.name() == row.field(1)) else {
+                    recovery.undisturbed.entry(variant).or_default().push(row.number(4)?);
+                    continue;
+                };
+                let case = Case { variant, fault: Some((fault, row.number(2)?)) };
+                recovery.outcomes.entry(case).or_default().push(Outcome {
+                    before_seconds: row.number(3)?,
+                    after_seconds: row.number(4)?,
+                    bytes_again: row.optional(5)?,
+                    first_object_seconds: row.optional(6)?,
+                });
+            }
+            results.recovery = Some((table.workload(workload)?, recovery));
+        }
+        Ok(results)
+    }
+}
+
+struct Table {
+    path: PathBuf,
+    about: BTreeMap<String, String>,
+    rows: Vec<Row>,
+}
+
+struct Row(String);
+
+impl Table {
+    fn read(path: &Path, header: &str) -> io::Result<Option<Table>> {
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            result => result?,
+        };
+        let comments = text.lines().filter_map(|line| line.strip_prefix("# "));
+        let words = comments.skip(1).flat_map(str::split_whitespace);
+        let about = words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.into(), value.into()));
+        let about = about.collect();
+        let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+        if lines.next() != Some(header) {
+            return Err(io::Error::other(format!("{} has other columns", path.display())));
+        }
+        Ok(Some(Table { path: path.to_owned(), about, rows: lines.map(|line| Row(line.to_owned())).collect() }))
+    }
+
+    fn says(&self, name: &str) -> io::Result<u64> {
+        let value = self.about.get(name).and_then(|value| value.parse().ok());
+        value.ok_or_else(|| io::Error::other(format!("{} does not say {name}", self.path.display())))
+    }
+
+    fn workload(&self, name: &'static str) -> io::Result<Workload> {
+        Ok(Workload { name, files: self.says("files")?, file_bytes: self.says("file_bytes")? })
+    }
+}
+
+impl Row {
+    fn field(&self, index: usize) -> &str {
+        self.0.split(',').nth(index).unwrap_or_default()
+    }
+
+    fn wrong(&self) -> io::Error {
+        io::Error::other(format!("{:?} is no row", self.0))
+    }
+
+    fn number<T: std::str::FromStr>(&self, index: usize) -> io::Result<T> {
+        self.field(index).parse().map_err(|_| self.wrong())
+    }
+
+    fn optional<T: std::str::FromStr>(&self, index: usize) -> io::Result<Option<T>> {
+        if self.field(index).is_empty() { Ok(None) } else { self.number(index).map(Some) }
+    }
+
+    fn variant(&self) -> io::Result<Variant> {
+        Variant::from_name(self.field(0)).ok_or_else(|| self.wrong())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_again_and_another_part_stays() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut files = Files::open(scratch.path(), "haul bench faults", Path::new("/bin/true")).unwrap();
+        let workload = Workload::big(0.5);
+        let log = Variant::DEFAULT_LOG;
+        let sample = Sample {
+            seconds: 1.5,
+            processor_seconds: 2.25,
+            resident_peak: 7,
+            log_bytes: 4096,
+            log_files: 1,
+        };
+        let mut overhead = Overhead::default();
+        overhead.samples.insert(log, vec![(1, sample), (2, sample)]);
+        files.write_overhead(&workload, &overhead).unwrap();
+        let mut recovery = Recovery { bandwidth: 9, ..Recovery::default() };
+        recovery.undisturbed.insert(log, vec![60.5]);
+        let outcome = Outcome {
+            before_seconds: 1.0,
+            after_seconds: 2.0,
+            bytes_again: None,
+            first_object_seconds: Some(0.25),
+        };
+        let case = Case { variant: log, fault: Some((Fault::Sink, 40)) };
+        recovery.outcomes.insert(case, vec![outcome]);
+        files.write_recovery(&workload, &recovery).unwrap();
+
+        let read = files.read("big").unwrap();
+        let (size, overhead) = read.overhead.unwrap();
+        assert_eq!(size, workload);
+        assert_eq!(overhead.samples(log).len(), 2);
+        assert_eq!(overhead.samples(log)[1].1.log_bytes, 4096);
+        let (_, recovery) = read.recovery.unwrap();
+        assert_eq!((recovery.bandwidth, recovery.undisturbed[&log][0]), (9, 60.5));
+        let outcome = recovery.outcomes[&case][0];
+        assert_eq!((outcome.bytes_again, outcome.first_object_seconds), (None, Some(0.25)));
+        assert!(read.space.is_none() && files.read("small").unwrap().overhead.is_none());
+        assert_eq!(files.commands().len(), 2);
+    }
+}
