@@ -32,6 +32,9 @@ RECORDS_BYTES_MAX = PAGE_BYTES - INDEX_HEADER_BYTES
 PATH_BYTES_MAX = 65_536 * 1_025
 OBJECTS_MAX = 1 << 32
 OFFSET_END = 1 << 63
+EXTENTS_MAX = 5
+NUMBER_END = 1 << 64
+GROUPS_MAX = 6
 
 MAGIC = b"HOLX"
 MECHANISMS = ("file", "transaction", "universal")
@@ -124,7 +127,7 @@ def decimal_numbers(payload):
     at = 0
     while at < len(payload) and payload[at] != 0:
         end = payload.find(b"\n", at)
-        if end < 0 or not payload[at:end].isdigit():
+        if end < 0 or not payload[at:end].isdigit() or int(payload[at:end]) >= NUMBER_END:
             yield None
             return
         yield int(payload[at:end])
@@ -134,17 +137,17 @@ def decimal_numbers(payload):
 def grouped_numbers(payload):
     at = 0
     while at < len(payload) and payload[at] != 0:
-        value = shift = 0
-        while at < len(payload) and payload[at] & 0x80:
-            value |= (payload[at] & 0x7F) << shift
-            shift += 7
-            at += 1
-        if at < len(payload):
-            value |= payload[at] << shift
-            at += 1
-        else:
-            value = 0  # cut by the end of the cell, which no number is
-        if value == 0:
+        value = groups = 0
+        while True:
+            if at == len(payload) or groups == GROUPS_MAX:
+                yield None
+                return
+            group = payload[at]
+            value |= (group & 0x7F) << 7 * groups
+            at, groups = at + 1, groups + 1
+            if group < 0x80:
+                break
+        if group == 0:
             yield None
             return
         yield value - 1
@@ -193,13 +196,38 @@ def outside_bytes(payload_bytes):
     return PAGE_BYTES * ceil_div(payload_bytes, PAYLOAD_BYTES_MAX)
 
 
-def extent_can_be(offset, length):
-    """Up to 512 bytes lie within a page, more start on one (section 5); offsets end at 2^63 (section 10)."""
+def is_placed(offset, length):
+    """Extents of up to 512 bytes lie within one page, longer ones start on a page (section 5)."""
     if length <= PAGE_BYTES:
-        fits = offset % PAGE_BYTES + length <= PAGE_BYTES
-    else:
-        fits = offset % PAGE_BYTES == 0
-    return fits and offset + length <= OFFSET_END
+        return offset % PAGE_BYTES + length <= PAGE_BYTES
+    return offset % PAGE_BYTES == 0
+
+
+def record_places(flags, extent_count):
+    """Where in a record boot id and path are, or would be."""
+    boot_at = RECORD_BYTES_MIN + extent_count * EXTENT.size
+    return boot_at, boot_at + (16 if flags & FLAG_BOOT else 0)
+
+
+def is_well_formed(data, length):
+    """Is it as the table of section 4 says? Else nothing is known of what is behind it either."""
+    if len(data) != length or length < RECORD_BYTES_MIN:
+        return False
+    _, flags, _, generation, _, objects, path_bytes, extent_count = RECORD_HEADER.unpack_from(data)[:8]
+    known_flags = FLAG_CONTINUED | FLAG_BOOT | FLAG_PATH_OUTSIDE
+    if flags & ~known_flags or generation == 0 or objects == 0:
+        return False
+    if path_bytes > PATH_BYTES_MAX or extent_count > EXTENTS_MAX:
+        return False
+    boot_at, path_at = record_places(flags, extent_count)
+    if length != path_at + (EXTENT.size if flags & FLAG_PATH_OUTSIDE else path_bytes):
+        return False
+    extents = list(EXTENT.iter_unpack(data[RECORD_BYTES_MIN:boot_at]))
+    if flags & FLAG_PATH_OUTSIDE:
+        extents.append(EXTENT.unpack(data[path_at:]))
+        if extents[-1][1] != outside_bytes(path_bytes):
+            return False
+    return all(sum(extent) < OFFSET_END for extent in extents)
 
 
 class Log:
@@ -212,9 +240,7 @@ class Log:
         self.damaged = 0
         self.records = []
         self.objects_left = objects_left
-        # Rooms of paths do not overlap, so all paths together are shorter than the log. Without this bound a
-        # made-up log could have the same cells read as many long paths (section 10).
-        self.path_bytes_left = len(content)
+        self.path_bytes_left = len(content)  # of paths outside (section 10)
         for offset in range(0, len(content), PAGE_BYTES):
             self.read_page(offset)
         self.content = b""
@@ -225,23 +251,28 @@ class Log:
             # The first page is an index page, unless it was never written.
             self.damaged += offset == 0 and any(page)
             return
-        places = self.read_index_header(offset, page)
-        if places is None:
+        header = self.read_index_header(offset, page)
+        if header is None:
             self.damaged += 1
             return
-        method = METHODS[page[11]]
-        for begin, end in places:
-            record = self.read_record(page[begin:end], method)
+        count, records_bytes = header
+        rest = page[INDEX_HEADER_BYTES:INDEX_HEADER_BYTES + records_bytes]
+        for _ in range(count):
+            length = int.from_bytes(rest[:2], "little")
+            data, rest = rest[:length], rest[length:]
+            if not is_well_formed(data, length):
+                self.damaged += 1
+                return
+            record = self.read_record(data, METHODS[page[11]])
             if record is None:
                 self.damaged += 1
                 continue
             self.objects_left -= record.objects
-            self.path_bytes_left -= len(record.path)
             self.records.append(record)
             self.read_objects(record)
 
     def read_index_header(self, offset, page):
-        """Where the records of an index page are; None if the page is not believed (section 3)."""
+        """How many records there are, and their bytes; None if the page is not believed (section 3)."""
         if len(page) < PAGE_BYTES:
             return None
         (crc, _, version, mechanism, method, transaction_files, number, count,
@@ -254,57 +285,39 @@ class Log:
             return None
         if number != self.number or records_bytes > RECORDS_BYTES_MAX:
             return None
-        places = []
-        begin, records_end = INDEX_HEADER_BYTES, INDEX_HEADER_BYTES + records_bytes
-        for _ in range(count):
-            length = int.from_bytes(page[begin:begin + 2], "little")
-            if length < 2 or begin + length > records_end:
-                return None
-            places.append((begin, begin + length))
-            begin += length
         if self.mechanism is None:
             self.mechanism, self.method = MECHANISMS[mechanism], METHODS[method]
             self.transaction_files = transaction_files
-        return places
+        return count, records_bytes
 
     def read_record(self, data, method):
-        """A record without its objects; None if it is damaged (section 4)."""
-        if len(data) < RECORD_BYTES_MIN:
-            return None
+        """A well-formed record without its objects; None if it is damaged (section 4)."""
         (_, flags, hash_kind, generation, object_bytes, objects, path_bytes, extent_count, size,
          mtime, ctime, mtime_nanos, ctime_nanos, inode, token) = RECORD_HEADER.unpack_from(data)
-        known_flags = FLAG_CONTINUED | FLAG_BOOT | FLAG_PATH_OUTSIDE
-        if flags & ~known_flags or generation == 0 or objects == 0 or path_bytes > PATH_BYTES_MAX:
-            return None
-        boot_at = RECORD_BYTES_MIN + extent_count * EXTENT.size
-        path_at = boot_at + (16 if flags & FLAG_BOOT else 0)
-        if len(data) != path_at + (EXTENT.size if flags & FLAG_PATH_OUTSIDE else path_bytes):
-            return None
+        boot_at, path_at = record_places(flags, extent_count)
         extents = list(EXTENT.iter_unpack(data[RECORD_BYTES_MIN:boot_at]))
         lengths = extent_lengths(method, objects)
-        if len(extents) != len(lengths):
+        if len(extents) != len(lengths) or objects > self.objects_left:
             return None
         for (offset, length), length_right in zip(extents, lengths):
-            if (offset, length) != (0, 0) and not (length == length_right and extent_can_be(offset, length)):
+            if (offset, length) != (0, 0) and not (length == length_right and is_placed(offset, length)):
                 return None
-        if objects > self.objects_left:
-            return None
         path = data[path_at:]
         if flags & FLAG_PATH_OUTSIDE:
             path = self.read_path(EXTENT.unpack(path), path_bytes, generation, token)
-            if path is None or path_bytes > self.path_bytes_left:
+            if path is None:
                 return None
+            self.path_bytes_left -= path_bytes
         return Record(path, generation, bool(flags & FLAG_CONTINUED), hash_kind, object_bytes, objects, size,
                       (mtime, mtime_nanos), (ctime, ctime_nanos), inode, token,
                       data[boot_at:path_at] if flags & FLAG_BOOT else None,
                       extents, method, ObjectSet(), self.name)
 
     def read_path(self, extent, path_bytes, generation, token):
-        offset, length = extent
-        if length != outside_bytes(path_bytes) or not extent_can_be(offset, length):
+        if path_bytes > self.path_bytes_left or not is_placed(*extent):
             return None
         payloads = [payload for _, payload in self.cells(b"P", extent, generation, token)]
-        if len(payloads) != ceil_div(length, PAGE_BYTES):
+        if len(payloads) != ceil_div(extent[1], PAGE_BYTES):
             return None
         return b"".join(payloads)[:path_bytes]
 
@@ -346,7 +359,7 @@ class Log:
 # Section 7: reading a directory.
 
 def log_files(path):
-    """(number, name, file) of each log, the oldest first."""
+    """(number, name, file) of each log, the newest first."""
     try:
         if os.path.isdir(path):
             folder, names = path, os.listdir(path)
@@ -363,7 +376,7 @@ def log_files(path):
         raise Refused(f"{path}: {error.strerror}") from None
     if not found:
         raise Refused(f"{path}: no log there (file-N.log, transaction-N.log or universal-N.log)")
-    return sorted(found)
+    return sorted(found, reverse=True)
 
 
 def read_logs(path):
@@ -376,7 +389,7 @@ def read_logs(path):
             raise Refused(f"{file}: {error.strerror}") from None
         logs.append(Log(name, number, content, objects_left))
         objects_left = logs[-1].objects_left
-    return logs
+    return logs[::-1]
 
 
 def entries(logs):
