@@ -22,7 +22,8 @@ pub struct Files {
     made: String,
 }
 
-const OVERHEAD: &str = "variant,round,seconds,processor_seconds,resident_peak_bytes,log_bytes_peak,log_files_peak";
+const OVERHEAD: &str =
+    "variant,round,seconds,processor_seconds,resident_peak_bytes,log_bytes_peak,log_files_peak";
 const SPACE: &str = "variant,log_bytes_peak,log_files_peak";
 const RECOVERY: &str = "variant,fault,percent,before_seconds,after_seconds,bytes_again,first_object_seconds";
 
@@ -38,7 +39,14 @@ impl Files {
         self.directory.join(format!("ft-lads-{workload}-{part}.csv"))
     }
 
-    fn write(&self, workload: &Workload, part: &str, extra: &str, header: &str, rows: &str) -> io::Result<()> {
+    fn write(
+        &self,
+        workload: &Workload,
+        part: &str,
+        extra: &str,
+        header: &str,
+        rows: &str,
+    ) -> io::Result<()> {
         let Workload { name, files, file_bytes } = workload;
         let text = format!("{}# files={files} file_bytes={file_bytes}{extra}\n{header}\n{rows}", self.made);
         fs::write(self.path(name, part), text)
@@ -126,7 +134,8 @@ impl Files {
             results.overhead = Some((table.workload(workload)?, overhead));
         }
         if let Some(table) = Table::read(&self.path(workload, "space"), SPACE)? {
-            let room = |row: &Row| Ok((row.variant()?, Room { bytes: row.number(1)?, files: row.number(2)? }));
+            let room =
+                |row: &Row| Ok((row.variant()?, Room { bytes: row.number(1)?, files: row.number(2)? }));
             let rooms = table.rows.iter().map(room).collect::<io::Result<_>>()?;
             results.space = Some((table.workload(workload)?, rooms));
         }
@@ -168,13 +177,18 @@ impl Table {
         };
         let comments = text.lines().filter_map(|line| line.strip_prefix("# "));
         let words = comments.skip(1).flat_map(str::split_whitespace);
-        let about = words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.into(), value.into()));
+        let about =
+            words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.into(), value.into()));
         let about = about.collect();
         let mut lines = text.lines().filter(|line| !line.starts_with('#'));
         if lines.next() != Some(header) {
             return Err(io::Error::other(format!("{} has other columns", path.display())));
         }
-        Ok(Some(Table { path: path.to_owned(), about, rows: lines.map(|line| Row(line.to_owned())).collect() }))
+        Ok(Some(Table {
+            path: path.to_owned(),
+            about,
+            rows: lines.map(|line| Row(line.to_owned())).collect(),
+        }))
     }
 
     fn says(&self, name: &str) -> io::Result<u64> {
@@ -219,13 +233,8 @@ mod tests {
         let mut files = Files::open(scratch.path(), "haul bench faults", Path::new("/bin/true")).unwrap();
         let workload = Workload::big(0.5);
         let log = Variant::DEFAULT_LOG;
-        let sample = Sample {
-            seconds: 1.5,
-            processor_seconds: 2.25,
-            resident_peak: 7,
-            log_bytes: 4096,
-            log_files: 1,
-        };
+        let sample =
+            Sample { seconds: 1.5, processor_seconds: 2.25, resident_peak: 7, log_bytes: 4096, log_files: 1 };
         let mut overhead = Overhead::default();
         overhead.samples.insert(log, vec![(1, sample), (2, sample)]);
         files.write_overhead(&workload, &overhead).unwrap();

@@ -4,13 +4,14 @@
 //! - [`transfer`]: one run in processes of its own, and the faults that hit it.
 //! - [`overhead`] (figures 5, 6, 7) and [`recovery`] (figures 8, 9, 10): what is run, and what comes out.
 //! - [`space`]: figure 7 at any scale.
-//! - [`csv`], [`report`]: what came out, as numbers and for people.
+//! - [`csv`], [`report`], [`pictures`]: what came out, as numbers and for people.
 //!
 //! By default the source computes its files and the sink checks and forgets their contents, so that no disk is needed
 //! or measured; names, hashes of objects and logs are real and durable.
 
 pub mod csv;
 pub mod overhead;
+pub mod pictures;
 pub mod recovery;
 pub mod report;
 pub mod space;

@@ -1,2 +1,302 @@
-//! x
-pub fn write(_settings: &super::Settings, _all: &super::csv::Files) -> std::io::Result<()> { Ok(()) }
+//! The evaluation for people: ft-lads.md, with a table and a picture for each figure of the paper.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::csv::Files;
+use super::overhead::{Overhead, Sample};
+use super::recovery::{Case, Recovery};
+use super::transfer::Fault;
+use super::variant::{MECHANISMS, METHODS, Variant, Workload};
+use super::{Results, Settings, pictures, say};
+use crate::machine;
+use crate::statistics::Estimate;
+
+const MIB: f64 = 1_048_576.0;
+
+/// Writes it from what is there.
+pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
+    let mut page = Page { text: String::new(), directory: &settings.report };
+    page.head(settings, files);
+    for name in ["big", "small"] {
+        let results = files.read(name)?;
+        if results.overhead.is_none() && results.space.is_none() && results.recovery.is_none() {
+            continue;
+        }
+        page.workload(name, &results)?;
+    }
+    let path = settings.report.join("ft-lads.md");
+    fs::write(&path, page.text)?;
+    say(&format!("written: {}", path.display()));
+    Ok(())
+}
+
+/// One quantity of a run, with its unit.
+pub struct Quantity {
+    /// In names of files.
+    pub short: &'static str,
+    /// On axes.
+    pub label: &'static str,
+    /// In the unit of the label.
+    pub of: fn(&Sample) -> f64,
+}
+
+/// Figures 5 and 6.
+pub const QUANTITIES: [Quantity; 3] = [
+    Quantity { short: "time", label: "transfer time, s", of: |sample| sample.seconds },
+    Quantity { short: "cpu", label: "processor time of both ends, s", of: |sample| sample.processor_seconds },
+    Quantity {
+        short: "memory",
+        label: "resident memory of both ends, MiB",
+        of: |sample| sample.resident_peak as f64 / MIB,
+    },
+];
+
+struct Page<'a> {
+    text: String,
+    directory: &'a Path,
+}
+
+impl Page<'_> {
+    fn line(&mut self, text: impl AsRef<str>) {
+        self.text.push_str(text.as_ref());
+        self.text.push('\n');
+    }
+
+    fn head(&mut self, settings: &Settings, files: &Files) {
+        self.line("# What remembering every object costs, and what a fault costs then\n");
+        self.line(
+            "The evaluation of FT-LADS (section 6 of the paper), run with haul. Both ends are processes of this machine and \
+             talk over encrypted loopback connections. The source computes its files; the sink checks every object and \
+             keeps no contents, but names, object hashes, syncs and logs are real. haul runs with `--object-size 1MiB \
+             --bundle-below 0`, so that every file has objects and log entries as in the paper; `default` is haul as it \
+             comes: small files in bundles, objects of 4 MiB.\n",
+        );
+        self.line(
+            "Written by `haul bench faults` from the CSV files beside this page, which were made by:\n",
+        );
+        for line in files.commands() {
+            self.line(format!("- {line}"));
+        }
+        self.line("");
+        self.text.push_str(&machine::table(&settings.haul));
+        self.line("\nValues are means with 99 % confidence intervals (Student's t). Runs are interleaved in an order drawn by lot.");
+    }
+
+    fn workload(&mut self, name: &str, results: &Results) -> io::Result<()> {
+        self.line(format!(
+            "\n## {} files: the {name} workload",
+            if name == "big" { "100" } else { "10,000" }
+        ));
+        if let Some((workload, overhead)) = &results.overhead {
+            self.overhead(workload, overhead)?;
+        }
+        let measured = results.overhead.as_ref().map(|(workload, overhead)| {
+            let room = |variant| {
+                let samples = overhead.samples(variant).iter().map(|(_, sample)| sample);
+                samples.fold((0, 0), |most: (u64, u64), sample| {
+                    (most.0.max(sample.log_bytes), most.1.max(sample.log_files))
+                })
+            };
+            let rooms = Variant::logs()
+                .filter(|variant| !overhead.samples(*variant).is_empty())
+                .map(|variant| (variant, room(variant)));
+            (workload, rooms.collect::<Vec<_>>())
+        });
+        let at_scale = results.space.as_ref().map(|(workload, rooms)| {
+            (workload, rooms.iter().map(|(variant, room)| (*variant, (room.bytes, room.files))).collect())
+        });
+        if let Some((workload, rooms)) = at_scale.or(measured) {
+            self.space(workload, &rooms)?;
+        }
+        if let Some((workload, recovery)) = &results.recovery {
+            self.recovery(workload, recovery)?;
+        }
+        Ok(())
+    }
+
+    fn overhead(&mut self, workload: &Workload, overhead: &Overhead) -> io::Result<()> {
+        let figure = if workload.name == "big" { 5 } else { 6 };
+        self.line(format!("\n### Figure {figure}: without faults ({})\n", size(workload)));
+        self.line(
+            "| log | runs | time, s | above no log, % | processor time, s | above no log, % | memory, MiB |",
+        );
+        self.line("|---|---|---|---|---|---|---|");
+        let variants = [Variant::NoLog].into_iter().chain(Variant::logs()).chain([Variant::Default]);
+        let mut worst: Option<(Variant, Estimate)> = None;
+        for variant in variants {
+            let Some(time) = overhead.estimate(variant, QUANTITIES[0].of) else { continue };
+            let percent = |index: usize| match variant {
+                Variant::NoLog => None,
+                _ => overhead.overhead_percent(variant, QUANTITIES[index].of),
+            };
+            let more = percent(0);
+            if let (Variant::Log(..), Some(more)) = (variant, more)
+                && worst.is_none_or(|(_, other)| more.upper() > other.upper())
+            {
+                worst = Some((variant, more));
+            }
+            let cell = |estimate, digits| show(estimate, digits);
+            self.line(format!(
+                "| {variant} | {} | {} | {} | {} | {} | {} |",
+                time.count,
+                cell(Some(time), 3),
+                cell(more, 2),
+                cell(overhead.estimate(variant, QUANTITIES[1].of), 3),
+                cell(percent(1), 2),
+                cell(overhead.estimate(variant, QUANTITIES[2].of), 1),
+            ));
+        }
+        if let Some((variant, more)) = worst {
+            self.line(format!(
+                "\nThe log whose interval reaches highest is {variant}: {} % of the transfer time. The paper's bar is 1 %.",
+                show(Some(more), 2)
+            ));
+        }
+        for picture in pictures::overhead(self.directory, workload, overhead)? {
+            self.picture(&picture);
+        }
+        Ok(())
+    }
+
+    fn space(&mut self, workload: &Workload, rooms: &[(Variant, (u64, u64))]) -> io::Result<()> {
+        self.line(format!("\n### Figure 7: room for the logs at most ({})\n", size(workload)));
+        self.line(format!("Bytes, and logs at a time.\n\n| | {} |", METHODS.join(" | ")));
+        self.line(format!("|---|{}", "---|".repeat(METHODS.len())));
+        for mechanism in MECHANISMS {
+            let cells = METHODS.map(|method| {
+                let found = rooms.iter().find(|(variant, _)| *variant == Variant::Log(mechanism, method));
+                found.map_or("-".into(), |(_, (bytes, files))| format!("{bytes} ({files})"))
+            });
+            self.line(format!("| {mechanism} | {} |", cells.join(" | ")));
+        }
+        let picture = pictures::space(self.directory, workload, rooms)?;
+        self.picture(&picture);
+        Ok(())
+    }
+
+    fn recovery(&mut self, workload: &Workload, recovery: &Recovery) -> io::Result<()> {
+        let figure = if workload.name == "big" { 8 } else { 9 };
+        self.line(format!(
+            "\n### Figure {figure}: recovery by fault point ({}, paced to {:.1} MB/s)\n",
+            size(workload),
+            recovery.bandwidth as f64 / 1e6
+        ));
+        self.line(
+            "*recovery* is ER = TBF + TAF - TT of the paper's equation 1. *again* is what was sent twice: the work in flight, \
+             and with no log everything of unfinished files. *first object* is the time from the restart (from the cut, if \
+             only the network failed) until a new object is on its way. *rest* is what is left of the recovery time without \
+             the time that *again* takes at this rate and without *first object*, in percent of TT.\n",
+        );
+        self.line("| moved with | fault | at, % | runs | TT, s | recovery, s | again, MiB | first object, s | rest, % |");
+        self.line("|---|---|---|---|---|---|---|---|---|");
+        let mut worst: Option<(Case, Estimate)> = None;
+        let mut slowest: Option<f64> = None;
+        for case in recovery.outcomes.keys() {
+            let Some((fault, percent)) = case.fault else { continue };
+            let rest = recovery.overhead_percent(*case);
+            let first = recovery.first_object_seconds(*case);
+            if let (Variant::Log(..), Some(rest)) = (case.variant, rest)
+                && worst.is_none_or(|(_, other)| rest.mean > other.mean)
+            {
+                worst = Some((*case, rest));
+            }
+            if let (Variant::Log(..), Some(first)) = (case.variant, first) {
+                slowest = Some(slowest.unwrap_or(0.0).max(first.mean));
+            }
+            self.line(format!(
+                "| {} | {} | {percent} | {} | {:.2} | {} | {} | {} | {} |",
+                case.variant,
+                fault.name(),
+                recovery.outcomes[case].len(),
+                recovery.undisturbed_seconds(case.variant).unwrap_or(f64::NAN),
+                show(recovery.recovery_seconds(*case), 2),
+                show(recovery.bytes_again(*case).map(|bytes| bytes.times(1.0 / MIB)), 1),
+                show(first, 2),
+                show(rest, 2),
+            ));
+        }
+        if let (Some((case, rest)), Some(slowest)) = (worst, slowest) {
+            let fault = case.fault.map_or("", |(fault, _)| fault.name());
+            self.line(format!(
+                "\nOf the logs, the worst mean of *rest* is {} % ({}, {fault}); the slowest mean until the first object is \
+                 {slowest:.2} s.",
+                show(Some(rest), 2),
+                case.variant
+            ));
+        }
+        for picture in pictures::recovery_lines(self.directory, workload, recovery)? {
+            self.picture(&picture);
+        }
+        self.line("\n### Figure 10: recovery at the last fault point\n");
+        for picture in pictures::recovery_bars(self.directory, workload, recovery)? {
+            self.picture(&picture);
+        }
+        Ok(())
+    }
+
+    fn picture(&mut self, picture: &pictures::Picture) {
+        let _ = write!(self.text, "\n![{}]({}.svg)\n", picture.title, picture.name);
+    }
+}
+
+/// A mean and its interval.
+fn show(estimate: Option<Estimate>, digits: usize) -> String {
+    match estimate {
+        None => "-".into(),
+        Some(Estimate { mean, half_width, .. }) if half_width.is_finite() => {
+            format!("{mean:.digits$} ± {half_width:.digits$}")
+        }
+        Some(Estimate { mean, .. }) => format!("{mean:.digits$}"),
+    }
+}
+
+fn size(workload: &Workload) -> String {
+    format!("{} files of {}", workload.files, bytes(workload.file_bytes))
+}
+
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        1_000_000_000.. => format!("{:.4} GB", bytes as f64 / 1e9),
+        1_000_000.. => format!("{:.4} MB", bytes as f64 / 1e6),
+        1_000.. => format!("{:.4} kB", bytes as f64 / 1e3),
+        _ => format!("{bytes} B"),
+    }
+    .replace(".0000", "")
+}
+
+/// The points at which faults hit, in order.
+pub fn points(recovery: &Recovery) -> Vec<u32> {
+    let mut points: Vec<u32> =
+        recovery.outcomes.keys().filter_map(|case| case.fault.map(|(_, percent)| percent)).collect();
+    points.sort_unstable();
+    points.dedup();
+    points
+}
+
+/// A case of a log.
+pub fn case(variant: Variant, fault: Fault, percent: u32) -> Case {
+    Case { variant, fault: Some((fault, percent)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_of_one_run_are_not_made_up() {
+        let of = |values: &[f64]| show(Estimate::of(values), 2);
+        assert_eq!(of(&[1.0]), "1.00");
+        assert_eq!(of(&[]), "-");
+        assert!(of(&[1.0, 2.0]).starts_with("1.50 ± 31.8"));
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(size(&Workload::big(1.0)), "100 files of 1 GB");
+        assert_eq!(size(&Workload::small(0.02)), "10000 files of 200 kB");
+        assert_eq!(bytes(1_500_000), "1.5000 MB");
+    }
+}

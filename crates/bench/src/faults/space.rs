@@ -22,7 +22,10 @@ pub fn run(base: &Setup, variants: &[Variant]) -> io::Result<BTreeMap<Variant, R
     let mut rooms = BTreeMap::new();
     for &variant in variants {
         let sample = measure(&Setup { variant, ..base.clone() })?;
-        say(&format!("{} workload, {variant}: {} bytes in {:.0} s", base.workload.name, sample.log_bytes, sample.seconds));
+        say(&format!(
+            "{} workload, {variant}: {} bytes in {:.0} s",
+            base.workload.name, sample.log_bytes, sample.seconds
+        ));
         rooms.insert(variant, Room { bytes: sample.log_bytes, files: sample.log_files });
     }
     Ok(rooms)
