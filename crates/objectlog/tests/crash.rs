@@ -9,12 +9,36 @@ use proptest::test_runner::FileFailurePersistence;
 use support::world::{Bug, Step, World};
 use support::{Random, combinations};
 
+/// Of each combination, unless `HAUL_CUT_HISTORIES=n` says how many; together about five seconds of one core.
+const CUT_HISTORIES: u64 = 3;
+
 fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((0..100u8, any::<u16>(), any::<u16>()), 1..length)
 }
 
 fn random_steps(random: &mut Random, length: u64) -> Vec<Step> {
     (0..length).map(|_| (random.below(100) as u8, random.next() as u16, random.next() as u16)).collect()
+}
+
+/// What the steps of a busy history do, and how often in a hundred: files begin, gain objects and end, and now and then
+/// all begins anew.
+const BUSY: [(u8, u32); 12] = {
+    let (begin, resume_all, record, record_all, finish) = ((0, 20), (16, 8), (22, 35), (50, 2), (53, 9));
+    let (flush, sync, stale, fail) = ((65, 12), (76, 4), (82, 1), (84, 2));
+    let (fail_and_die, die, close) = ((88, 3), (95, 3), (99, 1));
+    [begin, resume_all, record, record_all, finish, flush, sync, stale, fail, fail_and_die, die, close]
+};
+
+fn busy_random_steps(random: &mut Random, length: u64) -> Vec<Step> {
+    let kinds: Vec<u8> =
+        BUSY.iter().flat_map(|(kind, weight)| std::iter::repeat_n(*kind, *weight as usize)).collect();
+    (0..length).map(|_| (random.one_of(&kinds), random.next() as u16, random.next() as u16)).collect()
+}
+
+fn busy_steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
+    let kinds = BUSY.iter().map(|(kind, weight)| (*weight, Just(*kind))).collect();
+    let kind = prop::strategy::Union::new_weighted(kinds);
+    prop::collection::vec((kind, any::<u16>(), any::<u16>()), 1..length)
 }
 
 /// A history from a seed, with limits so small that transactions fill up and universal logs are compacted.
@@ -59,6 +83,29 @@ fn a_record_that_could_not_be_written_is_written_before_its_data_though_its_neig
     }
 }
 
+/// A history of which each step is cut off after every operation of the store, and within every write and sync.
+fn cut_history(config: Config, seed: u64, bug: Bug) -> Result<u64, String> {
+    let mut random = Random(seed);
+    let config = Config { transaction_files: 2, compact_bytes_min: 2048, ..config };
+    let mut world = World::cut_everywhere(vec![config], random.next(), bug);
+    world.run(busy_random_steps(&mut random, 60))?;
+    Ok(world.crashes)
+}
+
+#[test]
+fn wherever_a_history_is_cut_off_a_part_of_what_was_recorded_comes_back_and_all_that_was_kept() {
+    let histories = std::env::var("HAUL_CUT_HISTORIES").map_or(CUT_HISTORIES, |count| count.parse().unwrap());
+    let mut crashes = 0;
+    for config in combinations() {
+        for seed in 0..histories {
+            crashes += cut_history(config, seed, Bug::None)
+                .unwrap_or_else(|rule| panic!("{config:?}, seed {seed}: {rule}"));
+        }
+    }
+    println!("{crashes} crashes");
+    assert!(crashes > 18 * histories * 100, "too few crashes to prove anything: {crashes}");
+}
+
 /// The properties above can fail: each planted bug breaks one of them.
 #[test]
 fn every_planted_bug_is_found() {
@@ -78,19 +125,36 @@ fn every_planted_bug_is_found() {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 200,
+fn mixed(transaction_files: u32, compact_bytes_min: u64) -> Vec<Config> {
+    combinations().map(|config| Config { transaction_files, compact_bytes_min, ..config }).collect()
+}
+
+fn property(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
         max_shrink_iters: 5000,
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..ProptestConfig::default()
-    })]
+    }
+}
 
-    /// Restarts with other mechanisms and methods: every log is read as its own pages say.
+// Restarts with other mechanisms and methods: every log is read as its own pages say.
+proptest! {
+    #![proptest_config(property(200))]
     #[test]
     fn histories_across_all_mechanisms_and_methods_hold(steps in steps(80), seed in any::<u64>()) {
-        let configs = combinations().map(|config| Config { transaction_files: 3, compact_bytes_min: 4096, ..config }).collect();
-        let result = World::new(configs, seed, Bug::None, false).run(steps);
+        let result = World::new(mixed(3, 4096), seed, Bug::None, false).run(steps);
+        prop_assert!(result.is_ok(), "{}", result.unwrap_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(property(24))]
+    #[test]
+    fn histories_across_all_mechanisms_and_methods_hold_wherever_they_are_cut_off(
+        steps in busy_steps(60), seed in any::<u64>(),
+    ) {
+        let result = World::cut_everywhere(mixed(2, 2048), seed, Bug::None).run(steps);
         prop_assert!(result.is_ok(), "{}", result.unwrap_err());
     }
 }

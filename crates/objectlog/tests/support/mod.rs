@@ -3,9 +3,11 @@
 
 pub mod allocation;
 pub mod case;
+pub mod cuts;
 pub mod mutate;
 pub mod read_check;
 pub mod slow_reader;
+pub mod truth;
 pub mod world;
 
 use haul_model::{Identity, Timestamp, Token};

@@ -194,7 +194,7 @@ fn syncing_keeps_everything(files: &Files, config: Config, entries: &Entries) {
 }
 
 /// Some entries go on, some end, some begin again, new ones come; then a kill, a power cut, and the end of the job.
-fn going_on_keeps_everything(files: &Files, config: Config, entries: &Entries, random: &mut Random) {
+pub fn going_on_keeps_everything(files: &Files, config: Config, entries: &Entries, random: &mut Random) {
     let mut store = MemoryStore::with_files(files.clone());
     let mut expected = entries.clone();
     let (mut log, _) = open(&mut store, config);

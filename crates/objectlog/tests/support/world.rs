@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use haul_model::Token;
 use haul_objectlog::memory::Refused;
-use haul_objectlog::{Binding, Config, Error, Handle, LogStore, MemoryStore, ObjectLog};
+use haul_objectlog::{Config, Error, Handle, LogStore, MemoryStore, ObjectLog};
 
-use super::{Random, binding, slow_reader};
+use super::cuts::{self, Cut};
+use super::truth::{self, Base, Path, State, Truth, show};
+use super::{Random, binding, read_check, slow_reader};
 
 /// A wrong store, or a wrong log: each of them must be found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +37,12 @@ pub struct Store {
     pub audit: bool,
     /// A sync has failed, so that what readers see is not what can become durable.
     sync_failed: bool,
+    /// How many pages of a write that fails are written all the same.
+    pages_in_part: Option<usize>,
+    /// Some were: the log cannot know how long its files are.
+    is_longer: bool,
+    /// Every state that the store went through since it was looked at last, if anybody looks.
+    cuts: Option<Vec<Cut>>,
     pub violation: Option<String>,
 }
 
@@ -43,6 +50,22 @@ pub struct Store {
 pub struct Shared(pub Rc<RefCell<Store>>);
 
 impl Store {
+    fn cut(&mut self, states: impl IntoIterator<Item = MemoryStore>) {
+        let sync_failed = self.sync_failed;
+        if let Some(cuts) = &mut self.cuts {
+            cuts.extend(states.into_iter().map(|store| Cut { store, sync_failed }));
+        }
+    }
+
+    /// The state that an operation left, if it was one.
+    fn cut_after(&mut self, result: Result<(), Refused>) -> Result<(), Refused> {
+        if self.cuts.is_some() {
+            let now = self.inner.clone();
+            self.cut([now]);
+        }
+        result
+    }
+
     fn check_order(&mut self, name: &str, offset: u64, bytes: &[u8]) {
         let durable = self.inner.durable_files();
         let records = durable.get(name).map(|log| slow_reader::read_log(name, log)).unwrap_or_default();
@@ -86,11 +109,23 @@ impl LogStore for Shared {
             store.held.push((name.to_string(), offset, bytes.to_vec()));
             return Ok(());
         }
-        store.inner.write_at(name, offset, bytes)
+        if store.cuts.is_some() {
+            let torn = cuts::torn_writes(&store.inner, name, offset, bytes);
+            store.cut(torn);
+        }
+        let mut result = store.inner.write_at(name, offset, bytes);
+        if let (Err(_), Some(pages)) = (result, store.pages_in_part.take()) {
+            cuts::write_in_part(&mut store.inner, name, offset, bytes, pages)?;
+            store.is_longer = true;
+            result = Err(Refused);
+        }
+        store.cut_after(result)
     }
 
     fn remove(&mut self, name: &str) -> Result<(), Refused> {
-        self.0.borrow_mut().inner.remove(name)
+        let mut store = self.0.borrow_mut();
+        let result = store.inner.remove(name);
+        store.cut_after(result)
     }
 
     fn sync(&mut self, names: &[&str]) -> Result<(), Refused> {
@@ -111,36 +146,29 @@ impl LogStore for Shared {
                 Ok(())
             }
             _ => {
+                if store.cuts.is_some() {
+                    let partial = cuts::partial_syncs(&store.inner, names);
+                    store.cut(partial);
+                }
                 let result = store.inner.sync(names);
                 store.sync_failed |= result.is_err();
-                result
+                store.cut_after(result)
             }
         }
     }
 
     fn sync_names(&mut self) -> Result<(), Refused> {
         let mut store = self.0.borrow_mut();
-        if store.bug == Bug::NamesIgnored { Ok(()) } else { store.inner.sync_names() }
+        if store.bug == Bug::NamesIgnored {
+            return Ok(());
+        }
+        let result = store.inner.sync_names();
+        store.cut_after(result)
     }
-}
-
-type Path = Vec<u8>;
-type State = BTreeMap<Path, (Binding, BTreeSet<u64>)>;
-
-/// A state that must come back, but for paths that were begun, finished or dropped since.
-#[derive(Clone, Default)]
-struct Base {
-    state: State,
-    touched: BTreeSet<Path>,
 }
 
 /// One operation of a history: what, and two numbers that say on what.
 pub type Step = (u8, u16, u16);
-
-/// A path in a message.
-fn show(path: &[u8]) -> String {
-    format!("{}({} bytes)", path[..path.len().min(20)].escape_ascii(), path.len())
-}
 
 pub struct World {
     pub store: Shared,
@@ -149,9 +177,9 @@ pub struct World {
     random: Random,
     bug: Bug,
     paths: Vec<Path>,
+    objects: &'static [u64],
     versions: u64,
-    /// All that was ever recorded, by path and token.
-    recorded: BTreeMap<(Path, Token), (Binding, BTreeSet<u64>)>,
+    truth: Truth,
     current: State,
     handles: BTreeMap<Path, Handle>,
     seen: BTreeSet<Path>,
@@ -160,9 +188,14 @@ pub struct World {
     /// Operations of the store are told to fail.
     trouble: bool,
     pub replays: u64,
+    /// Crash states that were looked at beside those that the history goes through.
+    pub crashes: u64,
 }
 
+/// Of the files of a history.
 const OBJECTS: [u64; 8] = [1, 3, 64, 65, 126, 1000, 4032, 9000];
+/// Of those of a history that is cut off everywhere: smaller, as there are many places.
+const OBJECTS_CUT: [u64; 8] = [1, 3, 64, 65, 126, 300, 700, 4033];
 
 impl World {
     /// The first configuration is used first, the others after restarts.
@@ -175,6 +208,9 @@ impl World {
             asked: Vec::new(),
             audit: audit || bug == Bug::IndexLate,
             sync_failed: false,
+            pages_in_part: None,
+            is_longer: false,
+            cuts: None,
             violation: None,
         };
         let mut paths: Vec<Path> = (0..5).map(|index| format!("data/file {index}").into_bytes()).collect();
@@ -190,8 +226,9 @@ impl World {
             random: Random(seed),
             bug,
             paths,
+            objects: &OBJECTS,
             versions: 0,
-            recorded: BTreeMap::new(),
+            truth: Truth::default(),
             current: State::new(),
             handles: BTreeMap::new(),
             seen: BTreeSet::new(),
@@ -199,8 +236,17 @@ impl World {
             synced: Base::default(),
             trouble: false,
             replays: 0,
+            crashes: 0,
         };
         world.open().unwrap();
+        world
+    }
+
+    /// A history of which each step is cut off wherever that can be.
+    pub fn cut_everywhere(configs: Vec<Config>, seed: u64, bug: Bug) -> Self {
+        let mut world = World::new(configs, seed, bug, false);
+        world.objects = &OBJECTS_CUT;
+        world.store.0.borrow_mut().cuts = Some(Vec::new());
         world
     }
 
@@ -216,63 +262,12 @@ impl World {
         let config = self.configs[self.random.below(self.configs.len() as u64) as usize];
         let (log, _) =
             ObjectLog::open(self.store.clone(), config).map_err(|error| format!("cannot open: {error:?}"))?;
-        let slow = slow_reader::read_all(&self.store.0.borrow().inner.files());
-        if slow.len() != log.len() {
-            return Err(format!("the slow reader finds {} entries, the log {}", slow.len(), log.len()));
-        }
-        for (path, logged) in log.iter() {
-            let Some(record) = slow.get(path) else { return Err("the slow reader lacks an entry".into()) };
-            let done: Vec<u64> = (0..logged.done.len()).filter(|&object| logged.done.get(object)).collect();
-            if record.token != logged.binding.token.0 || record.done != done {
-                return Err(format!("the slow reader reads {record:?}, the log {logged:?}"));
-            }
-        }
+        self.current = truth::state_of(&log, &self.store.0.borrow().inner.files())?;
         self.log = Some(log);
         self.replays += 1;
         self.handles.clear();
         self.seen.clear();
         Ok(())
-    }
-
-    /// After a restart: what came back, against what may and must.
-    fn check(&mut self, base: &Base) -> Result<State, String> {
-        let Some(log) = &self.log else { return Err("not open".into()) };
-        let mut found = State::new();
-        for (path, logged) in log.iter() {
-            let done: BTreeSet<u64> =
-                (0..logged.done.len()).filter(|&object| logged.done.get(object)).collect();
-            let Some((binding, recorded)) = self.recorded.get(&(path.to_vec(), logged.binding.token)) else {
-                return Err(format!("{}: an entry that never was", show(path)));
-            };
-            if *binding != logged.binding {
-                return Err(format!("{}: another binding", show(path)));
-            }
-            if let Some(wrong) = done.difference(recorded).next() {
-                return Err(format!("{}: object {wrong} was never recorded", show(path)));
-            }
-            found.insert(path.to_vec(), (logged.binding, done));
-        }
-        for path in &self.paths {
-            if base.touched.contains(path) {
-                continue;
-            }
-            match (base.state.get(path), found.get(path)) {
-                // Without objects an entry holds no place: it may go, and one that it replaced may come back.
-                (Some((_, must)), _) if must.is_empty() => {}
-                (Some(_), None) => return Err(format!("{}: the entry is lost", show(path))),
-                (Some((binding, must)), Some((now, done))) => {
-                    if binding.token != now.token {
-                        return Err(format!("{}: an older entry came back", show(path)));
-                    }
-                    if let Some(lost) = must.difference(done).next() {
-                        return Err(format!("{}: object {lost} is lost", show(path)));
-                    }
-                }
-                (None, Some(_)) => return Err(format!("{}: an entry that was gone came back", show(path))),
-                _ => {}
-            }
-        }
-        Ok(found)
     }
 
     fn touch(&mut self, path: &[u8]) {
@@ -294,7 +289,7 @@ impl World {
         let power = power || self.store.0.borrow().sync_failed;
         {
             let mut store = self.store.0.borrow_mut();
-            store.sync_failed = false;
+            (store.sync_failed, store.is_longer, store.pages_in_part) = (false, false, None);
             store.inner.fail_after(None);
             store.held.clear();
             store.asked.clear();
@@ -304,12 +299,40 @@ impl World {
             }
         }
         self.open()?;
-        let base = if power { self.synced.clone() } else { self.flushed.clone() };
-        let found = self.check(&base)?;
-        self.current = found.clone();
-        self.flushed = Base { state: found.clone(), touched: BTreeSet::new() };
+        let base = if power { &self.synced } else { &self.flushed };
+        self.truth.check(&self.current, base)?;
+        for (path, (binding, done)) in &self.current {
+            self.truth.begin(path, *binding, done.clone());
+        }
+        self.flushed = Base::new(self.current.clone());
         if power {
             self.synced = self.flushed.clone();
+        }
+        Ok(())
+    }
+
+    /// Every state that the store went through in a step: as a kill leaves it, and as power cuts do. Whatever was kept
+    /// before the step is kept, and some states are gone on with.
+    fn check_cuts(&mut self, flushed: &Base, synced: &Base) -> Result<(), String> {
+        let cuts = match &mut self.store.0.borrow_mut().cuts {
+            Some(cuts) => std::mem::take(cuts),
+            None => return Ok(()),
+        };
+        for (index, Cut { store, sync_failed }) in cuts.into_iter().enumerate() {
+            let config = self.configs[self.random.below(self.configs.len() as u64) as usize];
+            let killed = (&store, if sync_failed { synced } else { flushed });
+            let cut_off = cuts::after_power_cut(&store, &mut self.random);
+            for (number, (store, base)) in
+                std::iter::once(killed).chain(cut_off.iter().map(|store| (store, synced))).enumerate()
+            {
+                let state = truth::next_state(store, config)?;
+                let when = |rule| format!("cut off at {index}, state {number}: {rule}");
+                self.truth.check(&state, base).map_err(when)?;
+                if self.random.chance(4) {
+                    read_check::going_on_keeps_everything(&store.files(), config, &state, &mut self.random);
+                }
+                self.crashes += 1;
+            }
         }
         Ok(())
     }
@@ -319,7 +342,7 @@ impl World {
         let result = if sync { log.sync() } else { log.flush() };
         match result {
             Ok(()) => {
-                let base = Base { state: self.current.clone(), touched: BTreeSet::new() };
+                let base = Base::new(self.current.clone());
                 if sync {
                     self.synced = base.clone();
                 }
@@ -327,7 +350,8 @@ impl World {
                 let usage = log.usage();
                 let files = self.store.0.borrow().inner.files();
                 let bytes: usize = files.values().map(Vec::len).sum();
-                if self.bug == Bug::None && (usage.bytes, usage.files) != (bytes as u64, files.len() as u64) {
+                let is_known = self.bug == Bug::None && !self.store.0.borrow().is_longer;
+                if is_known && (usage.bytes, usage.files) != (bytes as u64, files.len() as u64) {
                     return Err(format!("{usage:?}, but there are {} logs of {bytes} bytes", files.len()));
                 }
                 Ok(true)
@@ -342,29 +366,30 @@ impl World {
         let (Some(log), Some((binding, done))) = (&mut self.log, self.current.get_mut(path)) else {
             return Err("not open".into());
         };
-        let Some((_, recorded)) = self.recorded.get_mut(&(path.to_vec(), binding.token)) else {
-            return Err("no such version".into());
-        };
         for object in objects {
             let new = log.record(handle, object).map_err(|error| format!("{error:?}"))?;
             if new != done.insert(object) {
                 return Err(format!("{}: object {object} was known: {new}", show(path)));
             }
-            recorded.insert(object);
+            self.truth.record(path, binding, object);
         }
         Ok(())
     }
 
-    fn begin(&mut self, path: Path, objects: u64) -> Result<(), String> {
-        self.versions += 1;
-        let new = binding(self.versions, objects);
+    /// Another version of the file, or the same once more under the token that it has.
+    fn begin(&mut self, path: Path, objects: u64, same: bool) -> Result<(), String> {
+        let known = self.current.get(&path).map(|(binding, _)| *binding).filter(|_| same);
+        let new = known.unwrap_or_else(|| {
+            self.versions += 1;
+            binding(self.versions, objects)
+        });
         self.forget(&path);
         let Some(log) = &mut self.log else { return Err("not open".into()) };
         let handle = log.begin(&path, new).map_err(|error| format!("{error:?}"))?;
         self.handles.insert(path.clone(), handle);
         self.seen.insert(path.clone());
-        self.current.insert(path.clone(), (new, BTreeSet::new()));
-        self.recorded.insert((path, new.token), (new, BTreeSet::new()));
+        self.truth.begin(&path, new, BTreeSet::new());
+        self.current.insert(path, (new, BTreeSet::new()));
         Ok(())
     }
 
@@ -408,7 +433,7 @@ impl World {
     fn close(&mut self) -> Result<(), String> {
         let Some(log) = self.log.take() else { return Err("not open".into()) };
         log.close().map_err(|error| format!("{error:?}"))?;
-        self.synced = Base { state: self.current.clone(), touched: BTreeSet::new() };
+        self.synced = Base::new(self.current.clone());
         self.flushed = self.synced.clone();
         let left = self.store.0.borrow().inner.durable_files().len();
         if self.current.is_empty() && left > 0 && self.bug == Bug::None {
@@ -417,17 +442,24 @@ impl World {
         self.die(true)
     }
 
-    fn fail_after(&mut self, operations: Option<u64>) {
+    /// With `in_part`, the first write that fails is made up to some page.
+    fn fail_after(&mut self, operations: Option<u64>, in_part: bool) {
         self.trouble = operations.is_some();
-        self.store.0.borrow_mut().inner.fail_after(operations);
+        let mut store = self.store.0.borrow_mut();
+        store.pages_in_part = in_part.then(|| self.random.below(4) as usize).filter(|_| self.trouble);
+        store.inner.fail_after(operations);
     }
 
     /// Performs one operation; `Err` says what rule was broken.
     pub fn step(&mut self, (kind, one, two): Step) -> Result<(), String> {
         let path = self.paths[usize::from(one) % self.paths.len()].clone();
+        let (flushed, synced) = (self.flushed.clone(), self.synced.clone());
         let objects = self.current.get(&path).map_or(1, |(binding, _)| binding.objects);
         match kind % 100 {
-            0..12 => self.begin(path, OBJECTS[usize::from(two) % OBJECTS.len()])?,
+            0..12 => {
+                let objects = self.objects[usize::from(two) % self.objects.len()];
+                self.begin(path, objects, one >> 8 & 3 == 3)?;
+            }
             12..16 => self.resume(path)?,
             16..22 => self.paths.clone().into_iter().try_for_each(|path| self.resume(path))?,
             22..50 => {
@@ -444,21 +476,22 @@ impl World {
             82..84 => self.remove_stale()?,
             84..88 => {
                 // The store fails for a while, then works again.
-                self.fail_after(Some(u64::from(two) % 8));
+                self.fail_after(Some(u64::from(two) % 8), one >> 8 & 1 == 1);
                 self.flush(two % 2 == 0)?;
-                self.fail_after(None);
+                self.fail_after(None, false);
                 if one % 3 > 0 {
                     self.flush(one % 3 == 1)?;
                 }
             }
             88..95 => {
-                self.fail_after(Some(u64::from(two) % 16));
+                self.fail_after(Some(u64::from(two) % 16), one >> 8 & 1 == 1);
                 self.flush(one % 2 == 0)?;
                 self.die(one % 3 > 0)?;
             }
             95..99 => self.die(one % 2 == 0)?,
             _ => self.close()?,
         }
+        self.check_cuts(&flushed, &synced)?;
         self.store.0.borrow_mut().violation.take().map_or(Ok(()), Err)
     }
 
