@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use haul_objectlog::memory::Refused;
-use haul_objectlog::{Config, Error, Handle, LogStore, MemoryStore, ObjectLog};
+use haul_objectlog::{Config, Error, Handle, LogStore, MemoryStore, Method, ObjectLog};
 
 use super::cuts::{self, Cut};
 use super::truth::{self, Base, Path, State, Truth, show};
@@ -173,6 +173,7 @@ pub type Step = (u8, u16, u16);
 pub struct World {
     pub store: Shared,
     log: Option<ObjectLog<Shared>>,
+    config: Config,
     configs: Vec<Config>,
     random: Random,
     bug: Bug,
@@ -194,8 +195,10 @@ pub struct World {
 
 /// Of the files of a history.
 const OBJECTS: [u64; 8] = [1, 3, 64, 65, 126, 1000, 4032, 9000];
-/// Of those of a history that is cut off everywhere: smaller, as there are many places.
-const OBJECTS_CUT: [u64; 8] = [1, 3, 64, 65, 126, 300, 700, 4033];
+/// Of those of a history that is cut off everywhere, which is slow if they take many pages: bits of the last two take
+/// two, and numbers are only written of fewer.
+const OBJECTS_CUT: [u64; 8] = [1, 3, 64, 65, 126, 300, 4033, 5000];
+const NUMBERS_CUT_MAX: u64 = 700;
 
 impl World {
     /// The first configuration is used first, the others after restarts.
@@ -222,6 +225,7 @@ impl World {
         let mut world = World {
             store: Shared(Rc::new(RefCell::new(store))),
             log: None,
+            config: configs[0],
             configs,
             random: Random(seed),
             bug,
@@ -259,9 +263,9 @@ impl World {
                     (name, bound)
                 }));
         }
-        let config = self.configs[self.random.below(self.configs.len() as u64) as usize];
-        let (log, _) =
-            ObjectLog::open(self.store.clone(), config).map_err(|error| format!("cannot open: {error:?}"))?;
+        self.config = self.random.one_of(&self.configs);
+        let (log, _) = ObjectLog::open(self.store.clone(), self.config)
+            .map_err(|error| format!("cannot open: {error:?}"))?;
         self.current = truth::state_of(&log, &self.store.0.borrow().inner.files())?;
         self.log = Some(log);
         self.replays += 1;
@@ -319,7 +323,7 @@ impl World {
             None => return Ok(()),
         };
         for (index, Cut { store, sync_failed }) in cuts.into_iter().enumerate() {
-            let config = self.configs[self.random.below(self.configs.len() as u64) as usize];
+            let config = self.random.one_of(&self.configs);
             let killed = (&store, if sync_failed { synced } else { flushed });
             let cut_off = cuts::after_power_cut(&store, &mut self.random);
             for (number, (store, base)) in
@@ -457,7 +461,11 @@ impl World {
         let objects = self.current.get(&path).map_or(1, |(binding, _)| binding.objects);
         match kind % 100 {
             0..12 => {
-                let objects = self.objects[usize::from(two) % self.objects.len()];
+                let mut objects = self.objects[usize::from(two) % self.objects.len()];
+                let are_bits = matches!(self.config.method, Method::Bit8 | Method::Bit64);
+                if self.objects == OBJECTS_CUT && !are_bits {
+                    objects = objects.min(NUMBERS_CUT_MAX);
+                }
                 self.begin(path, objects, one >> 8 & 3 == 3)?;
             }
             12..16 => self.resume(path)?,
