@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{bounded, never};
 use haul_buffers::Pool;
+use haul_model::report::Stats;
 use haul_model::{Code, Failure, JobId, SessionId};
 pub use haul_protocol::Outcome;
 use haul_protocol::link::Link;
@@ -285,8 +286,10 @@ impl Machine for SourceMachine {
         None
     }
 
-    fn stats(&self) -> haul_model::report::Stats {
-        *self.source.stats()
+    fn stats(&self) -> Stats {
+        // What waits for the transport, for a token bucket say, has not left yet.
+        let stats = *self.source.stats();
+        Stats { bytes_sent: stats.bytes_sent - self.source.sending_bytes(), ..stats }
     }
 
     fn totals_are_final(&self) -> bool {
@@ -319,7 +322,7 @@ impl Machine for SinkMachine {
         self.0.deadline_nanos()
     }
 
-    fn stats(&self) -> haul_model::report::Stats {
+    fn stats(&self) -> Stats {
         *self.0.stats()
     }
 

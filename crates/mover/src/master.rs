@@ -247,7 +247,12 @@ impl<M: Machine> Running<M> {
                 }
             }
             Action::Fact(fact) => (self.master.reports)(Report::Fact(fact)),
-            Action::Ended(outcome) => self.outcome = Some(outcome),
+            Action::Ended(mut outcome) => {
+                if outcome.failure.is_some() {
+                    outcome.stats.bytes_sent = self.master.machine.stats().bytes_sent;
+                }
+                self.outcome = Some(outcome);
+            }
         }
     }
 

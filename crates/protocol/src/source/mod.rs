@@ -164,6 +164,12 @@ impl Source {
         self.connected && !self.scan_ended && self.entries.len() < ENTRIES_OPEN_MAX / 2
     }
 
+    /// Bytes that count as sent, but are still on their way out of this end.
+    pub fn sending_bytes(&self) -> u64 {
+        let sending = self.blocks.values().filter(|block| block.stage == Stage::Sending);
+        sending.map(|block| u64::from(block.length)).sum()
+    }
+
     /// Counters so far.
     pub fn stats(&self) -> &Stats {
         &self.stats
