@@ -1,7 +1,7 @@
 //! Measures haul: starts its processes, injects faults, and writes down what came out.
 //!
 //! - [`process`], [`machine`]: a hand on every process that was started; what it ran on.
-//! - [`statistics`], [`chart`]: means and how far they can be trusted; figures.
+//! - [`statistics`]: means and how far they can be trusted.
 //! - [`faults`]: what the object logs cost and what a fault costs, the evaluation of FT-LADS.
 //!
 //! Called by `haul bench` and by the testbed. It knows haul only by its command line and its JSON events, so that what
@@ -9,7 +9,6 @@
 
 #![warn(missing_docs)]
 
-pub mod chart;
 pub mod faults;
 pub mod machine;
 pub mod process;

@@ -3,12 +3,13 @@
 use std::io;
 use std::path::Path;
 
+use haul_chart::{Axis, Bars, Lines, Reference, Series, Value, X};
+
 use super::overhead::Overhead;
 use super::recovery::{Case, Recovery};
 use super::report::{QUANTITIES, case, points};
 use super::transfer::Fault;
 use super::variant::{MECHANISMS, METHODS, Variant, Workload};
-use crate::chart::{self, Figure, Kind, Series};
 use crate::statistics::Estimate;
 
 /// One that was written.
@@ -19,16 +20,24 @@ pub struct Picture {
     pub title: String,
 }
 
-fn draw(directory: &Path, name: String, figure: &Figure) -> io::Result<Picture> {
-    chart::write(directory, &name, &figure.svg())?;
-    Ok(Picture { name, title: figure.title.clone() })
+fn draw(directory: &Path, name: String, title: &str, svg: &str) -> io::Result<Picture> {
+    haul_chart::write(directory, &name, svg)?;
+    Ok(Picture { name, title: title.to_owned() })
+}
+
+fn draw_bars(directory: &Path, name: String, bars: &Bars) -> io::Result<Picture> {
+    draw(directory, name, &bars.title, &bars.svg())
+}
+
+fn value(estimate: Option<Estimate>) -> Option<Value> {
+    estimate.map(|estimate| Value::new(estimate.mean, estimate.half_width))
 }
 
 /// A bar for each log: methods from left to right, mechanisms in colours.
 fn logs(value: impl Fn(Variant) -> Option<Estimate>) -> (Vec<String>, Vec<Series>) {
-    let series = MECHANISMS.map(|mechanism| Series {
-        name: mechanism.into(),
-        values: METHODS.map(|method| value(Variant::Log(mechanism, method))).to_vec(),
+    let series = MECHANISMS.map(|mechanism| {
+        let values = METHODS.map(|method| self::value(value(Variant::Log(mechanism, method))));
+        Series::new(mechanism, values.to_vec())
     });
     (METHODS.map(String::from).to_vec(), series.to_vec())
 }
@@ -47,31 +56,29 @@ pub fn overhead(directory: &Path, workload: &Workload, overhead: &Overhead) -> i
     let name = |short: &str| format!("ft-lads-{}-{short}", workload.name);
     let mut pictures = Vec::new();
     let (categories, series) = logs(|variant| overhead.overhead_percent(variant, QUANTITIES[0].of));
-    let figure = Figure {
+    let figure = Bars {
         title: "What an object log adds to the transfer time".into(),
         subtitle: subtitle(workload),
         x_label: "method".into(),
-        y_label: "above no log, %".into(),
-        kind: Kind::Bars,
+        y: Axis::new("above no log, %"),
         categories,
         series,
-        reference: Some(("the paper's bar: 1 %".into(), 1.0)),
+        references: vec![Reference::new("bar: 1 %", 1.0)],
     };
-    pictures.push(draw(directory, name("overhead"), &figure)?);
+    pictures.push(draw_bars(directory, name("overhead"), &figure)?);
     for quantity in &QUANTITIES {
         let (categories, series) = logs(|variant| overhead.estimate(variant, quantity.of));
         let without = overhead.estimate(Variant::NoLog, quantity.of);
-        let figure = Figure {
+        let figure = Bars {
             title: format!("With and without an object log: {}", quantity.label),
             subtitle: subtitle(workload),
             x_label: "method".into(),
-            y_label: quantity.label.into(),
-            kind: Kind::Bars,
+            y: Axis::new(quantity.label),
             categories,
             series,
-            reference: without.map(|without| ("no log".into(), without.mean)),
+            references: value(without).map(|without| Reference::new("no log", without)).into_iter().collect(),
         };
-        pictures.push(draw(directory, name(quantity.short), &figure)?);
+        pictures.push(draw_bars(directory, name(quantity.short), &figure)?);
     }
     Ok(pictures)
 }
@@ -82,7 +89,7 @@ pub fn space(directory: &Path, workload: &Workload, rooms: &[(Variant, (u64, u64
         let (_, (bytes, _)) = rooms.iter().find(|(other, _)| *other == variant)?;
         Some(Estimate { mean: *bytes as f64 / 1000.0, half_width: f64::INFINITY, count: 1 })
     });
-    let figure = Figure {
+    let figure = Bars {
         title: "Room that the object logs take at most".into(),
         subtitle: format!(
             "{} workload: {} files of {} kB",
@@ -91,13 +98,15 @@ pub fn space(directory: &Path, workload: &Workload, rooms: &[(Variant, (u64, u64
             workload.file_bytes / 1000
         ),
         x_label: "method".into(),
-        y_label: "peak of all logs, kB".into(),
-        kind: Kind::Bars,
+        y: Axis::new("peak of all logs, kB"),
         categories,
         series,
-        reference: (workload.name == "big").then(|| ("the paper: 60 kB".into(), 60.0)),
+        references: match workload.name {
+            "big" => vec![Reference::new("bar: 20 kB", 20.0)],
+            _ => Vec::new(),
+        },
     };
-    draw(directory, format!("ft-lads-{}-space", workload.name), &figure)
+    draw_bars(directory, format!("ft-lads-{}-space", workload.name), &figure)
 }
 
 /// Figures 8 and 9: by fault point, for what comes by default, no log, and the other movers.
@@ -107,27 +116,27 @@ pub fn recovery_lines(
     recovery: &Recovery,
 ) -> io::Result<Vec<Picture>> {
     let points = points(recovery);
-    let categories: Vec<String> = points.iter().map(|percent| format!("{percent} %")).collect();
-    let line = |name: String, value: &dyn Fn(u32) -> Option<Estimate>| Series {
-        name,
-        values: points.iter().map(|percent| value(*percent)).collect(),
+    let line = |name: String, at: &dyn Fn(u32) -> Option<Estimate>| {
+        Series::new(name, points.iter().map(|percent| value(at(*percent))).collect())
     };
-    let figure = |title: &str, y_label: &str, series, reference| Figure {
-        title: title.into(),
-        subtitle: format!("{}; paced to {:.1} MB/s", subtitle(workload), recovery.bandwidth as f64 / 1e6),
-        x_label: "fault after this share of the bytes".into(),
-        y_label: y_label.into(),
-        kind: Kind::Lines,
-        categories: categories.clone(),
-        series,
-        reference,
-    };
-    let name = |short: &str| format!("ft-lads-{}-{short}", workload.name);
-    let by_fault = |value: &dyn Fn(Case) -> Option<Estimate>| -> Vec<Series> {
-        let of = |fault: Fault| {
-            line(fault.name().into(), &|percent| value(case(Variant::DEFAULT_LOG, fault, percent)))
+    let write = |short: &str, title: &str, y: &str, series, references| {
+        let figure = Lines {
+            title: title.into(),
+            subtitle: format!("{}; paced to {:.1} MB/s", subtitle(workload), recovery.bandwidth as f64 / 1e6),
+            x: X::categories(
+                "fault after this share of the bytes",
+                points.iter().map(|percent| format!("{percent} %")),
+            ),
+            y: Axis::new(y),
+            series,
+            references,
         };
-        Fault::ALL.map(of).to_vec()
+        draw(directory, format!("ft-lads-{}-{short}", workload.name), title, &figure.svg())
+    };
+    let by_fault = |of: &dyn Fn(Case) -> Option<Estimate>| -> Vec<Series> {
+        Fault::ALL
+            .map(|fault| line(fault.name().into(), &|percent| of(case(Variant::DEFAULT_LOG, fault, percent))))
+            .to_vec()
     };
     let movers = [Variant::DEFAULT_LOG, Variant::Default, Variant::NoLog, Variant::Rsync, Variant::Bbcp];
     let by_mover: Vec<Series> = movers
@@ -140,40 +149,33 @@ pub fn recovery_lines(
         })
         .collect();
     Ok(vec![
-        draw(
-            directory,
-            name("recovery"),
-            &figure(
-                "A fault costs the same wherever and whenever it hits (universal+bit64)",
-                "recovery time ER, s",
-                by_fault(&|case| recovery.recovery_seconds(case)),
-                None,
-            ),
+        write(
+            "recovery",
+            "What a fault costs, by where and when it hits (universal+bit64)",
+            "recovery time ER, s",
+            by_fault(&|case| recovery.recovery_seconds(case)),
+            Vec::new(),
         )?,
-        draw(
-            directory,
-            name("recovery-movers"),
-            &figure("Recovery after a kill of the source, by mover", "recovery time ER, s", by_mover, None),
+        write(
+            "recovery-movers",
+            "Recovery after a kill of the source, by mover",
+            "recovery time ER, s",
+            by_mover,
+            Vec::new(),
         )?,
-        draw(
-            directory,
-            name("again"),
-            &figure(
-                "Bytes sent again are the work in flight (universal+bit64)",
-                "sent again, MB",
-                by_fault(&|case| recovery.bytes_again(case).map(|bytes| bytes.times(1e-6))),
-                None,
-            ),
+        write(
+            "again",
+            "Bytes sent again after a fault (universal+bit64)",
+            "sent again, MB",
+            by_fault(&|case| recovery.bytes_again(case).map(|bytes| bytes.times(1e-6))),
+            Vec::new(),
         )?,
-        draw(
-            directory,
-            name("first-object"),
-            &figure(
-                "The first new object moves soon after a fault (universal+bit64)",
-                "time to the first new object, s",
-                by_fault(&|case| recovery.first_object_seconds(case)),
-                Some(("bar: 1 s".into(), 1.0)),
-            ),
+        write(
+            "first-object",
+            "When the first new object moves after a fault (universal+bit64)",
+            "time to the first new object, s",
+            by_fault(&|case| recovery.first_object_seconds(case)),
+            vec![Reference::new("bar: 1 s", 1.0)],
         )?,
     ])
 }
@@ -185,21 +187,20 @@ pub fn recovery_bars(directory: &Path, workload: &Workload, recovery: &Recovery)
     let mut pictures = Vec::new();
     for fault in Fault::ALL {
         let (categories, series) = logs(|variant| recovery.overhead_percent(case(variant, fault, last)));
-        let figure = Figure {
+        let figure = Bars {
             title: format!(
                 "Recovery beyond the work in flight and the new start, fault at the {}",
                 fault.name()
             ),
             subtitle: format!("{}; fault after {last} % of the bytes", subtitle(workload)),
             x_label: "method".into(),
-            y_label: "of the transfer time, %".into(),
-            kind: Kind::Bars,
+            y: Axis::new("of the transfer time, %"),
             categories,
             series,
-            reference: Some((format!("bar: {bar} %"), bar)),
+            references: vec![Reference::new(format!("bar: {bar} %"), bar)],
         };
         let name = format!("ft-lads-{}-rest-{}", workload.name, fault.name());
-        pictures.push(draw(directory, name, &figure)?);
+        pictures.push(draw_bars(directory, name, &figure)?);
     }
     Ok(pictures)
 }
