@@ -3,8 +3,9 @@
 //! Names are wrapped where they fit, turned where not. Numbers have ticks where something was measured, if these are
 //! few, short and far enough apart, else at round numbers as on any axis.
 
+use crate::number::TINY;
 use crate::page::{Anchor, Page, SIZE, Style};
-use crate::ruler::{Ruler, Tick, Wanted};
+use crate::ruler::{Ruler, Tick, Wanted, ordered};
 use crate::text::{LINE, shorten, width, wrap};
 use crate::{Range, Scale};
 
@@ -94,7 +95,7 @@ pub(crate) fn numbers(scale: Scale, at: &[f64], room: f64) -> Ruler {
     }
     let ruler = |steps_max: f64| {
         let range = Range::Between(low, high);
-        Wanted { scale, range, extent: Some((low, high)), has_room_below: false, steps_max }.ruler()
+        Wanted { scale, range, extent: Some((low, high)), lowest_bar: None, steps_max }.ruler()
     };
     let fewer = [8.0, 6.0, 4.0].into_iter().map(ruler).find(|ruler| fits(ruler, room));
     fewer.unwrap_or_else(|| ruler(3.0))
@@ -102,7 +103,7 @@ pub(crate) fn numbers(scale: Scale, at: &[f64], room: f64) -> Ruler {
 
 /// Whether a number has a place on an axis.
 pub(crate) fn is_on(scale: Scale, x: f64) -> bool {
-    x.abs() <= 1e300 && (scale == Scale::Linear || x >= 1e-280)
+    x.abs() <= 1e300 && (scale == Scale::Linear || x > TINY)
 }
 
 /// Two ends with room between them.
@@ -110,14 +111,13 @@ fn ends(scale: Scale, sorted: &[f64]) -> (f64, f64) {
     let (Some(low), Some(high)) = (sorted.first().copied(), sorted.last().copied()) else {
         return (1.0, 10.0);
     };
-    let size = low.abs().max(high.abs());
-    if high - low > size * 1e-6 {
-        return (low, high);
-    }
-    match scale {
-        Scale::Log => (low / 2.0, low * 2.0),
-        Scale::Linear => (low - size.max(1.0) * 0.1, high + size.max(1.0) * 0.1),
-    }
+    ordered(low, high).unwrap_or_else(|| match scale {
+        Scale::Log => (low / 2.0, high * 2.0),
+        Scale::Linear => {
+            let room = low.abs().max(1.0) * 0.1;
+            (low - room, high + room)
+        }
+    })
 }
 
 /// Whether the labels leave room between each other.

@@ -2,7 +2,7 @@
 
 use crate::page::Page;
 use crate::palette::{INK, hue, is_again};
-use crate::plot::{Across, Frame, Plot};
+use crate::plot::{Across, CAP, Frame, Plot};
 use crate::{Axis, Reference, Series, Value};
 
 /// A group of bars for each category, a bar for each series in it. A bar is a mean, with its error bar.
@@ -57,7 +57,7 @@ impl Bars {
             across: Across::Names { names: &self.categories, slot_width_min },
             series: &self.series,
             references: &self.references,
-            has_room_below: true,
+            has_bars: true,
         };
         let mut plot =
             frame.begin(|page, series, x, y| bar(page, series, (x - 7.0, y - 6.0), (x + 7.0, y + 6.0)));
@@ -73,7 +73,7 @@ impl Bars {
         }
         plot.draw_references(&self.references);
         for Drawn { x, position, value, .. } in &bars {
-            plot.draw_error_bar(*x, *value, INK);
+            plot.draw_error_bar(*x, *value, half.min(CAP), INK);
             plot.mark_outside(*x, *position, INK);
         }
         plot.svg()

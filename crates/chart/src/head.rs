@@ -8,7 +8,6 @@ use crate::text::{LINE, shorten, width, width_bold, wrap};
 pub(crate) const EDGE: f64 = 16.0;
 const TITLE_SIZE: f64 = 17.0;
 const SUBTITLE_SIZE: f64 = 13.0;
-const SWATCH_WIDTH: f64 = 26.0;
 const LEGEND_LINE: f64 = 20.0;
 
 /// Draws title and subtitle; returns where what follows may begin.
@@ -32,18 +31,19 @@ pub(crate) fn legend(
     figure_width: f64,
     top: f64,
     names: &[&str],
+    swatch_width: f64,
     swatch: impl Fn(&mut Page, usize, f64, f64),
 ) -> f64 {
     let (mut x, mut y) = (EDGE, top + LEGEND_LINE / 2.0);
     let mut is_empty = true;
     for (index, name) in names.iter().enumerate().filter(|(_, name)| !name.trim().is_empty()) {
-        let name = shorten(name, figure_width - 2.0 * EDGE - SWATCH_WIDTH - 6.0, SIZE);
-        let item_width = SWATCH_WIDTH + 6.0 + width(&name, SIZE);
+        let name = shorten(name, figure_width - 2.0 * EDGE - swatch_width - 6.0, SIZE);
+        let item_width = swatch_width + 6.0 + width(&name, SIZE);
         if x > EDGE && x + item_width > figure_width - EDGE {
             (x, y) = (EDGE, y + LEGEND_LINE);
         }
-        swatch(page, index, x + SWATCH_WIDTH / 2.0, y);
-        page.text(x + SWATCH_WIDTH + 6.0, y + 4.0, &name, Style::at(Anchor::Start));
+        swatch(page, index, x + swatch_width / 2.0, y);
+        page.text(x + swatch_width + 6.0, y + 4.0, &name, Style::at(Anchor::Start));
         x += item_width + 18.0;
         is_empty = false;
     }

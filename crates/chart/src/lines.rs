@@ -2,7 +2,7 @@
 
 use crate::page::Page;
 use crate::palette::{hue, is_again, mark};
-use crate::plot::{Across, Frame, Plot, is_inside};
+use crate::plot::{Across, CAP, Frame, Plot, is_inside};
 use crate::{Axis, Reference, Scale, Series, Value};
 
 /// A line for each series over numbers or categories; it has a gap where nothing was measured.
@@ -100,7 +100,7 @@ impl Lines {
             across,
             series: &self.series,
             references: &self.references,
-            has_room_below: false,
+            has_bars: false,
         };
         let mut plot = frame.begin(|page, series, x, y| {
             page.path(&format!("M{:.1} {y:.1}L{:.1} {y:.1}", x - 13.0, x + 13.0), &stroke(series));
@@ -124,7 +124,7 @@ impl Lines {
         }
         for (series, points) in all.iter().enumerate() {
             for point in points.iter().flatten() {
-                plot.draw_error_bar(point.x, point.value, hue(series));
+                plot.draw_error_bar(point.x, point.value, CAP, hue(series));
                 plot.mark_outside(point.x, point.position, hue(series));
                 if is_inside(point.position) {
                     let y = plot.y(point.position);
@@ -192,7 +192,7 @@ fn inside(from: f64, to: f64) -> Option<(f64, f64)> {
 }
 
 fn stroke(series: usize) -> String {
-    let dashes = if is_again(series) { " stroke-dasharray=\"7 4\"" } else { "" };
+    let dashes = if is_again(series) { " stroke-dasharray=\"5 3\"" } else { "" };
     format!("fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dashes}", hue(series))
 }
 

@@ -4,9 +4,12 @@
 const LARGE: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
 const SMALL: [&str; 5] = ["", "m", "µ", "n", "p"];
 
+/// Below this, digits drown in the smallest floats.
+pub(crate) const TINY: f64 = 1e-290;
+
 /// One number by itself, with three digits that count at most.
 pub(crate) fn short(value: f64) -> String {
-    if value == 0.0 {
+    if value.abs() < TINY {
         return "0".into();
     }
     // Rounded first: 9999.9 is 10 k.
@@ -134,6 +137,7 @@ mod tests {
     fn a_number_alone_has_three_digits_at_most() {
         let cases = [
             (0.0, "0"),
+            (-5e-324, "0"),
             (1.0, "1"),
             (-2.5, "−2.5"),
             (0.001, "0.001"),

@@ -9,17 +9,19 @@ use crate::page::{Anchor, Page, SIZE, Style};
 use crate::palette::{AXIS, GRID, GRID_MINOR, INK, INK_SOFT};
 use crate::ruler::{Ruler, Wanted};
 use crate::text::{LINE, width, wrap};
-use crate::{Axis, Reference, Scale, Series, Value};
+use crate::{Axis, Range, Reference, Scale, Series, Value};
 
 const WIDTH_MIN: f64 = 760.0;
 const HEIGHT: f64 = 320.0;
 /// Intervals of the y axis.
-const STEPS_MAX: f64 = 6.0;
+const STEPS_MAX: f64 = 8.0;
 const NOTE_WIDTH_MAX: f64 = 110.0;
 /// From the edges of the plot to the first and last number of an x axis.
 const NUMBERS_MARGIN: f64 = 26.0;
 /// Half the width of the end of an error bar.
-const CAP: f64 = 3.5;
+pub(crate) const CAP: f64 = 4.0;
+/// From the end of a reference to its label.
+const LEADER: f64 = 12.0;
 
 /// What the page is made of, but for the marks of the data.
 pub(crate) struct Frame<'a> {
@@ -30,8 +32,8 @@ pub(crate) struct Frame<'a> {
     pub(crate) across: Across<'a>,
     pub(crate) series: &'a [Series],
     pub(crate) references: &'a [Reference],
-    /// The lowest value is not to lie on the edge, as bars need a height.
-    pub(crate) has_room_below: bool,
+    /// Even the lowest value needs a height.
+    pub(crate) has_bars: bool,
 }
 
 /// What the x axis is.
@@ -56,30 +58,26 @@ pub(crate) struct Plot {
     bottom: f64,
 }
 
-/// The label of a reference; its place is from the upper edge of the plot.
+/// The label of a reference; its places are from the upper edge of the plot.
 struct Note {
     lines: Vec<String>,
-    top: f64,
     height: f64,
+    /// Where the reference is.
+    line: f64,
+    /// Where the middle of the label is.
+    middle: f64,
 }
 
 impl Frame<'_> {
     /// Draws all that lies behind the data and around it. `swatch` draws the sample of a series in the legend.
     pub(crate) fn begin(&self, swatch: impl Fn(&mut Page, usize, f64, f64)) -> Plot {
-        let ruler = Wanted {
-            scale: self.y.scale,
-            range: self.y.range,
-            extent: self.extent(),
-            has_room_below: self.has_room_below,
-            steps_max: STEPS_MAX,
-        }
-        .ruler();
+        let ruler = self.ruler();
         let widest = |labels: &mut dyn Iterator<Item = &String>| {
             labels.map(|label| width(label, SIZE)).fold(0.0, f64::max)
         };
         let notes = self.notes(&ruler);
         let notes_width = widest(&mut notes.iter().flat_map(|note| &note.lines));
-        let right_margin = if notes.is_empty() { EDGE + 4.0 } else { notes_width + 8.0 + EDGE };
+        let right_margin = if notes.is_empty() { EDGE + 4.0 } else { notes_width + LEADER + EDGE };
         let mut left = (EDGE + widest(&mut ruler.ticks.iter().map(|tick| &tick.label)) + 10.0).max(56.0);
         let (mut figure_width, mut slot_width) = (WIDTH_MIN, 0.0);
         let mut names = None;
@@ -105,7 +103,8 @@ impl Frame<'_> {
         let mut page = Page::default();
         let top = head::draw(&mut page, figure_width, self.title, self.subtitle);
         let series: Vec<&str> = self.series.iter().map(|series| series.name.as_str()).collect();
-        let top = head::legend(&mut page, figure_width, top, &series, swatch);
+        let swatch_width = if self.has_bars { 14.0 } else { 26.0 };
+        let top = head::legend(&mut page, figure_width, top, &series, swatch_width, swatch);
         let label = wrap(&self.y.label, figure_width - 2.0 * EDGE, |line| width(line, SIZE));
         let soft = Style { color: INK_SOFT, ..Style::default() };
         // Room for half a tick label, or for a mark of what is above the range.
@@ -129,31 +128,42 @@ impl Frame<'_> {
         plot.draw_grid();
         plot.draw_below(names.as_ref(), self.x_label);
         plot.draw_notes(&notes);
-        if self.extent_of_series().is_none() {
+        if self.values().next().is_none() {
             let soft = Style { color: INK_SOFT, ..Style::at(Anchor::Middle) };
             plot.page.text(f64::midpoint(left, right), top + HEIGHT * 0.45, "no data", soft);
         }
         plot
     }
 
-    /// What can be drawn, from the lowest end of an error bar to the highest.
-    fn extent(&self) -> Option<(f64, f64)> {
+    /// The y axis.
+    fn ruler(&self) -> Ruler {
         let references = self.references.iter().filter_map(|reference| reference.value.checked());
-        join(self.extent_of_series(), extent(references, self.y.scale))
+        let extent = extent(self.values().chain(references), self.y.scale);
+        let lowest_bar =
+            self.values().map(|value| value.mean).filter(|_| self.has_bars).min_by(f64::total_cmp);
+        let (scale, range) = (self.y.scale, self.y.range);
+        let mut ruler = Wanted { scale, range, extent, lowest_bar, steps_max: STEPS_MAX }.ruler();
+        if extent.is_none() && !matches!(range, Range::Between(..)) {
+            // Nobody has said what the axis is to show.
+            ruler.ticks.clear();
+            ruler.minor.clear();
+        }
+        ruler
     }
 
-    fn extent_of_series(&self) -> Option<(f64, f64)> {
+    /// All that has a place on both axes.
+    fn values(&self) -> impl Iterator<Item = Value> {
         let has_place = |index: &usize| match self.across {
             Across::Names { names, .. } => *index < names.len(),
             Across::Numbers { scale, at } => at.get(*index).is_some_and(|x| across::is_on(scale, *x)),
         };
-        let values = self.series.iter().flat_map(|series| {
-            (0..series.values.len()).filter(has_place).filter_map(|index| series.value(index))
-        });
-        extent(values, self.y.scale)
+        let indices = move |series: &Series| (0..series.values.len()).filter(has_place);
+        let values =
+            self.series.iter().flat_map(move |series| indices(series).filter_map(|at| series.value(at)));
+        values.filter(|value| self.y.scale == Scale::Linear || value.mean > 0.0)
     }
 
-    /// The labels of the references, each as near to its line as the others allow.
+    /// The labels of the references from top to bottom, each as near to its line as the others allow.
     fn notes(&self, ruler: &Ruler) -> Vec<Note> {
         let mut notes: Vec<Note> = Vec::new();
         for reference in self.references {
@@ -165,41 +175,49 @@ impl Frame<'_> {
                 _ => reference.label.clone(),
             };
             let lines = wrap(&label, NOTE_WIDTH_MAX, |line| width(line, SIZE));
-            let height = lines.len() as f64 * SIZE * LINE;
-            notes.push(Note { lines, height, top: (1.0 - position.clamp(0.0, 1.0)) * HEIGHT - height / 2.0 });
+            let line = (1.0 - position.clamp(0.0, 1.0)) * HEIGHT;
+            notes.push(Note { height: lines.len() as f64 * SIZE * LINE, lines, line, middle: line });
         }
-        notes.sort_by(|one, other| one.top.total_cmp(&other.top));
-        let mut free = -SIZE;
-        for note in &mut notes {
-            note.top = note.top.max(free);
-            free = note.top + note.height;
-        }
-        let mut free = HEIGHT + SIZE;
-        for note in notes.iter_mut().rev() {
-            note.top = note.top.min(free - note.height);
-            free = note.top;
-        }
+        notes.sort_by(|one, other| one.line.total_cmp(&other.line));
+        spread(&mut notes);
         notes
+    }
+}
+
+/// Moves labels apart until none covers another: those that touch become a block around the middle of their lines.
+fn spread(notes: &mut [Note]) {
+    // Of each block: the notes in it, their height, where its upper edge is.
+    let mut blocks: Vec<(usize, f64, f64)> = Vec::new();
+    for note in notes.iter() {
+        let mut block = (1, note.height, note.line - note.height / 2.0);
+        while let Some((count, height, top)) = blocks.pop_if(|(_, height, top)| *top + *height > block.2) {
+            let share = count as f64 / (count + block.0) as f64;
+            let top = top * share + (block.2 - height) * (1.0 - share);
+            block = (count + block.0, height + block.1, top);
+        }
+        blocks.push(block);
+    }
+    let mut rest = notes.iter_mut();
+    for (count, height, top) in blocks {
+        let mut top = top.clamp(-SIZE, (HEIGHT + SIZE - height).max(-SIZE));
+        for note in rest.by_ref().take(count) {
+            note.middle = top + note.height / 2.0;
+            top += note.height;
+        }
     }
 }
 
 /// Positions on the axis, with what rounding does to its ends.
 const INSIDE: (f64, f64) = (-1e-9, 1.0 + 1e-9);
 
-fn join(one: Option<(f64, f64)>, other: Option<(f64, f64)>) -> Option<(f64, f64)> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some((one.0.min(other.0), one.1.max(other.1))),
-        (one, other) => one.or(other),
-    }
-}
-
+/// From the lowest end of an error bar to the highest.
 fn extent(values: impl Iterator<Item = Value>, scale: Scale) -> Option<(f64, f64)> {
     let ends = values.filter_map(|value| match scale {
         Scale::Linear => Some((value.low(), value.high())),
         // An interval that reaches almost to 0 would take the axis with it.
         Scale::Log => (value.mean > 0.0).then(|| (value.low().max(value.mean / 10.0), value.high())),
     });
-    ends.map(Some).fold(None, join)
+    ends.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
 }
 
 impl Plot {
@@ -261,7 +279,7 @@ impl Plot {
         let (left, right, axis) = (self.left, self.right, self.bottom);
         let mut y = axis + 8.0;
         if let Some(names) = names {
-            let (left, slot_width) = (self.left, self.slot_width);
+            let slot_width = self.slot_width;
             names.draw(&mut self.page, axis, |index| left + (index as f64 + 0.5) * slot_width);
             y = axis + names.height();
         }
@@ -282,8 +300,13 @@ impl Plot {
 
     fn draw_notes(&mut self, notes: &[Note]) {
         for note in notes {
-            let y = self.top + note.top + SIZE;
-            self.page.lines(self.right + 8.0, y, &note.lines, Style::default());
+            let middle = self.top + note.middle;
+            let base = middle - note.height / 2.0 + SIZE;
+            self.page.lines(self.right + LEADER, base, &note.lines, Style::default());
+            if (note.middle - note.line).abs() > SIZE / 4.0 {
+                let from = (self.right + 1.0, self.top + note.line);
+                self.page.line(from, (self.right + LEADER - 2.0, middle), INK_SOFT, "");
+            }
         }
     }
 
@@ -305,19 +328,23 @@ impl Plot {
         }
     }
 
-    /// Draws the error bar of a value, as far as it is on the axis.
-    pub(crate) fn draw_error_bar(&mut self, x: f64, value: Value, color: &str) {
+    /// Draws the error bar of a value, as far as it is on the axis. `cap` is half the width of its ends.
+    pub(crate) fn draw_error_bar(&mut self, x: f64, value: Value, cap: f64, color: &str) {
         let Some(high) = self.position(value.high()).filter(|high| *high > 0.0) else { return };
         let low = self.position(value.low()).unwrap_or(f64::NEG_INFINITY);
         if value.half_width <= 0.0 || low > 1.0 {
             return;
         }
-        let look = "stroke-width=\"1.4\"";
-        self.page.line((x, self.y(low)), (x, self.y(high)), color, look);
-        for end in [low, high] {
-            if is_inside(end) {
-                let y = self.y(end);
-                self.page.line((x - CAP, y), (x + CAP, y), color, look);
+        let (foot, top) = (self.y(low), self.y(high));
+        let caps: Vec<f64> =
+            [low, high].into_iter().filter(|end| is_inside(*end)).map(|end| self.y(end)).collect();
+        // White below it: it is read on bars of any colour.
+        for (color, look) in
+            [("#ffffff", "stroke-width=\"3.4\" stroke-opacity=\"0.6\""), (color, "stroke-width=\"1.4\"")]
+        {
+            self.page.line((x, foot), (x, top), color, look);
+            for y in &caps {
+                self.page.line((x - cap, *y), (x + cap, *y), color, look);
             }
         }
     }

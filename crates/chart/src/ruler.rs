@@ -3,7 +3,7 @@
 //! Ticks are round: 1, 2 or 5 times a power of ten apart on a linear axis, 1, 2 and 5 times powers of ten or powers of
 //! ten alone on a logarithmic one. A range that follows from values begins and ends at a tick.
 
-use crate::number::{self, decimal, exponent};
+use crate::number::{self, TINY, decimal, exponent};
 use crate::{Range, Scale};
 
 /// One axis.
@@ -43,8 +43,8 @@ pub(crate) struct Wanted {
     pub(crate) range: Range,
     /// From the lowest to the highest value; `None` if there is none.
     pub(crate) extent: Option<(f64, f64)>,
-    /// The lowest value must not lie on the edge: a bar that starts there would have no height.
-    pub(crate) has_room_below: bool,
+    /// A value that must not lie on the lower edge of a logarithmic axis: its bar would have no height.
+    pub(crate) lowest_bar: Option<f64>,
     /// Intervals between ticks.
     pub(crate) steps_max: f64,
 }
@@ -97,8 +97,8 @@ impl Wanted {
         // 1, 2 and 5 of each power of ten up to a little more than two decades, above that powers of ten alone.
         let snap: fn(f64, Way) -> f64 = if high / low <= 200.0 { one_two_five } else { power_of_ten };
         let (mut bottom, mut top) = (snap(low, Way::Down), snap(high, Way::Up));
-        let is_on_the_edge = (low / bottom).ln() < 0.04 * (top / bottom).ln();
-        if top <= bottom || (self.has_room_below && is_on_the_edge) {
+        let is_on_the_edge = |bar: f64| (bar / bottom).ln() < 0.04 * (top / bottom).ln();
+        if top <= bottom || self.lowest_bar.is_some_and(is_on_the_edge) {
             bottom = snap(bottom * 0.999, Way::Down);
         }
         if top <= low {
@@ -115,7 +115,7 @@ impl Wanted {
         if fine.len() < 3 {
             return Step::of((high - low) / self.steps_max).within(low, high);
         }
-        if fine.len() as f64 <= self.steps_max + 3.0 {
+        if fine.len() as f64 <= self.steps_max + 1.0 {
             return fine.into_iter().map(Tick::of).collect();
         }
         let decades: Vec<f64> = decades.into_iter().filter(inside).collect();
@@ -135,15 +135,13 @@ impl Wanted {
     }
 }
 
-/// Below this, differences drown in the smallest floats.
-const TINY: f64 = 1e-290;
 /// More would be a grey area.
 const MINOR_DECADES_MAX: i32 = 6;
 /// What rounding can do to a tick.
 const CLOSE: f64 = 1e-9;
 
 /// Two ends with something between them.
-fn ordered(low: f64, high: f64) -> Option<(f64, f64)> {
+pub(crate) fn ordered(low: f64, high: f64) -> Option<(f64, f64)> {
     let (low, high) = (low.min(high), low.max(high));
     let size = low.abs().max(high.abs());
     (size <= 1e300 && high - low > (size * CLOSE).max(TINY)).then_some((low, high))
@@ -255,7 +253,7 @@ mod tests {
     use super::*;
 
     fn wanted(scale: Scale, range: Range, extent: Option<(f64, f64)>) -> Wanted {
-        Wanted { scale, range, extent, has_room_below: false, steps_max: 6.0 }
+        Wanted { scale, range, extent, lowest_bar: None, steps_max: 8.0 }
     }
 
     fn values(ruler: &Ruler) -> Vec<f64> {
@@ -277,7 +275,7 @@ mod tests {
                     let ticks = values(&ruler);
                     let step = ticks[1] - ticks[0];
                     assert!(is_round(format!("{step:.5e}").parse().unwrap()), "{low:e}..{high:e}: {ticks:?}");
-                    assert!((2..=9).contains(&ticks.len()), "{low:e}..{high:e}: {ticks:?}");
+                    assert!((2..=11).contains(&ticks.len()), "{low:e}..{high:e}: {ticks:?}");
                     let slack = step * 1e-6;
                     assert!(ticks[0] <= low + slack && *ticks.last().unwrap() >= high - slack, "{ticks:?}");
                     // No empty interval at an end either.
@@ -322,7 +320,7 @@ mod tests {
     fn a_given_range_is_kept_and_ticks_lie_inside() {
         let ruler = wanted(Scale::Linear, Range::Between(-3.0, 11.0), Some((0.0, 900.0))).ruler();
         assert_eq!((ruler.low, ruler.high), (-3.0, 11.0));
-        assert_eq!(values(&ruler), [0.0, 5.0, 10.0]);
+        assert_eq!(values(&ruler), [-2.0, 0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(ruler.position(4.0), Some(0.5));
         assert!((ruler.origin() - 3.0 / 14.0).abs() < 1e-12);
         let turned = wanted(Scale::Linear, Range::Between(11.0, -3.0), None).ruler();
@@ -371,7 +369,7 @@ mod tests {
     fn the_lowest_bar_of_a_log_axis_has_a_height() {
         for (low, high) in [(1.0, 1.0), (1.0, 10_000.0), (2.0, 50.0), (5.05, 9.0)] {
             let ruler =
-                Wanted { has_room_below: true, ..wanted(Scale::Log, Range::FromZero, Some((low, high))) }
+                Wanted { lowest_bar: Some(low), ..wanted(Scale::Log, Range::FromZero, Some((low, high))) }
                     .ruler();
             assert!(ruler.position(low).unwrap() > 0.04, "{low}..{high}: {ruler:?}");
         }
