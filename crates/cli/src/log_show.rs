@@ -42,7 +42,7 @@ fn tell(out: &mut impl Write, document: &Document, found: &Found, index: usize) 
     if found.is_job {
         writeln!(out, "{}", document.directory)?;
     }
-    Text { out: &mut *out }.document(document)?;
+    Text { out: &mut *out, sources: &sources(&found.places[index]) }.document(document)?;
     match &found.kept_at {
         Some(source) if document.logs.is_empty() => {
             writeln!(out, "The log of a transfer is kept where its source is: {source}")
@@ -142,12 +142,35 @@ fn names(directory: &Path) -> Result<BTreeSet<String>, Error> {
     }
 }
 
-/// For a person.
-struct Text<W> {
-    out: W,
+/// The SOURCEs as the user named them, if the record of the transfer is beside its log.
+fn sources(place: &Place) -> Vec<String> {
+    read_record(&place.directory.join("..")).map(|record| record.sources).unwrap_or_default()
 }
 
-impl<W: Write> Text<W> {
+/// In a log a file is the number of its SOURCE, and what is below that; nothing if it is the SOURCE.
+fn name(path: &[u8], sources: &[String]) -> String {
+    let number = |text| std::str::from_utf8(text).ok()?.parse::<usize>().ok();
+    let found = path.iter().position(|byte| *byte == b'/').and_then(|slash| {
+        let source = sources.get(number(&path[..slash])?)?;
+        Some((source, &path[slash + 1..]))
+    });
+    match found {
+        None => show(path),
+        Some((source, b"")) => source.clone(),
+        Some((source, below)) => {
+            let source = source.strip_suffix("/.").unwrap_or(source);
+            format!("{}/{}", source.strip_suffix('/').unwrap_or(source), show(below))
+        }
+    }
+}
+
+/// For a person.
+struct Text<'a, W> {
+    out: W,
+    sources: &'a [String],
+}
+
+impl<W: Write> Text<'_, W> {
     fn document(&mut self, document: &Document) -> io::Result<()> {
         for log in &document.logs {
             self.log(log)?;
@@ -181,7 +204,7 @@ impl<W: Write> Text<W> {
             let (source, done) = (&record.source, &record.done);
             let token = source.token[..8].to_owned();
             let continued = if record.continued { "yes" } else { "no" }.to_owned();
-            [objects(done), bytes(source, done), token, continued, show(&record.path.0)]
+            [objects(done), bytes(source, done), token, continued, name(&record.path.0, self.sources)]
         });
         let heads = ["objects", "bytes", "token", "continued", "file"].map(str::to_owned);
         let rows: Vec<_> = std::iter::once(heads).filter(|_| !log.records.is_empty()).chain(rows).collect();
@@ -197,7 +220,7 @@ impl<W: Write> Text<W> {
     }
 
     fn entry(&mut self, entry: &Entry) -> io::Result<()> {
-        writeln!(self.out, "    {}", show(&entry.path.0))?;
+        writeln!(self.out, "    {}", name(&entry.path.0, self.sources))?;
         writeln!(self.out, "        {} objects, {}: {}", objects(&entry.done), entry.log, ranges(&entry.done))
     }
 }
@@ -234,6 +257,25 @@ mod tests {
     use haul_model::Bitmap;
 
     use super::*;
+
+    #[test]
+    fn files_are_told_as_the_user_named_them_where_that_is_known() {
+        let sources = ["/a/file", "/a/tree", "host:tree/.", "/"].map(str::to_owned);
+        for (path, told) in [
+            (&b"0/"[..], "/a/file"),
+            (b"1/sub/x", "/a/tree/sub/x"),
+            (b"1/\xff\n", "/a/tree/\\xff\\n"),
+            (b"2/x", "host:tree/x"),
+            (b"3/x", "/x"),
+            (b"4/x", "4/x"),
+            (b"x/0", "x/0"),
+            (b"/x", "/x"),
+            (b"0", "0"),
+        ] {
+            assert_eq!(name(path, &sources), told);
+        }
+        assert_eq!(name(b"0/x", &[]), "0/x");
+    }
 
     #[test]
     fn objects_are_told_in_ranges_and_not_without_end() {

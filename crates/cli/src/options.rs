@@ -262,6 +262,9 @@ pub struct BenchFaults {
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "20,40,60,80")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=95))]
     pub point: Vec<u32>,
+    /// Which faults: SIGKILL to the source, SIGKILL to the sink, a cut of all connections
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "source,sink,network")]
+    pub fault: Vec<BenchFault>,
     /// Every log against every kind of fault at every point (else each against faults of the source, and the mechanisms
     /// with bit64 against all)
     #[arg(long)]
@@ -287,6 +290,17 @@ pub enum BenchWorkload {
     Big,
     /// 10,000 files of 1 MB
     Small,
+}
+
+/// What hits a transfer.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchFault {
+    /// SIGKILL to the process that reads
+    Source,
+    /// SIGKILL to the process that writes
+    Sink,
+    /// A cut of all connections
+    Network,
 }
 
 /// Parts of the evaluation.

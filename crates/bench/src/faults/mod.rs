@@ -22,12 +22,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use crate::process;
 use overhead::Overhead;
 use recovery::Recovery;
 use space::Room;
-use transfer::Setup;
+use transfer::{Fault, Setup};
 use variant::{Variant, Workload};
 
 /// What to evaluate.
@@ -67,6 +68,8 @@ pub struct Settings {
     pub parallel: usize,
     /// Faults at which percent of the bytes.
     pub points: Vec<u32>,
+    /// Which kinds.
+    pub faults: Vec<Fault>,
     /// Every log against every kind of fault at every point.
     pub every_fault: bool,
     /// Who writes the log.
@@ -95,6 +98,7 @@ impl Default for Settings {
             paced_seconds: 60.0,
             parallel: 16,
             points: vec![20, 40, 60, 80],
+            faults: Fault::ALL.to_vec(),
             every_fault: false,
             writer: None,
             seed: 1,
@@ -119,6 +123,7 @@ pub fn run(settings: &Settings) -> io::Result<()> {
     process::adopt_orphans()?;
     fs::create_dir_all(&settings.directory)?;
     let scratch = tempfile::Builder::new().prefix("haul-bench-").tempdir_in(&settings.directory)?;
+    *SCRATCH.lock().unwrap_or_else(PoisonError::into_inner) = Some(scratch.path().to_owned());
     let logs: Vec<Variant> = match settings.only.is_empty() {
         true => Variant::logs().collect(),
         false => settings.only.clone(),
@@ -158,6 +163,16 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         report::write(settings, &files)?;
     }
     Ok(())
+}
+
+/// What a signal must not leave behind.
+static SCRATCH: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Removes what the runs have made; for a process that is about to end.
+pub fn leave_nothing() {
+    if let Some(scratch) = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = overhead::remove(&scratch);
+    }
 }
 
 /// Enough for the rates of paced runs.

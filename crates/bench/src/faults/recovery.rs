@@ -106,7 +106,7 @@ pub fn cases(settings: &Settings, variants: &[Variant]) -> Vec<Case> {
     let mut cases = Vec::new();
     for &variant in variants {
         cases.push(Case { variant, fault: None });
-        for fault in Fault::ALL {
+        for &fault in &settings.faults {
             for &percent in &settings.points {
                 let last = settings.points.last() == Some(&percent);
                 let in_full =

@@ -33,7 +33,7 @@ pub struct Setup {
     pub memory: Option<u64>,
     /// Who writes the log, if not the default.
     pub writer: Option<&'static str>,
-    /// Real files to move, for movers that cannot do without; also for haul, if given.
+    /// Real files to move, for movers that cannot do without.
     pub files: Option<PathBuf>,
     /// Everything that comes of it; made and removed by the caller.
     pub directory: PathBuf,
@@ -73,14 +73,9 @@ impl Setup {
         if let Some(writer) = self.writer {
             command.arg("--log-writer").arg(writer);
         }
-        match &self.files {
-            Some(files) => drop(command.arg(files)),
-            None => {
-                let Workload { files, file_bytes, .. } = self.workload;
-                command.arg("--synthetic").arg(format!("files={files},size={file_bytes},seed=1"));
-                command.args(["--discard", "/synthetic"]);
-            }
-        }
+        let Workload { files, file_bytes, .. } = self.workload;
+        command.arg("--synthetic").arg(format!("files={files},size={file_bytes},seed=1"));
+        command.args(["--discard", "/synthetic"]);
         command.arg(format!("localhost:{}", self.destination().display()));
         command
     }

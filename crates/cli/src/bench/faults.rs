@@ -1,16 +1,17 @@
 //! `haul bench faults`: from options to the evaluation.
 
+use haul_bench::faults::transfer::Fault;
 use haul_bench::faults::variant::Variant;
-use haul_bench::faults::{Settings, run as evaluate};
+use haul_bench::faults::{Settings, leave_nothing, run as evaluate};
 use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
 
-use crate::options::{BenchFaults, BenchPart, BenchWorkload, LogWriter};
+use crate::options::{BenchFault, BenchFaults, BenchPart, BenchWorkload, LogWriter};
 
 /// `haul bench faults`
 pub fn run(arguments: &BenchFaults) -> Result<u8, Error> {
-    process::end_all_on_signal(|| {});
+    process::end_all_on_signal(leave_nothing);
     let haul =
         std::env::current_exe().map_err(|error| Error::os(Code::Internal, "finding this program", &error))?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -41,6 +42,15 @@ pub fn run(arguments: &BenchFaults) -> Result<u8, Error> {
         paced_seconds: arguments.seconds.max(1.0),
         parallel: arguments.parallel.map_or(8 * cores, usize::from).max(1),
         points: arguments.point.clone(),
+        faults: arguments
+            .fault
+            .iter()
+            .map(|fault| match fault {
+                BenchFault::Source => Fault::Source,
+                BenchFault::Sink => Fault::Sink,
+                BenchFault::Network => Fault::Network,
+            })
+            .collect(),
         every_fault: arguments.every_fault,
         writer: arguments.log_writer.map(|writer| match writer {
             LogWriter::Comm => "comm",
