@@ -84,6 +84,10 @@ impl Truth {
             if let Some(lost) = must.difference(done).next() {
                 return Err(format!("{}: object {lost} is lost", show(path)));
             }
+            let life = self.lives.get(&(path.clone(), now.token)).and_then(|(_, lives)| lives.last());
+            if let Some(wrong) = done.iter().find(|object| life.is_none_or(|life| !life.contains(object))) {
+                return Err(format!("{}: object {wrong} was never recorded in this life", show(path)));
+            }
         }
         let is_gone = |path: &&Path| !base.state.contains_key(*path) && !base.touched.contains(*path);
         match found.keys().find(is_gone) {
