@@ -168,6 +168,8 @@ mod tests {
         );
         assert!(matches!(&Names::fit(&names, 40.0), Names::Turned(_, -45.0)));
         assert!(matches!(&Names::fit(&names, 16.0), Names::Turned(_, -90.0)));
+        let word = ["counters".to_owned()];
+        assert!(matches!(&Names::fit(&word, 45.0), Names::Turned(..)), "words are not broken");
         let long = ["a ".repeat(300)];
         assert!(Names::fit(&long, 300.0).height() < 200.0);
     }

@@ -220,9 +220,10 @@ fn on_a_log_axis_a_decade_is_a_decade_and_zero_is_missing() {
     let wide =
         Lines { series: vec![Series::new("", vec![Some(Value::new(20.0, 30.0))])], ..lines(y, &[1.0]) };
     let elements = check(&wide.svg());
-    let (_, bottom) = plot(&elements);
+    let (top, bottom) = plot(&elements);
     let error_bars: Vec<_> = elements.iter().filter(|element| element.is("stroke-width", "1.4")).collect();
     assert_eq!(error_bars.len(), 2, "the line and its upper end");
+    assert!(tick(&elements, "2") - tick(&elements, "50") > (bottom - top) * 0.9);
     assert!((error_bars[0].number("y1") - bottom).abs() < 0.2);
 }
 
@@ -266,7 +267,7 @@ fn a_reference_outside_a_given_range_is_named_with_its_direction() {
 #[test]
 fn labels_of_references_at_one_place_keep_their_order_and_do_not_touch() {
     let close = ["highest, with a long label of its own", "middle", "lowest"];
-    let references = (0..3).map(|index| Reference::new(close[index], 4.0 - index as f64 * 0.01)).collect();
+    let references = [1, 2, 0].map(|index| Reference::new(close[index], 4.0 - index as f64 * 0.01)).to_vec();
     let elements = check(&Lines { references, ..lines(Axis::new("s"), &[1.0, 4.0]) }.svg());
     let y = |label: &str| {
         elements
