@@ -186,6 +186,8 @@ pub struct World {
     seen: BTreeSet<Path>,
     flushed: Base,
     synced: Base,
+    /// Both as they were when the step began.
+    kept_before: (Base, Base),
     /// Operations of the store are told to fail.
     trouble: bool,
     pub replays: u64,
@@ -238,6 +240,7 @@ impl World {
             seen: BTreeSet::new(),
             flushed: Base::default(),
             synced: Base::default(),
+            kept_before: Default::default(),
             trouble: false,
             replays: 0,
             crashes: 0,
@@ -287,6 +290,7 @@ impl World {
 
     /// Ends the process, in the middle of whatever it did; with a power cut, un-synced things are lost.
     fn die(&mut self, power: bool) -> Result<(), String> {
+        self.check_cuts()?;
         self.log = None;
         self.trouble = false;
         // Nobody tells the next process that a sync of this one failed: nothing can be promised across that.
@@ -317,11 +321,12 @@ impl World {
 
     /// Every state that the store went through in a step: as a kill leaves it, and as power cuts do. Whatever was kept
     /// before the step is kept, and some states are gone on with.
-    fn check_cuts(&mut self, flushed: &Base, synced: &Base) -> Result<(), String> {
+    fn check_cuts(&mut self) -> Result<(), String> {
         let cuts = match &mut self.store.0.borrow_mut().cuts {
             Some(cuts) => std::mem::take(cuts),
             None => return Ok(()),
         };
+        let (flushed, synced) = &self.kept_before;
         for (index, Cut { store, sync_failed }) in cuts.into_iter().enumerate() {
             let config = self.random.one_of(&self.configs);
             let killed = (&store, if sync_failed { synced } else { flushed });
@@ -457,7 +462,7 @@ impl World {
     /// Performs one operation; `Err` says what rule was broken.
     pub fn step(&mut self, (kind, one, two): Step) -> Result<(), String> {
         let path = self.paths[usize::from(one) % self.paths.len()].clone();
-        let (flushed, synced) = (self.flushed.clone(), self.synced.clone());
+        self.kept_before = (self.flushed.clone(), self.synced.clone());
         let objects = self.current.get(&path).map_or(1, |(binding, _)| binding.objects);
         match kind % 100 {
             0..12 => {
@@ -499,7 +504,7 @@ impl World {
             95..99 => self.die(one % 2 == 0)?,
             _ => self.close()?,
         }
-        self.check_cuts(&flushed, &synced)?;
+        self.check_cuts()?;
         self.store.0.borrow_mut().violation.take().map_or(Ok(()), Err)
     }
 
