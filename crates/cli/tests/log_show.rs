@@ -538,7 +538,7 @@ impl Bed {
     }
 
     /// Starts a copy, and kills it once its log has changed a few times and `look` has seen enough; again, if it was
-    /// too late. `look` is told the how manieth copy it is.
+    /// too late. `look` is told which attempt it is.
     fn kill_midway(&self, mut look: impl FnMut(&Bed, u32) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(60);
         for attempt in 1.. {
