@@ -20,7 +20,7 @@ use crate::rounds::{
     Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time, mib,
 };
 use crate::tree::{self, Options, compare};
-use crate::world::{Job, Outcome, Program, Route, Running, World, claims};
+use crate::world::{Job, LogChoice, Outcome, Program, Route, Running, World, claims};
 
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 const RECONNECT: Duration = Duration::from_secs(5);
@@ -153,6 +153,7 @@ impl Loop {
             streams: Some(random.between(1, 4) as u32),
             memory_bytes: Some(32 * MIB),
             reconnect: Some(RECONNECT),
+            log: LogChoice::choose(&mut Random::fork(seed, "crash log")),
             source: dataset.path.clone(),
             destination: sink.join("data/result"),
             into: random.chance(128),

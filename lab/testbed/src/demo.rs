@@ -68,6 +68,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         streams: None,
         memory_bytes: None,
         reconnect: Some(Duration::from_secs(5)),
+        log: None,
         into: destination.is_dir(),
         source,
         destination,

@@ -19,7 +19,7 @@ use crate::rounds::{
     Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time, mib,
 };
 use crate::tree::{self, Options, compare};
-use crate::world::{Job, Outcome, Program, Route, Running, World, claims};
+use crate::world::{Job, LogChoice, Outcome, Program, Route, Running, World, claims};
 
 /// A run that takes longer hangs.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
@@ -96,7 +96,7 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
         settings.rounds,
         settings.directory.display()
     );
-    let missing: Vec<_> = ["--streams", "--memory", "--reconnect", "--plain"]
+    let missing: Vec<_> = ["--streams", "--memory", "--reconnect", "--plain", "--log-mechanism"]
         .into_iter()
         .filter(|option| !looped.world.program().has(option))
         .collect();
@@ -149,11 +149,15 @@ impl Loop {
             streams: Some(random.between(1, 6) as u32),
             memory_bytes: Some(*random.pick(&[32 * MIB, 64 * MIB, 128 * MIB])),
             reconnect: Some(RECONNECT),
+            log: None,
             source: dataset.path.clone(),
             destination: self.settings.directory.join("sink"),
             into,
         };
-        Ok(Plan { job, dataset, attacks, older_copy, idle_run: random.chance(64), random })
+        let idle_run = random.chance(64);
+        // Drawn apart, so that a seed means the same attacks as before there was a choice.
+        let log = LogChoice::choose(&mut Random::fork(seed.wrapping_add(number), "torture log"));
+        Ok(Plan { job: Job { log, ..job }, dataset, attacks, older_copy, idle_run, random })
     }
 
     /// Runs one round; what it is, for its line.
@@ -170,7 +174,7 @@ impl Loop {
             needed -= older_copy(&plan.job, &mut plan.random)?;
         }
         let head = format!(
-            "{:<5} {:<5} streams {} {:>3.0} MiB {:<5}{}{}",
+            "{:<5} {:<5} streams {} {:>3.0} MiB {:<5}{}{}{}",
             plan.job.route.name(),
             if plan.job.plain { "plain" } else { "tls" },
             plan.job.streams.unwrap_or(0),
@@ -178,6 +182,7 @@ impl Loop {
             plan.dataset.name,
             if plan.job.into { " into" } else { "" },
             if plan.older_copy { " older" } else { "" },
+            plan.job.log.map_or(String::new(), |log| format!(" {log}")),
         );
         self.disturb_until_done(&mut plan, usual, needed, report)?;
         drop(variation);

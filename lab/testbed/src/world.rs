@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use haul_crashfs::random::Random;
 use serde_json::Value;
 
 use crate::process::{Guarded, descendants, unblock_signals};
@@ -81,6 +82,8 @@ pub struct Job {
     pub memory_bytes: Option<u64>,
     /// How long an end waits for a lost peer.
     pub reconnect: Option<Duration>,
+    /// The object log, if not the default.
+    pub log: Option<LogChoice>,
     /// The tree that is read.
     pub source: PathBuf,
     /// DEST as it is typed.
@@ -102,6 +105,31 @@ impl Job {
     /// A path of an event, whose first component is the tree itself, relative to the tree.
     pub fn within(path: &[u8]) -> &[u8] {
         path.iter().position(|byte| *byte == b'/').map_or(b"", |at| &path[at + 1..])
+    }
+}
+
+/// One of the eighteen logs, and who writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogChoice {
+    mechanism: &'static str,
+    method: &'static str,
+    writer: &'static str,
+}
+
+impl LogChoice {
+    /// Half of the time the default, else any.
+    pub fn choose(random: &mut Random) -> Option<LogChoice> {
+        random.chance(128).then(|| LogChoice {
+            mechanism: *random.pick(&["file", "transaction", "universal"]),
+            method: *random.pick(&["char", "int", "enc", "binary", "bit8", "bit64"]),
+            writer: *random.pick(&["comm", "thread"]),
+        })
+    }
+}
+
+impl std::fmt::Display for LogChoice {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}+{} by {}", self.mechanism, self.method, self.writer)
     }
 }
 
@@ -171,6 +199,11 @@ impl World {
         option("--streams", job.streams.filter(|_| job.route != Route::Local).map(|count| count.to_string()));
         option("--memory", job.memory_bytes.map(|bytes| bytes.to_string()));
         option("--reconnect", job.reconnect.map(|time| time.as_secs().max(1).to_string()));
+        if let Some(log) = &job.log {
+            option("--log-mechanism", Some(log.mechanism.into()));
+            option("--log-method", Some(log.method.into()));
+            option("--log-writer", Some(log.writer.into()));
+        }
         if job.route != Route::Local {
             command.arg("--ssh").arg(self.sshd.ssh_command());
             command.arg("--haul-path").arg(self.directory.join("far-haul"));
