@@ -9,13 +9,14 @@ ROUNDS ?= 50
 CRASH_ROUNDS ?= $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),30)
 HISTORIES ?= 1000000
 SEED ?= 1
+SECONDS_OF_FUZZING = $(or $(SECONDS),60)
 # Tests run optimised, with assertions on; one profile, so that nothing is built twice.
 PROFILE := checked
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(PROFILE)
 RELEASED := $(TARGET)/release
 
-.PHONY: help deps build release test lint unit sim torture crash syncs bench demo clean
+.PHONY: help deps build release test lint unit sim torture crash syncs bench faults fuzz demo clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +64,13 @@ bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/be
 	$(CARGO) build --locked --release -p haul-testbed
 	lab/deps.sh bench
 	$(RELEASED)/testbed bench --haul $(RELEASED)/haul --report docs/evaluation
+
+faults: release ## What object logs cost and what a fault costs; writes docs/evaluation/ft-lads.md (ARGS="--scale paper ...")
+	lab/deps.sh bench
+	$(RELEASED)/haul bench faults --report docs/evaluation $(ARGS)
+
+fuzz: ## Fuzz the reader of object logs (needs a nightly toolchain and cargo-fuzz): SECONDS=n
+	cd crates/objectlog && $(CARGO) +nightly fuzz run read -- -max_total_time=$(SECONDS_OF_FUZZING)
 
 demo: release ## Move a real dataset over loopback ssh, kill the sink half-way, continue, verify (SOURCE=... DEST=...)
 	$(CARGO) build --locked --release -p haul-testbed

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and showing haul needs, if it is missing: a C compiler, sshd, FUSE, a Rust toolchain.
-# With `bench` also the programs that haul is measured against and the source tree that they copy.
+# With `bench` also the programs that haul is measured against, the source tree that they copy, and what draws.
 #
 # Packages come from apt (Debian, Ubuntu), as root or with `sudo -n`. Where that is not possible, the one command that
 # would help is printed and the exit code is 1: nothing is skipped.
@@ -21,6 +21,9 @@ need sftp openssh-client
 need fusermount3 fuse3
 need mkfs.ext4 e2fsprogs
 need mount mount
+# The object log has a second reader.
+need python3 python3
+need diff diffutils
 # aws-lc, the library of ciphers, is C and brings what else it needs.
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 
@@ -28,6 +31,8 @@ if [ "${1:-}" = bench ]; then
     need rsync rsync
     need scp openssh-client
     need xz xz-utils
+    # Pictures of the evaluation as PNG.
+    need rsvg-convert librsvg2-bin
     # Without it a tree of the same shape is generated.
     compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null || optional=linux-source
 fi
