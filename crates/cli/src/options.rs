@@ -232,7 +232,7 @@ pub struct BenchFaults {
     #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.02")]
     pub scale: f64,
     /// The same for the runs with faults, which are paced
-    #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.005")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.003")]
     pub recovery_scale: f64,
     /// Which workloads
     #[arg(long, value_enum, value_delimiter = ',', default_value = "big,small")]
@@ -252,10 +252,10 @@ pub struct BenchFaults {
     /// Half the width that the intervals of the overhead are to have, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub precision: f64,
-    /// How long an undisturbed paced run takes
+    /// How long an undisturbed paced run takes; of the small workload a third
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub seconds: f64,
-    /// Paced runs at a time [default: 8 for each core]
+    /// Paced runs at a time [default: 24 for each core]; of the small workload a quarter
     #[arg(long, value_name = "N")]
     pub parallel: Option<u16>,
     /// Faults at which percent of the bytes
@@ -278,10 +278,13 @@ pub struct BenchFaults {
 }
 
 const FAULTS_HELP: &str = "\
-Runs haul with each of the eighteen object logs and without one, undisturbed and hit by SIGKILL at the source, SIGKILL
-at the sink and a cut of all connections, and writes ft-lads.md with CSV files and pictures. Source files are computed
-and contents are checked but not kept, so it needs no disk space at any scale. rsync and bbcp run beside it if they are
-installed. Nothing but this host is involved: the far end is started without ssh.";
+Runs haul with each of the eighteen object logs and without one, undisturbed and hit by SIGKILL at \
+the source, SIGKILL at the sink and a cut of all connections, and writes ft-lads.md with CSV files and pictures. \
+Source files are computed and contents are checked but not kept, so it needs no disk space at any scale. rsync and \
+bbcp run beside it if they are installed. Nothing but this host is involved: the far end is started without ssh.
+
+All of it takes some hours on a laptop; what is done is written at once, and a part that is run again replaces its own \
+files only. A quick look: --log universal+bit64,file+char --runs 3 --rounds-max 3 --seconds 10";
 
 /// Workloads of the paper.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

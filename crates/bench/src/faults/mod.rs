@@ -62,9 +62,9 @@ pub struct Settings {
     pub rounds_max: usize,
     /// Half the width that intervals of the overhead are to have, in percent.
     pub precision_percent: f64,
-    /// How long an undisturbed run takes where runs are paced.
+    /// How long an undisturbed run of the big workload takes where runs are paced.
     pub paced_seconds: f64,
-    /// Paced runs at a time.
+    /// Paced runs of the big workload at a time.
     pub parallel: usize,
     /// Faults at which percent of the bytes.
     pub points: Vec<u32>,
@@ -86,7 +86,7 @@ impl Default for Settings {
             report: PathBuf::new(),
             command: String::new(),
             scale: 0.02,
-            recovery_scale: 0.005,
+            recovery_scale: 0.003,
             workloads: vec!["big", "small"],
             overhead: true,
             space: false,
@@ -96,12 +96,26 @@ impl Default for Settings {
             rounds_max: 60,
             precision_percent: 1.0,
             paced_seconds: 60.0,
-            parallel: 16,
+            parallel: 48,
             points: vec![20, 40, 60, 80],
             faults: Fault::ALL.to_vec(),
             every_fault: false,
             writer: None,
             seed: 1,
+        }
+    }
+}
+
+impl Settings {
+    /// A file costs more than its bytes: many small ones are paced faster, but fewer at a time.
+    fn paced(&self, workload: &str) -> Settings {
+        match workload {
+            "small" => Settings {
+                paced_seconds: self.paced_seconds / 3.0,
+                parallel: (self.parallel / 4).max(1),
+                ..self.clone()
+            },
+            _ => self.clone(),
         }
     }
 }
@@ -155,7 +169,7 @@ pub fn run(settings: &Settings) -> io::Result<()> {
             base.files = Some(make_files(&base.workload, &scratch.path().join("files"))?);
             variants.extend(peers);
         }
-        let recovery = recovery::run(settings, &base, &variants)?;
+        let recovery = recovery::run(&settings.paced(name), &base, &variants)?;
         if let Some(made) = &base.files {
             overhead::remove(made)?;
         }

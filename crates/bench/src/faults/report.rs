@@ -82,6 +82,9 @@ impl Page<'_> {
         }
         self.line("");
         self.text.push_str(&machine::table(&settings.haul));
+        let directory = settings.directory.to_string_lossy().into_owned();
+        let kind = machine::first_line("stat", &["-f", "-c", "%T", &directory]);
+        self.line(format!("| states and sink on | {kind} |"));
         self.line("\nValues are means with 99 % confidence intervals (Student's t). Runs are interleaved in an order drawn by lot.");
     }
 

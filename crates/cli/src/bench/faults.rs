@@ -40,7 +40,7 @@ pub fn run(arguments: &BenchFaults) -> Result<u8, Error> {
         rounds_max: arguments.rounds_max as usize,
         precision_percent: arguments.precision,
         paced_seconds: arguments.seconds.max(1.0),
-        parallel: arguments.parallel.map_or(8 * cores, usize::from).max(1),
+        parallel: arguments.parallel.map_or(24 * cores, usize::from).max(1),
         points: arguments.point.clone(),
         faults: arguments
             .fault
