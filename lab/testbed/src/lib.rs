@@ -6,7 +6,7 @@
 //! - [`torture`], [`crash`]: loops that kill, stop, cut and power off at random instants, and check every claim.
 //! - [`syncs`]: each sync is removed from the program in turn, and a power cut must show it.
 //!
-//! - [`demo`], [`bench`]: the same for people; [`chart`] draws, [`machine`] says where.
+//! - [`demo`], [`bench`]: the same for people; [`machine`] says where.
 //!
 //! Called by the binary `testbed`, by the Makefile and by end-to-end tests of other crates. It knows haul only by its
 //! command line.
@@ -15,7 +15,6 @@
 
 pub mod attack;
 pub mod bench;
-pub mod chart;
 pub mod crash;
 pub mod dataset;
 pub mod demo;

@@ -7,9 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use haul_chart::{Bar, Group, Rows};
 use haul_crashfs::random::Random;
 
-use crate::chart::{Bar, Group, draw};
 use crate::dataset::{OBJECT_BYTES, Plan, big_file, set_time};
 use crate::machine;
 use crate::tree::{self, Comparison, Totals};
@@ -272,7 +272,7 @@ impl Verdict {
         fs::write(directory.join(format!("{what}.md")), text)?;
         let bar = |label: String, count: usize, accent| Bar {
             label,
-            value: count as f64,
+            value: (count as f64).into(),
             text: count.to_string(),
             accent,
         };
@@ -300,7 +300,8 @@ impl Verdict {
             title: "What must never be, times".into(),
             bars: violations.map(|(name, count)| bar(name.clone(), *count as usize, true)).collect(),
         });
-        fs::write(directory.join(format!("{what}.svg")), draw(command, &groups))
+        let figure = Rows { title: command.to_owned(), groups, ..Rows::default() };
+        haul_chart::write(directory, what, &figure.svg()).map(drop)
     }
 }
 

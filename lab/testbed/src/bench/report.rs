@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::Command;
+
+use haul_chart::{Bar, Group, Rows};
 
 use super::{Case, Sample, Settings, Tool};
-use crate::chart::{Bar, Group, draw};
 use crate::machine;
 
 fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
@@ -134,12 +134,14 @@ pub(super) fn write_report(
     );
     fs::create_dir_all(directory)?;
     fs::write(directory.join("bench.md"), text)?;
-    let groups: Vec<Group> = results.iter().map(|(case, samples)| group(case, samples)).collect();
-    let svg = directory.join("bench.svg");
-    fs::write(&svg, draw("Speed in GB/s (longer is faster)", &groups))?;
-    println!("written: {} and {}", directory.join("bench.md").display(), svg.display());
-    // A picture for pages that show no SVG, where a converter is installed.
-    let _ = Command::new("rsvg-convert").arg("-o").arg(directory.join("bench.png")).arg(&svg).status();
+    let figure = Rows {
+        title: "Speed in GB/s (longer is faster)".into(),
+        groups: results.iter().map(|(case, samples)| group(case, samples)).collect(),
+        ..Rows::default()
+    };
+    let written = haul_chart::write(directory, "bench", &figure.svg())?;
+    let pictures = written.png.as_ref().map_or("bench.svg", |_| "bench.svg, bench.png");
+    println!("written to {}: bench.md, {pictures}", directory.display());
     Ok(())
 }
 
@@ -149,7 +151,7 @@ fn group(case: &Case, samples: &BTreeMap<Tool, Vec<Sample>>) -> Group {
         let accent = matches!(tool, Tool::Haul | Tool::HaulPlain);
         Bar {
             label: tool.name().into(),
-            value,
+            value: value.into(),
             text: format!("{value:.2} GB/s, {:.2} s", wall(samples)),
             accent,
         }
