@@ -2,7 +2,7 @@
 //!
 //! One figure makes one claim, its title; the subtitle says under which conditions. There are three kinds: [`Rows`],
 //! horizontal bars in groups, each with its value written behind it; [`Bars`], vertical bars side by side with error
-//! bars; [`Lines`], points with error bars over numbers or categories. Each gives its SVG as a string, and [`write`]
+//! bars; [`Lines`], points with error bars over numbers or categories. Each gives its SVG as a string, and [`write()`]
 //! puts it into files.
 //!
 //! Called by the programs that make the pages of the evaluation. It knows nothing of haul.

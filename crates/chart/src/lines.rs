@@ -7,7 +7,7 @@ use crate::{Axis, Reference, Scale, Series, Value};
 
 /// A line for each series over numbers or categories; it has a gap where nothing was measured.
 ///
-/// The error bars of series at one x stand side by side, a few pixels apart, if there is room: one would hide another.
+/// The error bars of series at one x stand side by side, a few pixels apart: one would hide another.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lines {
     /// The claim.
@@ -73,8 +73,8 @@ impl X {
 const SLOT_WIDTH_MIN: f64 = 17.0;
 /// Between error bars that stand side by side.
 const ASIDE_MAX: f64 = 8.0;
-/// Between the error bars of one x and those of the next.
-const APART_MIN: f64 = 16.0;
+/// Of the way to the next x, that the points of one may take: they must be seen to belong together.
+const SPREAD_MAX: f64 = 0.3;
 
 struct Point {
     x: f64,
@@ -156,7 +156,7 @@ impl Lines {
             return 0.0;
         }
         let closest = places.windows(2).map(|pair| pair[1].1 - pair[0].1).fold(f64::INFINITY, f64::min);
-        ((closest - APART_MIN) / self.series.len() as f64).clamp(0.0, ASIDE_MAX)
+        (closest * SPREAD_MAX / (self.series.len() - 1) as f64).min(ASIDE_MAX)
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 const CONVERTER: &str = "rsvg-convert";
 
-/// What [`write`] has written.
+/// What [`write()`] has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The figure.
