@@ -267,7 +267,7 @@ impl Running {
             _ => command_line(pid).contains("serve --stdio"),
         };
         // The last one: a shell may stand between.
-        descendants(self.process.pid()).into_iter().map(|seen| seen.pid).filter(|pid| is_far(*pid)).last()
+        descendants(self.process.pid()).into_iter().map(|seen| seen.pid).rfind(|pid| is_far(*pid))
     }
 
     /// Waits for its end.
