@@ -120,9 +120,9 @@ impl LogChoice {
     /// Half of the time the default, else any.
     pub fn choose(random: &mut Random) -> Option<LogChoice> {
         random.chance(128).then(|| LogChoice {
-            mechanism: random.pick(&["file", "transaction", "universal"]),
-            method: random.pick(&["char", "int", "enc", "binary", "bit8", "bit64"]),
-            writer: random.pick(&["comm", "thread"]),
+            mechanism: random.pick::<&str>(&["file", "transaction", "universal"]),
+            method: random.pick::<&str>(&["char", "int", "enc", "binary", "bit8", "bit64"]),
+            writer: random.pick::<&str>(&["comm", "thread"]),
         })
     }
 }

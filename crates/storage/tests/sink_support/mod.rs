@@ -12,7 +12,9 @@ use std::sync::Arc;
 use haul_model::{EntryId, Kind, Timestamp};
 use haul_storage::SinkStorage;
 use haul_storage::conformance_sink::{Driver, Fixture, JOB, OBJECT, Seen};
-use haul_storage::sink::{Decision, Faults, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode};
+use haul_storage::sink::{
+    Contents, Decision, Faults, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode,
+};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use tempfile::TempDir;
 
@@ -59,6 +61,7 @@ impl Scratch {
             object_bytes: OBJECT,
             spool_directory: self.state.clone(),
             sync: self.mode,
+            contents: Contents::Written,
             faults: None,
         }
     }
