@@ -97,6 +97,7 @@ fn open(destination: &Path) -> Result<PosixSink, Box<dyn Error>> {
         object_bytes: BUNDLE_BYTES as u32,
         spool_directory,
         sync: SyncMode::Measured,
+        contents: haul_storage::sink::Contents::Written,
         #[cfg(feature = "faults")]
         faults: None,
     };

@@ -27,6 +27,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(120);
 /// A cut hits a program that goes its own pace; a removed sync must show in one of so many.
 const ATTEMPTS: u32 = 25;
 const RESUMED_BYTES: u64 = 160 * MIB;
+const RESUMED_BANDWIDTH: &str = "64MiB";
 const IMAGE_BYTES: u64 = 400 * MIB;
 
 /// What to run.
@@ -331,6 +332,10 @@ impl Host<'_> {
     fn start(&self, source: &Path) -> io::Result<Guarded> {
         let mut command = self.haul();
         command.args(["cp", "-r", "-v", "--json", "--object-size", "1MiB", "--memory", "16MiB"]);
+        if self.stage.scenario == Scenario::Resume {
+            // Groups become durable and are logged on the way, however fast the machine is.
+            command.args(["--bandwidth", RESUMED_BANDWIDTH]);
+        }
         command.arg(source).arg(&self.result);
         command.stdin(Stdio::null()).stdout(File::create(&self.log)?).stderr(Stdio::null());
         Guarded::spawn(unblock_signals(&mut command))

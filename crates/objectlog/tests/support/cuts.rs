@@ -1,5 +1,7 @@
 //! Every point at which a process or the power can end while a log is written.
 
+use std::collections::BTreeMap;
+
 use haul_objectlog::memory::Refused;
 use haul_objectlog::{LogStore, MemoryStore};
 
@@ -75,4 +77,27 @@ pub fn after_power_cut(store: &MemoryStore, random: &mut Random) -> Vec<MemorySt
         states.extend([30, 70].map(|share| store.crash(|| random.chance(share))));
     }
     states
+}
+
+/// On some file systems a lost write shows what the blocks held before: here what a log of the same name had there.
+/// `None` if nothing was lost where an older log was.
+pub fn with_stale_pages(
+    seen: &MemoryStore,
+    cut: &MemoryStore,
+    removed: &BTreeMap<String, Vec<u8>>,
+) -> Option<MemoryStore> {
+    let (seen, mut files, mut any) = (seen.files(), cut.files(), false);
+    for (name, log) in &mut files {
+        let (Some(seen), Some(stale)) = (seen.get(name), removed.get(name)) else { continue };
+        log.resize(seen.len(), 0);
+        let pages = log.chunks_mut(512).zip(seen.chunks(512)).zip(stale.chunks(512));
+        for ((page, seen), stale) in pages {
+            if page.iter().all(|byte| *byte == 0) && seen.iter().any(|byte| *byte != 0) {
+                let length = page.len().min(stale.len());
+                page[..length].copy_from_slice(&stale[..length]);
+                any = true;
+            }
+        }
+    }
+    any.then(|| MemoryStore::with_files(files))
 }

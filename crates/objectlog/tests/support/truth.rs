@@ -55,6 +55,12 @@ impl Truth {
 
     /// What was found against what may be and what must be.
     pub fn check(&self, found: &State, base: &Base) -> Result<(), String> {
+        self.check_recorded(found)?;
+        self.check_kept(found, base)
+    }
+
+    /// Nothing is there that was not recorded.
+    pub fn check_recorded(&self, found: &State) -> Result<(), String> {
         for (path, (binding, done)) in found {
             let Some((recorded, lives)) = self.lives.get(&(path.clone(), binding.token)) else {
                 return Err(format!("{}: an entry that never was", show(path)));
@@ -70,6 +76,11 @@ impl Truth {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// All is there that was kept.
+    fn check_kept(&self, found: &State, base: &Base) -> Result<(), String> {
         for (path, (binding, must)) in &base.state {
             // Without objects an entry holds no place: it may go, and one that it replaced may come back.
             if base.touched.contains(path) || must.is_empty() {

@@ -41,6 +41,8 @@ pub struct Store {
     pages_in_part: Option<usize>,
     /// Some were: the log cannot know how long its files are.
     is_longer: bool,
+    /// The logs that were removed, by name, as they were then.
+    removed: BTreeMap<String, Vec<u8>>,
     /// Every state that the store went through since it was looked at last, if anybody looks.
     cuts: Option<Vec<Cut>>,
     pub violation: Option<String>,
@@ -124,6 +126,10 @@ impl LogStore for Shared {
 
     fn remove(&mut self, name: &str) -> Result<(), Refused> {
         let mut store = self.0.borrow_mut();
+        if store.cuts.is_some() {
+            let log = store.inner.files().remove(name);
+            store.removed.extend(log.map(|log| (name.to_string(), log)));
+        }
         let result = store.inner.remove(name);
         store.cut_after(result)
     }
@@ -215,6 +221,7 @@ impl World {
             sync_failed: false,
             pages_in_part: None,
             is_longer: false,
+            removed: BTreeMap::new(),
             cuts: None,
             violation: None,
         };
@@ -341,6 +348,15 @@ impl World {
                     read_check::going_on_keeps_everything(&store.files(), config, &state, &mut self.random);
                 }
                 self.crashes += 1;
+            }
+            for cut in &cut_off {
+                // The specification does not promise that nothing is lost then.
+                if let Some(stale) = cuts::with_stale_pages(&store, cut, &self.store.0.borrow().removed) {
+                    let state = truth::next_state(&stale, config)?;
+                    let when = |rule| format!("cut off at {index}, with stale pages: {rule}");
+                    self.truth.check_recorded(&state).map_err(when)?;
+                    self.crashes += 1;
+                }
             }
         }
         Ok(())
