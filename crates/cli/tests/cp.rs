@@ -228,8 +228,13 @@ fn a_state_directory_that_cannot_be_made_is_said_with_a_hint() {
     let bed = Bed::new();
     bed.write("file", b"x");
     bed.write("home", b"a file, not a directory");
-    says(&bed.haul(&["cp", "file", "out"]), 1, &["HAUL_STATE_DIR"]);
+    says(&bed.haul(&["cp", "--log-required", "file", "out"]), 1, &["HAUL_STATE_DIR"]);
     assert!(!bed.path("out").exists());
+    // Where nothing is required, it is said and the copy is made.
+    fs::create_dir(bed.path("tmp")).unwrap();
+    let output = bed.command().env("TMPDIR", bed.path("tmp")).args(["cp", "file", "out"]).output().unwrap();
+    says(&output, 0, &["the object log is lost", "haul-state-"]);
+    assert_eq!(fs::read(bed.path("out")).unwrap(), b"x");
 }
 
 /// Starts a copy of a big file, kills it once some of it is durable, and returns how much was.
