@@ -47,14 +47,21 @@ fn golden() -> Vec<Case> {
         .collect()
 }
 
-/// Logs with what the golden ones have no room for: bits in several cells, and a path in many.
+/// Logs with what the golden ones have no room for: bits in several cells, a path in many, and cells of the former life
+/// of a file that began again.
 fn large(config: Config) -> Case {
     let mut store = MemoryStore::new();
     for run in 0..2 {
         let (mut log, _) = ObjectLog::open(&mut store, config).unwrap();
+        let again = log.begin(b"again", binding(9, 4500)).unwrap();
+        (0..4500).for_each(|object| assert!(log.record(again, object).unwrap()));
+        log.flush().unwrap();
+        let again = log.begin(b"again", binding(9, 4500)).unwrap();
+        log.record(again, 5).unwrap();
+        log.flush().unwrap();
         for version in 1..4u64 {
             let path = vec![b'a' + version as u8; [1, 30, 3000][version as usize - 1]];
-            let objects = [1, 130, 9000][version as usize - 1];
+            let objects = [1, 130, 4500][version as usize - 1];
             let handle =
                 log.resume(&path).unwrap_or_else(|| log.begin(&path, binding(version, objects)).unwrap());
             for object in (0..objects).filter(|object| object % 9 == run || objects == 1) {

@@ -65,7 +65,7 @@ pub fn damage(random: &mut Random, case: &mut Case) {
     let start = random.below(log.len() as u64) as usize;
     let reach = random.one_of(&[8, 600]);
     let end = (start + 1 + random.below(reach) as usize).min(log.len());
-    match random.below(14) {
+    match random.below(15) {
         0 | 1 => log[start] ^= 1 << random.below(8),
         2 => log[start..end].fill(random.one_of(&[0, 0xff])),
         3 => log[start..end].iter_mut().for_each(|byte| *byte = random.next() as u8),
@@ -103,6 +103,12 @@ pub fn damage(random: &mut Random, case: &mut Case) {
             log.splice(start..start, insert);
         }
         12 => case.logs[here].0 = random.next() as u8,
+        13 => {
+            // A cell says that it is of the record in whose room it is.
+            if let Some((cell, generation)) = cell_of(random, log) {
+                log[cell + 4..cell + 8].copy_from_slice(&generation);
+            }
+        }
         _ => {
             if random.chance(50) {
                 case.logs.remove(here);
@@ -250,19 +256,26 @@ fn crowd(random: &mut Random, log: &mut Vec<u8>, place: &Place, model: &[u8]) {
     }
 }
 
+/// Where a cell of some record begins, and the record's generation.
+fn cell_of(random: &mut Random, log: &[u8]) -> Option<(usize, [u8; 4])> {
+    let places = records(log);
+    let place = pick(random, &places)?;
+    let record = &log[place.start..place.start + place.length];
+    let at = 80 + 16 * random.below(5) as usize;
+    let extent = record.get(at..at + 16)?;
+    let (offset, length) = (number(&extent[..8]), number(&extent[8..]));
+    let cell = offset.checked_add(random.below(length.div_ceil(512) as u64) as usize * 512)?;
+    (cell.checked_add(8)? <= log.len()).then_some((cell, record[4..8].try_into().ok()?))
+}
+
 /// Something else in the room of a record.
 fn payload(random: &mut Random, log: &mut [u8], place: &Place) {
-    let record = &log[place.start..place.start + place.length];
-    let objects = number(&record[12..16]) as u64;
-    let generation = record[4..8].to_vec();
-    let extent = 80 + 16 * random.below(5) as usize;
-    let Some(extent) = record.get(extent..extent + 16) else { return };
-    let (offset, length) = (number(&extent[..8]), number(&extent[8..]));
-    let cell = offset.saturating_add(random.below(1 + length as u64 / 512) as usize * 512);
-    let Some(end) = cell.checked_add(length.min(512)).filter(|end| *end <= log.len() && *end > cell + 8)
-    else {
+    let objects = number(&log[place.start + 12..place.start + 16]) as u64;
+    let Some((cell, generation)) = cell_of(random, log) else { return };
+    let end = (cell / PAGE * PAGE + PAGE).min(log.len());
+    if end <= cell + 8 {
         return;
-    };
+    }
     let bytes = &mut log[cell..end];
     bytes[4..8].copy_from_slice(&generation);
     let at = 8 + random.below(bytes.len() as u64 - 8) as usize;
