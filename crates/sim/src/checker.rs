@@ -3,8 +3,10 @@
 //! The checker sees what the masters say and do, and both disks; it never looks into a master, but for its public
 //! counters at the end of a session.
 
+use std::collections::BTreeMap;
+
 use haul_model::limits::{ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES};
-use haul_model::{Bitmap, Code, EntryId, Failure, Hash, Kind, Token};
+use haul_model::{Bitmap, BlockId, Code, EntryId, Failure, Hash, Kind, Token};
 use haul_protocol::{LogOp, LogView};
 use haul_wire::{Answer, Message, NewFile, Settled};
 
@@ -54,6 +56,8 @@ pub(crate) struct Checker {
     sink_slots: u32,
     pub bytes_sent: u64,
     pub objects_sent: u64,
+    /// Payloads that have not left the source yet, with their lengths; a connection takes them along.
+    pub leaving: BTreeMap<BlockId, u32>,
     /// Objects and members that the sink asked for again.
     pub asked: u64,
     /// Of those, sent again.

@@ -342,6 +342,7 @@ impl World {
             self.after(nanos, Happening::Arrive { session, epoch, block, slot, length, payload });
         }
         note!(self, "payload of block {} has left", block.0);
+        self.checker.leaving.remove(&block);
         self.source_event(Event::Sent(block));
         true
     }

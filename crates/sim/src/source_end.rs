@@ -95,6 +95,9 @@ impl World {
         match action {
             Action::Send(message) => {
                 self.check_source_message(&message);
+                if let Message::Bye(_) = message {
+                    self.checker.leaving.clear();
+                }
                 note!(self, "source sends {}", Short(&message));
                 let frame = self.source.as_mut().and_then(|end| end.link.send(&message));
                 if let Some(frame) = frame {
@@ -104,6 +107,7 @@ impl World {
             Action::Payload { epoch, block, slot, local, length } => {
                 self.checker.bytes_sent += u64::from(length);
                 self.checker.objects_sent += 1;
+                self.checker.leaving.insert(block, length);
                 let Some(end) = self.source.as_mut() else { return };
                 end.sending += 1;
                 self.dispatch(epoch, block, slot, local, length);
@@ -154,6 +158,10 @@ impl World {
         end.up = None;
         end.sending = 0;
         end.link.disconnected();
+        for length in std::mem::take(&mut self.checker.leaving).into_values() {
+            self.checker.bytes_sent -= u64::from(length);
+            self.checker.objects_sent -= 1;
+        }
         self.source_event(Event::LinkDown);
         self.wait_for_peer(Role::Source);
     }

@@ -310,10 +310,15 @@ impl Source {
             .blocks
             .iter()
             .filter(|(_, block)| block.stage == Stage::Sending)
-            .map(|(id, block)| (*id, block.local))
+            .map(|(id, block)| (*id, block.local, block.length))
             .collect();
-        for (id, local) in lost {
+        for (id, local, length) in lost {
             self.blocks.remove(&id);
+            // It has not left, at least not as a whole; it counts when it is sent again. (BYE has told the final counts.)
+            if !self.bye_sent {
+                self.stats.objects_sent -= 1;
+                self.stats.bytes_sent -= u64::from(length);
+            }
             if !self.config.planted.has(Bug::SlotLostAtReconnect) {
                 self.free.push(local);
             }
