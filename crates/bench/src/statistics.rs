@@ -27,6 +27,19 @@ impl Estimate {
         Some(Estimate { mean, half_width: error * t_quantile(count - 1), count })
     }
 
+    /// How much `of` is above `than`, two independent means: the quantile is that of the smaller sample, which makes the
+    /// interval rather too wide.
+    pub fn difference(of: &[f64], than: &[f64]) -> Option<Estimate> {
+        let (of, than) = (Estimate::of(of)?, Estimate::of(than)?);
+        let count = of.count.min(than.count);
+        let error = |estimate: Estimate| estimate.half_width / t_quantile(estimate.count - 1);
+        let half_width = match count {
+            1 => f64::INFINITY,
+            _ => error(of).hypot(error(than)) * t_quantile(count - 1),
+        };
+        Some(Estimate { mean: of.mean - than.mean, half_width, count })
+    }
+
     /// The upper end of the interval.
     pub fn upper(&self) -> f64 {
         self.mean + self.half_width
@@ -81,6 +94,17 @@ mod tests {
         assert!((estimate.mean - 5.5).abs() < 1e-12);
         assert!((estimate.half_width - 3.1116).abs() < 1e-3, "{estimate:?}");
         assert!((estimate.times(-2.0).half_width - 6.2233).abs() < 1e-3);
+    }
+
+    #[test]
+    fn the_interval_of_a_difference_has_the_errors_of_both() {
+        let one: Vec<f64> = (1..=10).map(f64::from).collect();
+        let other: Vec<f64> = one.iter().map(|value| value + 2.0).collect();
+        let difference = Estimate::difference(&other, &one).unwrap();
+        assert!((difference.mean - 2.0).abs() < 1e-12);
+        // sqrt(2) times 3.1116.
+        assert!((difference.half_width - 4.4005).abs() < 1e-3, "{difference:?}");
+        assert!(Estimate::difference(&[1.0], &other).unwrap().half_width.is_infinite());
     }
 
     #[test]

@@ -315,6 +315,8 @@ pub enum BenchPart {
     Space,
     /// What faults cost
     Recovery,
+    /// Nothing is run: the report is written anew from its CSV files
+    Report,
 }
 
 fn parse_scale(text: &str) -> Result<f64, String> {

@@ -83,6 +83,21 @@ pub fn overhead(directory: &Path, workload: &Workload, overhead: &Overhead) -> i
     Ok(pictures)
 }
 
+/// What a log adds where the processor does not decide.
+pub fn paced(directory: &Path, workload: &Workload, recovery: &Recovery) -> io::Result<Picture> {
+    let (categories, series) = logs(|variant| recovery.log_percent(variant));
+    let figure = Bars {
+        title: "What an object log adds to the time of a paced transfer".into(),
+        subtitle: format!("{}; paced to {:.1} MB/s", subtitle(workload), recovery.bandwidth as f64 / 1e6),
+        x_label: "method".into(),
+        y: Axis::new("above no log, %"),
+        categories,
+        series,
+        references: vec![Reference::new("bar: 1 %", 1.0)],
+    };
+    draw_bars(directory, format!("ft-lads-{}-overhead-paced", workload.name), &figure)
+}
+
 /// Figure 7.
 pub fn space(directory: &Path, workload: &Workload, rooms: &[(Variant, (u64, u64))]) -> io::Result<Picture> {
     let (categories, series) = logs(|variant| {

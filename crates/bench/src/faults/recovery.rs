@@ -59,6 +59,13 @@ impl Recovery {
         Some(Estimate::of(runs)?.mean)
     }
 
+    /// By how much the undisturbed time is above that without a log, in percent of it.
+    pub fn log_percent(&self, variant: Variant) -> Option<Estimate> {
+        let without = self.undisturbed.get(&Variant::NoLog)?;
+        let difference = Estimate::difference(self.undisturbed.get(&variant)?, without)?;
+        Some(difference.times(100.0 / Estimate::of(without)?.mean))
+    }
+
     fn estimate(&self, case: Case, quantity: impl Fn(&Outcome, f64) -> Option<f64>) -> Option<Estimate> {
         let undisturbed = self.undisturbed_seconds(case.variant)?;
         let values: Vec<f64> =

@@ -115,8 +115,46 @@ impl Page<'_> {
             self.space(workload, &rooms)?;
         }
         if let Some((workload, recovery)) = &results.recovery {
+            self.paced(workload, recovery)?;
             self.recovery(workload, recovery)?;
         }
+        Ok(())
+    }
+
+    fn paced(&mut self, workload: &Workload, recovery: &Recovery) -> io::Result<()> {
+        self.line(format!(
+            "\n### Without faults, paced ({}, {:.1} MB/s)\n",
+            size(workload),
+            recovery.bandwidth as f64 / 1e6
+        ));
+        self.line(
+            "Where storage or the network decides how long a transfer takes, as in the paper, and not the processor: by how \
+             much a log makes it longer.\n",
+        );
+        self.line(format!("| above no log, % | {} |", METHODS.join(" | ")));
+        self.line(format!("|---|{}", "---|".repeat(METHODS.len())));
+        let mut worst: Option<(Variant, Estimate)> = None;
+        for mechanism in MECHANISMS {
+            let cells = METHODS.map(|method| {
+                let variant = Variant::Log(mechanism, method);
+                let more = recovery.log_percent(variant);
+                if let Some(more) = more
+                    && worst.is_none_or(|(_, other)| more.upper() > other.upper())
+                {
+                    worst = Some((variant, more));
+                }
+                show(more, 3)
+            });
+            self.line(format!("| {mechanism} | {} |", cells.join(" | ")));
+        }
+        if let Some((variant, more)) = worst {
+            self.line(format!(
+                "\nThe log whose interval reaches highest is {variant}: {} % of the transfer time. The paper's bar is 1 %.",
+                show(Some(more), 3)
+            ));
+        }
+        let picture = pictures::paced(self.directory, workload, recovery)?;
+        self.picture(&picture);
         Ok(())
     }
 
