@@ -133,6 +133,7 @@ fn property(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
         max_shrink_iters: 5000,
+        max_shrink_time: 20_000,
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..ProptestConfig::default()
     }
