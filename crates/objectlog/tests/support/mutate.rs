@@ -261,8 +261,8 @@ fn cell_of(random: &mut Random, log: &[u8]) -> Option<(usize, [u8; 4])> {
     let places = records(log);
     let place = pick(random, &places)?;
     let record = &log[place.start..place.start + place.length];
-    let at = 80 + 16 * random.below(5) as usize;
-    let extent = record.get(at..at + 16)?;
+    let at = 80 + 16 * random.below(number(&record[20..24]) as u64) as usize;
+    let extent = record.get(at..at.checked_add(16)?)?;
     let (offset, length) = (number(&extent[..8]), number(&extent[8..]));
     let cell = offset.checked_add(random.below(length.div_ceil(512) as u64) as usize * 512)?;
     (cell.checked_add(8)? <= log.len()).then_some((cell, record[4..8].try_into().ok()?))
