@@ -23,16 +23,18 @@ pub struct Files {
 }
 
 const OVERHEAD: &str =
-    "variant,round,seconds,processor_seconds,resident_peak_bytes,log_bytes_peak,log_files_peak";
+    "variant,pair,seconds,processor_seconds,resident_peak_bytes,log_bytes_peak,log_files_peak";
 const SPACE: &str = "variant,log_bytes_peak,log_files_peak";
 const RECOVERY: &str = "variant,fault,percent,before_seconds,after_seconds,bytes_again,first_object_seconds";
 
 impl Files {
-    /// The directory is made if it is not there.
-    pub fn open(directory: &Path, command: &str, haul: &Path) -> io::Result<Files> {
+    /// The directory is made if it is not there. `scratch` is where the runs keep their states and sinks.
+    pub fn open(directory: &Path, command: &str, haul: &Path, scratch: &Path) -> io::Result<Files> {
         fs::create_dir_all(directory)?;
         let version = machine::first_line(&haul.to_string_lossy(), &["--version"]);
-        Ok(Files { directory: directory.to_owned(), made: format!("# {version}: {command}\n") })
+        let kind = machine::first_line("stat", &["-f", "-c", "%T", &scratch.to_string_lossy()]);
+        let made = format!("# {version}, states and sinks on {kind}: {command}\n");
+        Ok(Files { directory: directory.to_owned(), made })
     }
 
     fn path(&self, workload: &str, part: &str) -> PathBuf {
@@ -56,11 +58,11 @@ impl Files {
     pub fn write_overhead(&mut self, workload: &Workload, overhead: &Overhead) -> io::Result<()> {
         let mut rows = String::new();
         for (variant, samples) in &overhead.samples {
-            for (round, sample) in samples {
+            for (pair, sample) in samples {
                 let Sample { seconds, processor_seconds, resident_peak, log_bytes, log_files } = sample;
                 let _ = writeln!(
                     rows,
-                    "{variant},{round},{seconds:.4},{processor_seconds:.4},{resident_peak},{log_bytes},{log_files}"
+                    "{variant},{pair},{seconds:.4},{processor_seconds:.4},{resident_peak},{log_bytes},{log_files}"
                 );
             }
         }
@@ -230,7 +232,8 @@ mod tests {
     #[test]
     fn what_was_written_is_read_again_and_another_part_stays() {
         let scratch = tempfile::tempdir().unwrap();
-        let mut files = Files::open(scratch.path(), "haul bench faults", Path::new("/bin/true")).unwrap();
+        let mut files =
+            Files::open(scratch.path(), "haul bench faults", Path::new("/bin/true"), scratch.path()).unwrap();
         let workload = Workload::big(0.5);
         let log = Variant::DEFAULT_LOG;
         let sample =

@@ -143,7 +143,8 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         false => settings.only.clone(),
     };
     let at = |name: &str, scale| if name == "big" { Workload::big(scale) } else { Workload::small(scale) };
-    let mut files = csv::Files::open(&settings.report, &settings.command, &settings.haul)?;
+    let mut files =
+        csv::Files::open(&settings.report, &settings.command, &settings.haul, &settings.directory)?;
     for &name in &settings.workloads {
         let base = base(settings, at(name, settings.scale), scratch.path());
         if settings.space {

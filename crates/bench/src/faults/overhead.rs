@@ -1,21 +1,20 @@
 //! Figures 5, 6 and 7: what a log costs while nothing fails, in time, processor time, memory and room.
 //!
-//! Each round runs every variant once, in an order drawn anew, with the runs without a log in between; a log's cost is
-//! the difference within its round, so that what drifts on the machine drifts for both.
+//! Every run with a log has a run without one beside it, started at the same instant: whatever the machine does
+//! meanwhile, it does to both, and a log's cost is the difference within the pair. (One after the other, the same
+//! transfer differs by several percent on a shared machine, far more than what is looked for.)
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::Duration;
 
-use super::transfer::{Running, Setup, children_seconds, reap};
+use super::transfer::{Running, Setup, reap};
 use super::variant::Variant;
 use super::{Lottery, Settings, say};
 use crate::statistics::Estimate;
-
-/// Runs without a log in each round: the more, the less their noise adds to that of every other.
-const BASELINES: usize = 4;
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +34,7 @@ pub struct Sample {
 /// All runs of one workload.
 #[derive(Clone, Default)]
 pub struct Overhead {
-    /// The runs of each variant, each with its round.
+    /// The runs of each variant, each with the number of its pair.
     pub samples: BTreeMap<Variant, Vec<(usize, Sample)>>,
 }
 
@@ -51,17 +50,17 @@ impl Overhead {
         Estimate::of(&values)
     }
 
-    /// By how much a quantity is above that without a log, in percent of it: of the differences within rounds.
+    /// By how much a quantity is above that without a log, in percent of it: of the differences within pairs.
     pub fn overhead_percent(&self, variant: Variant, quantity: fn(&Sample) -> f64) -> Option<Estimate> {
         let all = self.estimate(Variant::NoLog, quantity)?.mean;
         let differences: Vec<f64> = self
             .samples(variant)
             .iter()
-            .filter_map(|(round, sample)| {
+            .filter_map(|(pair, sample)| {
                 let without: Vec<f64> = self
                     .samples(Variant::NoLog)
                     .iter()
-                    .filter(|(other, _)| other == round)
+                    .filter(|(other, _)| other == pair)
                     .map(|(_, sample)| quantity(sample))
                     .collect();
                 Some((quantity(sample) - Estimate::of(&without)?.mean) / all * 100.0)
@@ -75,13 +74,18 @@ impl Overhead {
 pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Result<Overhead> {
     let mut overhead = Overhead::default();
     let mut lottery = Lottery::new(settings.seed);
+    let mut pair = 0;
     for round in 1..=settings.rounds_max {
         let mut order: Vec<Variant> = variants.to_vec();
-        order.extend([Variant::NoLog; BASELINES]);
         lottery.shuffle(&mut order);
         for variant in order {
-            let sample = measure(&Setup { variant, ..base.clone() })?;
-            overhead.samples.entry(variant).or_default().push((round, sample));
+            pair += 1;
+            let setup =
+                |variant, name| Setup { variant, directory: base.directory.join(name), ..base.clone() };
+            let (with, without) = (setup(variant, "with"), setup(Variant::NoLog, "without"));
+            let (with, without) = side_by_side(&with, &without)?;
+            overhead.samples.entry(variant).or_default().push((pair, with));
+            overhead.samples.entry(Variant::NoLog).or_default().push((pair, without));
         }
         let widest = variants
             .iter()
@@ -96,21 +100,45 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
     Ok(overhead)
 }
 
+/// Two runs at the same time.
+fn side_by_side(one: &Setup, other: &Setup) -> io::Result<(Sample, Sample)> {
+    remove(&one.directory)?;
+    remove(&other.directory)?;
+    let together = Barrier::new(2);
+    let (one, other) = std::thread::scope(|scope| {
+        let run = |setup| {
+            let together = &together;
+            move || {
+                together.wait();
+                run_alone(setup)
+            }
+        };
+        let other = scope.spawn(run(other));
+        (run(one)(), other.join())
+    });
+    reap(&[]);
+    let other = other.unwrap_or_else(|_| Err(io::Error::other("a run has panicked")));
+    Ok((one?, other?))
+}
+
 /// One run of its own, from nothing to the end.
 pub fn measure(setup: &Setup) -> io::Result<Sample> {
     remove(&setup.directory)?;
-    let before = children_seconds();
+    let sample = run_alone(setup);
+    reap(&[]);
+    sample
+}
+
+fn run_alone(setup: &Setup) -> io::Result<Sample> {
     let mut running = Running::start(setup)?;
     running.wait_for_share(0.9, Duration::ZERO)?;
     let resident_peak = running.resident_peak();
     let started = running.started;
     let ended = running.wait_for_success(Duration::ZERO)?;
-    reap(&[]);
-    let processor_seconds = children_seconds() - before;
     let log = &ended.summary["log"];
     Ok(Sample {
         seconds: (ended.at - started).as_secs_f64(),
-        processor_seconds,
+        processor_seconds: ended.processor_seconds,
         resident_peak,
         log_bytes: log["bytes_peak"].as_u64().unwrap_or(0),
         log_files: log["files_peak"].as_u64().unwrap_or(0),

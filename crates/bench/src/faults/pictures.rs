@@ -202,6 +202,9 @@ pub fn recovery_bars(directory: &Path, workload: &Workload, recovery: &Recovery)
     let mut pictures = Vec::new();
     for fault in Fault::ALL {
         let (categories, series) = logs(|variant| recovery.overhead_percent(case(variant, fault, last)));
+        if series.iter().all(|series| series.values.iter().all(Option::is_none)) {
+            continue;
+        }
         let figure = Bars {
             title: format!(
                 "Recovery beyond the work in flight and the new start, fault at the {}",

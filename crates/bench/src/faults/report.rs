@@ -82,9 +82,6 @@ impl Page<'_> {
         }
         self.line("");
         self.text.push_str(&machine::table(&settings.haul));
-        let directory = settings.directory.to_string_lossy().into_owned();
-        let kind = machine::first_line("stat", &["-f", "-c", "%T", &directory]);
-        self.line(format!("| states and sink on | {kind} |"));
         self.line("\nValues are means with 99 % confidence intervals (Student's t). Runs are interleaved in an order drawn by lot.");
     }
 
@@ -161,6 +158,10 @@ impl Page<'_> {
     fn overhead(&mut self, workload: &Workload, overhead: &Overhead) -> io::Result<()> {
         let figure = if workload.name == "big" { 5 } else { 6 };
         self.line(format!("\n### Figure {figure}: without faults ({})\n", size(workload)));
+        self.line(
+            "Each run with a log has one without beside it, at the same time; *above no log* is the difference within these \
+             pairs. As fast as the machine can: here a log costs most, and times are those of half a machine.\n",
+        );
         self.line(
             "| log | runs | time, s | above no log, % | processor time, s | above no log, % | memory, MiB |",
         );

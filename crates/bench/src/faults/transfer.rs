@@ -13,10 +13,12 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal};
 use serde_json::Value;
 
 use super::variant::{Variant, Workload};
-use crate::process::{Guarded, descendants, signal, unblock_signals, wait_until};
+use crate::process::{Guarded, descendants, look, signal, ticks, unblock_signals, wait_gone, wait_until};
 
 /// A run that takes longer than this beyond what was expected of it hangs.
 const HANGS: Duration = Duration::from_secs(300);
+/// A far end ends soon after the near one.
+const LINGERS: Duration = Duration::from_secs(5);
 
 /// What is to run.
 #[derive(Clone, Debug)]
@@ -139,6 +141,8 @@ pub struct Ended {
     pub summary: Value,
     /// Bytes sent as of the last event that said so.
     pub bytes_sent: u64,
+    /// Processor time of both ends; of a far end that has not ended yet, what it used so far.
+    pub processor_seconds: f64,
     /// When bytes were first sent after [`Running::inject`], as far as events tell.
     pub moved_again: Option<Instant>,
 }
@@ -158,6 +162,10 @@ pub struct Running {
     errors: PathBuf,
     destination: PathBuf,
     variant: Variant,
+    /// The process that writes, once it was seen.
+    far: Option<i32>,
+    /// Processor time of the process that reads, once it has ended.
+    near_used: Duration,
 }
 
 impl Running {
@@ -191,6 +199,8 @@ impl Running {
             errors,
             destination: setup.destination(),
             variant: setup.variant,
+            far: None,
+            near_used: Duration::ZERO,
         })
     }
 
@@ -229,6 +239,9 @@ impl Running {
                 Ok(true)
             }
             Err(RecvTimeoutError::Disconnected) => {
+                // It is told of until it is waited for.
+                wait_gone(self.process.pid(), HANGS);
+                self.near_used = used(self.process.pid());
                 let ended = self.process.wait(HANGS).is_some();
                 if ended { Ok(false) } else { Err(io::Error::other(format!("hangs: {}", self.about()))) }
             }
@@ -254,9 +267,9 @@ impl Running {
     }
 
     /// The largest resident sets so far of both ends together, in bytes.
-    pub fn resident_peak(&self) -> u64 {
-        let far = self.far_end().map_or(0, resident_peak);
-        resident_peak(self.process.pid()) + far
+    pub fn resident_peak(&mut self) -> u64 {
+        self.far = self.far_end();
+        resident_peak(self.process.pid()) + self.far.map_or(0, resident_peak)
     }
 
     /// The process that writes.
@@ -275,9 +288,14 @@ impl Running {
         let deadline = Instant::now() + limit + HANGS;
         while self.take_event(deadline)? {}
         let at = Instant::now();
+        let far = self.far.map_or(Duration::ZERO, |far| {
+            wait_gone(far, LINGERS);
+            used(far)
+        });
+        let processor_seconds = (self.near_used + far).as_secs_f64();
         let success = self.process.status().is_some_and(|status| status.success());
         let Running { last, bytes_sent, moved_again, .. } = self;
-        Ok(Ended { success, at, summary: last, bytes_sent, moved_again })
+        Ok(Ended { success, at, summary: last, bytes_sent, processor_seconds, moved_again })
     }
 
     /// [`wait`](Self::wait), for a run that has to succeed.
@@ -338,17 +356,9 @@ fn shut(socket: OwnedFd) -> bool {
     stream.peer_addr().is_ok() && stream.shutdown(Shutdown::Both).is_ok()
 }
 
-/// Processor time of all children that this process has ever waited for. What a run used is a difference of two of them,
-/// if nothing else ran and its orphans were waited for.
-pub fn children_seconds() -> f64 {
-    // SAFETY: getrusage fills the structure that it is given, which is plain data.
-    let usage = unsafe {
-        let mut usage = std::mem::zeroed::<libc::rusage>();
-        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
-        usage
-    };
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+/// Processor time of a process that was not waited for yet.
+fn used(pid: i32) -> Duration {
+    look(pid).map_or(Duration::ZERO, |seen| ticks(seen.ticks))
 }
 
 fn resident_peak(pid: i32) -> u64 {
