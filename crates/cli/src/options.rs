@@ -252,10 +252,10 @@ pub struct BenchFaults {
     /// Half the width that the intervals of the overhead are to have, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub precision: f64,
-    /// How long an undisturbed paced run takes; of the small workload a third
+    /// How long an undisturbed run with faults beside it takes: these are paced
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub seconds: f64,
-    /// Paced runs at a time [default: 24 for each core]; of the small workload a quarter
+    /// Paced runs at a time [default: 24 for each core]; of the small workload half as many
     #[arg(long, value_name = "N")]
     pub parallel: Option<u16>,
     /// Faults at which percent of the bytes

@@ -66,11 +66,12 @@ impl Files {
                 );
             }
         }
-        self.write(workload, "overhead", "", OVERHEAD, &rows)
+        let extra = format!(" bytes_per_second={}", overhead.bandwidth);
+        self.write(workload, "overhead", &extra, OVERHEAD, &rows)
     }
 
     /// Figure 7.
-    pub fn write_space(&mut self, workload: &Workload, rooms: &BTreeMap<Variant, Room>) -> io::Result<()> {
+    pub fn write_space(&self, workload: &Workload, rooms: &BTreeMap<Variant, Room>) -> io::Result<()> {
         let mut rows = String::new();
         for (variant, room) in rooms {
             let _ = writeln!(rows, "{variant},{},{}", room.bytes, room.files);
@@ -122,7 +123,7 @@ impl Files {
     pub fn read(&self, workload: &'static str) -> io::Result<Results> {
         let mut results = Results::default();
         if let Some(table) = Table::read(&self.path(workload, "overhead"), OVERHEAD)? {
-            let mut overhead = Overhead::default();
+            let mut overhead = Overhead { bandwidth: table.says("bytes_per_second")?, ..Overhead::default() };
             for row in &table.rows {
                 let sample = Sample {
                     seconds: row.number(2)?,
@@ -238,7 +239,7 @@ mod tests {
         let log = Variant::DEFAULT_LOG;
         let sample =
             Sample { seconds: 1.5, processor_seconds: 2.25, resident_peak: 7, log_bytes: 4096, log_files: 1 };
-        let mut overhead = Overhead::default();
+        let mut overhead = Overhead { bandwidth: 7, ..Overhead::default() };
         overhead.samples.insert(log, vec![(1, sample), (2, sample)]);
         files.write_overhead(&workload, &overhead).unwrap();
         let mut recovery = Recovery { bandwidth: 9, ..Recovery::default() };
@@ -256,7 +257,7 @@ mod tests {
         let read = files.read("big").unwrap();
         let (size, overhead) = read.overhead.unwrap();
         assert_eq!(size, workload);
-        assert_eq!(overhead.samples(log).len(), 2);
+        assert_eq!((overhead.bandwidth, overhead.samples(log).len()), (7, 2));
         assert_eq!(overhead.samples(log)[1].1.log_bytes, 4096);
         let (_, recovery) = read.recovery.unwrap();
         assert_eq!((recovery.bandwidth, recovery.undisturbed[&log][0]), (9, 60.5));

@@ -62,7 +62,7 @@ pub struct Settings {
     pub rounds_max: usize,
     /// Half the width that intervals of the overhead are to have, in percent.
     pub precision_percent: f64,
-    /// How long an undisturbed run of the big workload takes where runs are paced.
+    /// How long an undisturbed run takes where runs with faults are paced.
     pub paced_seconds: f64,
     /// Paced runs of the big workload at a time.
     pub parallel: usize,
@@ -107,14 +107,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// A file costs more than its bytes: many small ones are paced faster, but fewer at a time.
+    /// A file costs more than its bytes: of many small ones fewer runs at a time.
     fn paced(&self, workload: &str) -> Settings {
         match workload {
-            "small" => Settings {
-                paced_seconds: self.paced_seconds / 3.0,
-                parallel: (self.parallel / 4).max(1),
-                ..self.clone()
-            },
+            "small" => Settings { parallel: (self.parallel / 2).max(1), ..self.clone() },
             _ => self.clone(),
         }
     }
@@ -148,8 +144,7 @@ pub fn run(settings: &Settings) -> io::Result<()> {
     for &name in &settings.workloads {
         let base = base(settings, at(name, settings.scale), scratch.path());
         if settings.space {
-            let rooms = space::run(&base, &logs)?;
-            files.write_space(&base.workload, &rooms)?;
+            space::run(&base, &logs, |rooms| files.write_space(&base.workload, rooms))?;
         }
         if settings.overhead {
             let with_default = [logs.clone(), vec![Variant::Default]].concat();

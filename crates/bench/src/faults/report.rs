@@ -157,10 +157,15 @@ impl Page<'_> {
 
     fn overhead(&mut self, workload: &Workload, overhead: &Overhead) -> io::Result<()> {
         let figure = if workload.name == "big" { 5 } else { 6 };
-        self.line(format!("\n### Figure {figure}: without faults ({})\n", size(workload)));
+        self.line(format!(
+            "\n### Figure {figure}: without faults ({}, {:.1} MB/s each)\n",
+            size(workload),
+            overhead.bandwidth as f64 / 1e6
+        ));
         self.line(
-            "Each run with a log has one without beside it, at the same time; *above no log* is the difference within these \
-             pairs. As fast as the machine can: here a log costs most, and times are those of half a machine.\n",
+            "Each run with a log has one without beside it, at the same time, paced together to at most 60 % of what the \
+             machine can do; *above no log* is the difference within these pairs. What a log costs a transfer that nothing \
+             but the processor holds up is the column of processor time.\n",
         );
         self.line(
             "| log | runs | time, s | above no log, % | processor time, s | above no log, % | memory, MiB |",
@@ -197,6 +202,12 @@ impl Page<'_> {
                 show(Some(more), 2)
             ));
         }
+        let pooled = |index: usize| show(overhead.pooled_percent(QUANTITIES[index].of), 2);
+        self.line(format!(
+            "Over the pairs of all logs: {} % of the transfer time, {} % of the processor time.",
+            pooled(0),
+            pooled(1)
+        ));
         for picture in pictures::overhead(self.directory, workload, overhead)? {
             self.picture(&picture);
         }

@@ -17,8 +17,12 @@ pub struct Room {
     pub files: u64,
 }
 
-/// One run of each.
-pub fn run(base: &Setup, variants: &[Variant]) -> io::Result<BTreeMap<Variant, Room>> {
+/// One run of each; `keep` is told what is known after each.
+pub fn run(
+    base: &Setup,
+    variants: &[Variant],
+    mut keep: impl FnMut(&BTreeMap<Variant, Room>) -> io::Result<()>,
+) -> io::Result<()> {
     let mut rooms = BTreeMap::new();
     for &variant in variants {
         let sample = measure(&Setup { variant, ..base.clone() })?;
@@ -27,6 +31,7 @@ pub fn run(base: &Setup, variants: &[Variant]) -> io::Result<BTreeMap<Variant, R
             base.workload.name, sample.log_bytes, sample.seconds
         ));
         rooms.insert(variant, Room { bytes: sample.log_bytes, files: sample.log_files });
+        keep(&rooms)?;
     }
-    Ok(rooms)
+    Ok(())
 }
