@@ -10,11 +10,14 @@ pub mod bitmap;
 pub mod entry;
 pub mod error;
 pub mod id;
+pub mod layout;
 pub mod limits;
 pub mod op;
 pub mod report;
+pub mod size;
 
 pub use bitmap::Bitmap;
 pub use entry::{Attributes, Entry, Identity, Item, Kind, Timestamp};
 pub use error::{Blame, Code, Failure};
 pub use id::{BlockId, EntryId, Hash, JobId, SessionId, SlotId, Token};
+pub use layout::{Layout, TargetId};
