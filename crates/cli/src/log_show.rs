@@ -12,7 +12,7 @@ use crate::job::{read_record, state_directory};
 use crate::log_document::{Document, Done, Entry, Log, Place, Source, read, unreadable};
 use crate::options;
 use crate::paths::show;
-use crate::report::size;
+use crate::report::{ended, size};
 
 /// So many ranges of objects are written out.
 const RANGES_SHOWN_MAX: usize = 8;
@@ -46,16 +46,6 @@ fn tell(out: &mut impl Write, document: &Document, found: &Found, index: usize) 
     match &found.kept_at {
         Some(source) if document.logs.is_empty() => {
             writeln!(out, "The log of a transfer is kept where its source is: {source}")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Who reads the output may have seen enough.
-fn ended(written: io::Result<()>) -> Result<(), Error> {
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::os(Code::Internal, "writing the output", &error))
         }
         _ => Ok(()),
     }

@@ -3,12 +3,14 @@
 //! The binary only parses, plans and reports. `options` is the command line, `settings` finds each value and its origin,
 //! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
 //! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user; `log_show` shows what `log_document`
-//! has read of object logs.
+//! has read of object logs; `layout` looks up layouts, which `layout_report` shows.
 
 mod bench;
 mod bootstrap;
 mod explain;
 mod job;
+mod layout;
+mod layout_report;
 mod log_document;
 mod log_show;
 mod options;
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::status(&arguments),
         Command::Stop(arguments) => status::stop(&arguments),
         Command::Log(options::Log { command: LogCommand::Show(arguments) }) => log_show::log_show(&arguments),
+        Command::Layout(arguments) => layout::layout(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Serve(arguments) => serve::serve(&arguments),

@@ -165,11 +165,7 @@ impl Reporter {
 
     fn failed(&mut self, path: &[u8], failure: Failure) {
         if self.json {
-            let mut event = path_fields("failed", path);
-            event.insert("code".into(), failure.code.name().into());
-            event.insert("errno".into(), failure.errno.into());
-            event.insert("text".into(), failure.code.text().into());
-            self.event(Value::Object(event));
+            self.event(failed_event(path, failure));
         } else {
             // Trouble at the source is told of the path that the user knows.
             let at_source = failure.code.blame() == Blame::Source || failure.code == Code::SourceDirectory;
@@ -358,7 +354,8 @@ fn with_hint(mut error: Error) -> Error {
     error
 }
 
-fn path_fields(event: &str, path: &[u8]) -> Map<String, Value> {
+/// The beginning of an event about a path.
+pub fn path_fields(event: &str, path: &[u8]) -> Map<String, Value> {
     let mut fields = Map::new();
     fields.insert("event".into(), event.into());
     fields.insert("path".into(), String::from_utf8_lossy(path).into());
@@ -366,6 +363,25 @@ fn path_fields(event: &str, path: &[u8]) -> Map<String, Value> {
         fields.insert("path_hex".into(), hex(path).into());
     }
     fields
+}
+
+/// The event of a file that failed.
+pub fn failed_event(path: &[u8], failure: Failure) -> Value {
+    let mut event = path_fields("failed", path);
+    event.insert("code".into(), failure.code.name().into());
+    event.insert("errno".into(), failure.errno.into());
+    event.insert("text".into(), failure.code.text().into());
+    Value::Object(event)
+}
+
+/// Who reads the output may have seen enough.
+pub fn ended(written: std::io::Result<()>) -> Result<(), Error> {
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::os(Code::Internal, "writing the output", &error))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn seconds(time: Duration) -> f64 {
