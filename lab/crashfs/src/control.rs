@@ -13,8 +13,7 @@
 //! | `lie file[:PART]` or `lie directory[:PART]` | syncs of these answer and do nothing |
 //! | `clear` | no more faults (lies stay) |
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -23,32 +22,10 @@ use crate::disk::Mood;
 use crate::faults::{Kind, SyncClass};
 use crate::handle::CrashFs;
 
-/// Longest command line in bytes.
-const LINE_BYTES_MAX: u64 = 4096;
-
-/// Answers every connection, one at a time, until the listener fails.
+/// Answers every connection until the listener fails.
 pub fn serve(filesystem: &CrashFs, listener: &UnixListener) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else { return };
-        // A client that goes away takes nothing with it.
-        let _ = converse(filesystem, stream);
-    }
-}
-
-fn converse(filesystem: &CrashFs, stream: UnixStream) -> std::io::Result<()> {
-    let mut answers = stream.try_clone()?;
-    let mut commands = BufReader::new(stream);
-    loop {
-        let mut line = String::new();
-        if std::io::Read::take(&mut commands, LINE_BYTES_MAX).read_line(&mut line)? == 0 {
-            return Ok(());
-        }
-        let answer = match execute(filesystem, line.trim()) {
-            Ok(text) => format!("ok {text}"),
-            Err(text) => format!("error {text}"),
-        };
-        writeln!(answers, "{}", answer.trim_end())?;
-    }
+    let filesystem = filesystem.clone();
+    haul_fuse::control::serve(listener, move |line: &str| execute(&filesystem, line));
 }
 
 /// Runs one command; the text is for people.

@@ -15,6 +15,7 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
     TimeOrNow, WriteFlags,
 };
+use haul_fuse::times;
 use rustix::io::Errno;
 
 use crate::disk::{Attributes, Body, Disk, NAME_BYTES_MAX, Number, PAGE_BYTES, Result, Scope, Stat, Time};
@@ -165,28 +166,11 @@ fn file_type(format: u32) -> FileType {
 }
 
 fn system_time(time: Time) -> SystemTime {
-    let nanos = Duration::from_nanos(u64::from(time.nanos));
-    let whole = Duration::from_secs(time.seconds.unsigned_abs());
-    let seconds =
-        if time.seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    seconds.and_then(|seconds| seconds.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
+    times::system_time(time.seconds, time.nanos)
 }
 
-/// The time that the kernel sent.
-///
-/// For times before 1970 the library subtracts the nanoseconds where they are to be added, so they are taken out of
-/// its answer as they were put in; the test of early times fails should that ever be mended there.
 fn time_from(time: TimeOrNow, now: Time) -> Time {
-    match time {
-        TimeOrNow::Now => now,
-        TimeOrNow::SpecificTime(time) => match time.duration_since(UNIX_EPOCH) {
-            Ok(after) => Time { seconds: after.as_secs() as i64, nanos: after.subsec_nanos() },
-            Err(error) => {
-                let before = error.duration();
-                Time { seconds: -(before.as_secs() as i64), nanos: before.subsec_nanos() }
-            }
-        },
-    }
+    times::sent_time(time).map_or(now, |(seconds, nanos)| Time { seconds, nanos })
 }
 
 impl Filesystem for Adapter {
