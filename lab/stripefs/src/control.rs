@@ -1,0 +1,119 @@
+//! What can be changed while it runs, by text.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `target WHICH WORD...` | changes targets; WHICH is `all`, or numbers and ranges like `0,3-5` |
+//! | `mds WORD...` | changes the metadata server |
+//! | `rename_flags=allow`, `=refuse` | `renameat2` with flags works, or is refused with `EINVAL` |
+//! | `set_again=ignore`, `=refuse` | setting the layout of a file that has one does nothing, or fails with `EEXIST` |
+//! | `stats` | counters of every target and the metadata server, as JSON; the trace is in its file up to now |
+//!
+//! | word | what it does |
+//! |---|---|
+//! | `rate=SIZE` | bytes a second, both directions together; 0 is no limit |
+//! | `iops=N` | requests a second; 0 is no limit |
+//! | `latency=TIME`, `jitter=TIME` | each request takes so much, and up to so much, longer |
+//! | `stall=TIME` | stands still once, from now on |
+//! | `stalls=PAUSE/PERIOD` | stands still regularly; 0 is never |
+//! | `hang` | answers nothing |
+//! | `error=ERRNO` | everything fails, also what hangs; with `ENOSPC` and `EDQUOT` what writes does |
+//! | `ok` | no hang, no error, no stall any more |
+//! | `reset` | as new |
+
+use std::sync::Arc;
+
+use crate::device::{Counters, Device};
+use crate::filesystem::StripeFs;
+
+/// Runs one command; the answer is one line.
+pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let shared = filesystem.shared();
+    match words[..] {
+        ["target", which, ref words @ ..] if !words.is_empty() => {
+            let devices: Vec<_> = shared.targets.iter().map(|target| &target.device).collect();
+            let chosen = numbers(which, devices.len())?;
+            turn(chosen.into_iter().map(|number| devices[number]), words)
+        }
+        ["mds", ref words @ ..] if !words.is_empty() => turn([&shared.mds].into_iter(), words),
+        ["rename_flags=allow"] => {
+            filesystem.behave(|behaviour| &behaviour.refuse_rename_flags, false);
+            Ok(String::new())
+        }
+        ["rename_flags=refuse"] => {
+            filesystem.behave(|behaviour| &behaviour.refuse_rename_flags, true);
+            Ok(String::new())
+        }
+        ["set_again=ignore"] => {
+            filesystem.behave(|behaviour| &behaviour.refuse_set_again, false);
+            Ok(String::new())
+        }
+        ["set_again=refuse"] => {
+            filesystem.behave(|behaviour| &behaviour.refuse_set_again, true);
+            Ok(String::new())
+        }
+        ["stats"] => {
+            filesystem.flush_trace();
+            Ok(statistics(filesystem))
+        }
+        _ => Err(format!("no command {line:?}")),
+    }
+}
+
+fn turn<'a>(devices: impl Iterator<Item = &'a Arc<Device>>, words: &[&str]) -> Result<String, String> {
+    let mut turned = Vec::new();
+    for device in devices {
+        let knobs = words.iter().try_fold(device.knobs(), |knobs, word| knobs.turned(word))?;
+        turned.push((device, knobs));
+    }
+    // All words of all devices are right: now, as nearly at once as can be.
+    turned.into_iter().for_each(|(device, knobs)| device.turn(knobs));
+    Ok(String::new())
+}
+
+/// `all`, or numbers and ranges with commas between them.
+pub fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
+    if text == "all" {
+        return Ok((0..count).collect());
+    }
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| -> Result<usize, String> {
+            let number = text.parse().ok().filter(|number| *number < count);
+            number.ok_or_else(|| format!("{text:?} is none of the targets 0 to {}", count - 1))
+        };
+        numbers.extend(number(first)?..=number(last)?);
+    }
+    Ok(numbers)
+}
+
+fn statistics(filesystem: &StripeFs) -> String {
+    let (targets, mds) = filesystem.counters();
+    let object = |name: String, counters: &Counters| {
+        let Counters { bytes_read, bytes_written, requests, errors, in_flight, queue } = counters;
+        format!(
+            "{{{name}\"bytes_read\":{bytes_read},\"bytes_written\":{bytes_written},\"requests\":{requests},\
+             \"errors\":{errors},\"in_flight\":{in_flight},\"queue\":{queue}}}"
+        )
+    };
+    let targets: Vec<_> = (0..)
+        .zip(&targets)
+        .map(|(number, counters): (u32, _)| object(format!("\"target\":{number},"), counters))
+        .collect();
+    format!("{{\"targets\":[{}],\"mds\":{}}}", targets.join(","), object(String::new(), &mds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_named_by_numbers_and_ranges() {
+        assert_eq!(numbers("all", 3), Ok(vec![0, 1, 2]));
+        assert_eq!(numbers("0,2-4", 5), Ok(vec![0, 2, 3, 4]));
+        for wrong in ["", "5", "-1", "1-", "x", "0,,1"] {
+            assert!(numbers(wrong, 5).is_err(), "{wrong}");
+        }
+    }
+}
