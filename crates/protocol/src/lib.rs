@@ -6,6 +6,7 @@
 //! - [`source::Source`] announces entries, cuts files into objects, fills bundles, sends into credits, logs what is
 //!   durable, closes files.
 //! - [`sink::Sink`] answers, grants slots, writes, groups what was written into syncs, publishes, acknowledges.
+//! - [`scheduler::Scheduler`] says what a free I/O thread does next, at both ends: a queue for each storage target.
 //! - [`link::Link`] numbers control messages, so that a lost connection loses and repeats none.
 //!
 //! What must stay true is the order rule of ARCHITECTURE.md. Each of its clauses can be broken on purpose by a
@@ -22,10 +23,10 @@ pub mod link;
 pub mod objects;
 pub mod planted;
 pub mod resume;
-
+pub mod scheduler;
 pub mod sink;
 pub mod source;
 pub mod states;
 
 pub use event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
-pub use planted::{Bug, Planted};
+pub use planted::{Bug, Planted, SchedulerBug};

@@ -1,25 +1,31 @@
-//! Bugs that can be planted: each breaks one clause of the order rule, of credits or of the link.
+//! Bugs that can be planted: each breaks one clause of the order rule, of credits or of the link, or one rule of the
+//! scheduler.
 //!
 //! With the feature `planted-bugs` off (always, outside the simulator's own tests) [`Planted::has`] is constantly
 //! false and the compiler removes every trace.
 
+#[cfg(not(feature = "planted-bugs"))]
+use core::marker::PhantomData;
+
 macro_rules! bugs {
-    ($($variant:ident $text:literal;)*) => {
-        /// One way in which a careless implementation would be wrong.
+    ($(#[$about:meta])* $name:ident: $($variant:ident $text:literal;)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[allow(missing_docs)]
-        pub enum Bug { $($variant,)* }
+        pub enum $name { $($variant,)* }
 
-        impl Bug {
+        impl $name {
             /// All of them.
-            pub const ALL: &'static [Bug] = &[$(Bug::$variant),*];
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
             /// What it does.
-            pub const fn text(self) -> &'static str { match self { $(Bug::$variant => $text,)* } }
+            pub const fn text(self) -> &'static str { match self { $($name::$variant => $text,)* } }
         }
     };
 }
 
 bugs! {
+    /// One way in which careless masters would be wrong.
+    Bug:
     LogBeforeSync          "source: logs an object when it was sent, not when it is durable";
     LogWithoutIdentity     "source: believes a log although the file has another identity";
     LogOfOtherObjectSize   "source: believes a log that was cut with another object size";
@@ -58,14 +64,46 @@ bugs! {
     LinkRepeatsDelivered   "link: processes a repeated message again";
 }
 
-/// The bug that is planted in a machine, if any; of no size without the feature.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Planted(#[cfg(feature = "planted-bugs")] pub Option<Bug>);
+bugs! {
+    /// One way in which a careless scheduler would be wrong.
+    SchedulerBug:
+    CapIgnored         "gives one target all threads";
+    AgingOff           "skips a congested target for ever";
+    GateIgnored        "sends what the other end cannot place";
+    GateNotGivenBack   "forgets that the other end is done";
+    OpeningMissed      "does not see that a gate has opened";
+    CountedTwice       "a request that was written off ends a second time when its thread comes back";
+    WrittenOffNever    "waits for a hung request for ever";
+    ReplacedAlways     "replaces however many threads are lost";
+    DeadServed         "gives a dead target more";
+    DeadNotHandedBack  "keeps what is queued for a dead target";
+    RevivalMissed      "does not believe a dead target that answers";
+    HealthySkipped     "gives up when the first target turns out to be congested";
+    CongestedTwice     "gives a congested target several at a time";
+    GentleNotTold      "does not say that a target is to be spared";
+    BusiestFirst       "takes the target with the most under way";
+    NewestFirst        "serves a queue from its end";
+    LargestClassFirst  "serves objects for as long as there are any";
+    UrgentWaits        "serves urgent requests when nothing else is left";
+}
 
-impl Planted {
+/// The bug that is planted in a machine, if any; of no size without the feature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Planted<B = Bug>(
+    #[cfg(feature = "planted-bugs")] pub Option<B>,
+    #[cfg(not(feature = "planted-bugs"))] PhantomData<B>,
+);
+
+impl<B> Default for Planted<B> {
+    fn default() -> Self {
+        Planted(Default::default())
+    }
+}
+
+impl<B: PartialEq> Planted<B> {
     /// Is this bug planted?
     #[inline]
-    pub fn has(self, bug: Bug) -> bool {
+    pub fn has(self, bug: B) -> bool {
         #[cfg(feature = "planted-bugs")]
         return self.0 == Some(bug);
         #[cfg(not(feature = "planted-bugs"))]

@@ -1,0 +1,297 @@
+//! What is queued: one queue for each class of each pair of a target and a gate.
+//!
+//! Which targets have something that may be taken now is kept as a set, [`Queues::ready`]. It may name a target whose
+//! gates have closed meanwhile ([`Queues::check`] finds out and removes it), and never lacks one. Keeping it exact would
+//! cost a look at all targets of a gate whenever one opens or closes; where that is cheap (few gates are open) it is
+//! done, and where it is not, a target nearly always has another gate that is open.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+
+use super::CLASSES;
+use super::bits::{Bits, find_from};
+use super::gates::{self, Gates};
+
+/// One request. 16 bytes with an item of 8.
+#[derive(Clone, Copy)]
+pub(super) struct Queued<T> {
+    pub item: T,
+    pub target: u32,
+    pub bytes: u32,
+}
+
+/// A request and where it was.
+pub(super) struct Taken<T> {
+    pub queued: Queued<T>,
+    pub class: usize,
+    pub gate: u32,
+}
+
+/// A request counts as at least so many bytes in turns, so that small ones have their turns too.
+const TURN_BYTES_MIN: u64 = 64 << 10;
+/// A target keeps to one gate for so many bytes: objects of one file often share a gate, and are read in sequence.
+const GATE_TURN_BYTES: u64 = 32 << 20;
+/// Room that an emptied queue keeps.
+const ROOM_KEPT: usize = 8;
+/// With so many open gates or fewer, the set of targets that are ready is made anew when a gate closes.
+const OPEN_GATES_FEW: u32 = 16;
+/// A gate with fewer targets than this is not worth that.
+const GATE_TARGETS_FEW: u32 = 16;
+
+struct Pair<T> {
+    target: u32,
+    gate: u32,
+    classes: [VecDeque<Queued<T>>; CLASSES],
+}
+
+impl<T> Pair<T> {
+    fn is_empty(&self) -> bool {
+        self.classes.iter().all(VecDeque::is_empty)
+    }
+}
+
+#[derive(Default)]
+struct TargetQueues {
+    /// Gates with something queued.
+    gates: Bits,
+    /// The pair without a gate.
+    ungated: Option<u32>,
+    waiting: [u64; CLASSES],
+    /// Bytes served of each class: the one that has had least is next.
+    served: [u64; CLASSES],
+    turn_gate: u32,
+    turn_bytes: u64,
+}
+
+#[derive(Default)]
+struct GateQueues {
+    /// Targets with something queued for this gate.
+    targets: Bits,
+    count: u32,
+}
+
+pub(super) struct Queues<T> {
+    pairs: Vec<Pair<T>>,
+    free: Vec<u32>,
+    /// Pairs with a gate that hold something.
+    gated: HashMap<(u32, u32), u32>,
+    targets: Vec<TargetQueues>,
+    by_gate: Vec<GateQueues>,
+    /// Gates with something queued.
+    wanted: Bits,
+    ready: Bits,
+    /// Targets with anything queued.
+    waiting: Bits,
+    length: u64,
+    /// The planted bugs.
+    pub newest_first: bool,
+    pub largest_class_first: bool,
+    pub openings_missed: bool,
+}
+
+impl<T: Copy> Queues<T> {
+    pub fn new() -> Self {
+        Queues {
+            pairs: Vec::new(),
+            free: Vec::new(),
+            gated: HashMap::new(),
+            targets: Vec::new(),
+            by_gate: Vec::new(),
+            wanted: Bits::default(),
+            ready: Bits::default(),
+            waiting: Bits::default(),
+            length: 0,
+            newest_first: false,
+            largest_class_first: false,
+            openings_missed: false,
+        }
+    }
+
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    pub fn length_of(&self, target: u32) -> u64 {
+        self.targets.get(target as usize).map_or(0, |queues| queues.waiting.iter().sum())
+    }
+
+    /// Targets that may have something to take.
+    pub fn ready(&self) -> &Bits {
+        &self.ready
+    }
+
+    pub fn push(&mut self, queued: Queued<T>, class: usize, gate: u32, gates: &Gates) {
+        let target = queued.target;
+        if self.targets.len() <= target as usize {
+            self.targets.resize_with(target as usize + 1, TargetQueues::default);
+        }
+        if self.by_gate.len() <= gate as usize {
+            self.by_gate.resize_with(gate as usize + 1, GateQueues::default);
+        }
+        let pair = self.pair(target, gate);
+        let was_empty = self.pairs[pair].is_empty();
+        self.pairs[pair].classes[class].push_back(queued);
+        self.length += 1;
+        let queues = &mut self.targets[target as usize];
+        if queues.waiting[class] == 0 {
+            // A class that had nothing to do has no claim to the time that it missed.
+            let others = (0..CLASSES).filter(|other| queues.waiting[*other] > 0);
+            let served = others.map(|other| queues.served[other]).min().unwrap_or(0);
+            queues.served[class] = queues.served[class].max(served);
+        }
+        queues.waiting[class] += 1;
+        if was_empty {
+            queues.gates.set(gate, true);
+            self.waiting.set(target, true);
+            let by_gate = &mut self.by_gate[gate as usize];
+            by_gate.targets.set(target, true);
+            by_gate.count += 1;
+            self.wanted.set(gate, true);
+            if gates.open().has(gate) {
+                self.ready.set(target, true);
+            }
+        }
+    }
+
+    fn pair(&mut self, target: u32, gate: u32) -> usize {
+        let known = self.find_pair(target, gate);
+        if let Some(pair) = known {
+            return pair;
+        }
+        let pair = self.free.pop().unwrap_or_else(|| {
+            self.pairs.push(Pair { target, gate, classes: Default::default() });
+            self.pairs.len() as u32 - 1
+        });
+        (self.pairs[pair as usize].target, self.pairs[pair as usize].gate) = (target, gate);
+        match gate {
+            gates::NONE => self.targets[target as usize].ungated = Some(pair),
+            _ => _ = self.gated.insert((target, gate), pair),
+        }
+        pair as usize
+    }
+
+    fn find_pair(&self, target: u32, gate: u32) -> Option<usize> {
+        let pair = match gate {
+            gates::NONE => self.targets[target as usize].ungated,
+            _ => self.gated.get(&(target, gate)).copied(),
+        };
+        pair.map(|pair| pair as usize)
+    }
+
+    /// Targets with anything queued, behind open gates or closed ones.
+    pub fn waiting(&self) -> &Bits {
+        &self.waiting
+    }
+
+    /// Gates with anything queued.
+    pub fn wanted(&self) -> &Bits {
+        &self.wanted
+    }
+
+    /// Does this target have something behind an open gate?
+    pub fn may_take(&self, target: u32, gates: &Gates) -> bool {
+        self.targets.get(target as usize).is_some_and(|queues| queues.gates.meets(gates.open()))
+    }
+
+    /// As [`Queues::may_take`]; a target that has nothing is no longer ready.
+    pub fn check(&mut self, target: u32, gates: &Gates) -> bool {
+        let may = self.may_take(target, gates);
+        if !may {
+            self.ready.set(target, false);
+        }
+        may
+    }
+
+    /// The next request of a target; `any` gate, or only those that are open.
+    pub fn take(&mut self, target: u32, gates: &Gates, any: bool) -> Option<Taken<T>> {
+        let queues = self.targets.get_mut(target as usize)?;
+        let stays = queues.turn_bytes < GATE_TURN_BYTES;
+        let from = queues.turn_gate + u32::from(!stays);
+        let open = |word| if any { u64::MAX } else { gates.open().word(word) };
+        let gate = find_from(from, queues.gates.words(), |word| queues.gates.word(word) & open(word))?;
+        if gate != queues.turn_gate || !stays {
+            (queues.turn_gate, queues.turn_bytes) = (gate, 0);
+        }
+        self.take_from(target, gate)
+    }
+
+    /// The next request behind this gate, of any target.
+    pub fn take_behind(&mut self, gate: u32) -> Option<Taken<T>> {
+        let target = self.by_gate.get(gate as usize)?.targets.iter().next()?;
+        self.take_from(target, gate)
+    }
+
+    fn take_from(&mut self, target: u32, gate: u32) -> Option<Taken<T>> {
+        let number = self.find_pair(target, gate)?;
+        let queues = &mut self.targets[target as usize];
+        let pair = &mut self.pairs[number];
+        let waiting = (0..CLASSES).filter(|class| !pair.classes[*class].is_empty());
+        let class = match self.largest_class_first {
+            false => waiting.min_by_key(|class| queues.served[*class])?,
+            true => waiting.min()?,
+        };
+        let queue = &mut pair.classes[class];
+        let queued =
+            if self.newest_first && queue.len() > 2 { queue.pop_back()? } else { queue.pop_front()? };
+        if queue.capacity() > 8 * ROOM_KEPT && queue.len() < queue.capacity() / 4 {
+            queue.shrink_to(queue.capacity() / 2);
+        }
+        let bytes = u64::from(queued.bytes).max(TURN_BYTES_MIN);
+        queues.served[class] += bytes;
+        queues.turn_bytes += bytes;
+        queues.waiting[class] -= 1;
+        self.length -= 1;
+        if pair.is_empty() {
+            self.emptied(number, target, gate);
+        }
+        Some(Taken { queued, class, gate })
+    }
+
+    fn emptied(&mut self, pair: usize, target: u32, gate: u32) {
+        let queues = &mut self.targets[target as usize];
+        queues.gates.set(gate, false);
+        if queues.waiting.iter().all(|waiting| *waiting == 0) {
+            self.ready.set(target, false);
+            self.waiting.set(target, false);
+        }
+        let by_gate = &mut self.by_gate[gate as usize];
+        by_gate.targets.set(target, false);
+        by_gate.count -= 1;
+        if by_gate.count == 0 {
+            self.wanted.set(gate, false);
+        }
+        if gate != gates::NONE {
+            self.gated.remove(&(target, gate));
+            self.pairs[pair].classes.iter_mut().for_each(|queue| queue.shrink_to(ROOM_KEPT));
+            self.free.push(pair as u32);
+        }
+    }
+
+    /// A gate was opened. Returns the targets that have something for it.
+    pub fn opened(&mut self, gate: u32) -> Option<&Bits> {
+        let by_gate = self.by_gate.get(gate as usize)?;
+        if !self.openings_missed {
+            self.ready.add(&by_gate.targets);
+        }
+        Some(&by_gate.targets)
+    }
+
+    /// A gate was closed.
+    pub fn closed(&mut self, gate: u32, gates: &Gates) {
+        let many = self.by_gate.get(gate as usize).is_some_and(|gate| gate.count >= GATE_TARGETS_FEW);
+        if !many || self.wanted.common(gates.open()) > OPEN_GATES_FEW {
+            return;
+        }
+        self.ready.clear();
+        for word in 0..self.wanted.words() {
+            let mut open = self.wanted.word(word) & gates.open().word(word);
+            while open != 0 {
+                let gate = word * 64 + open.trailing_zeros() as usize;
+                open &= open - 1;
+                self.ready.add(&self.by_gate[gate].targets);
+            }
+        }
+    }
+}

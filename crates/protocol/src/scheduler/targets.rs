@@ -1,0 +1,316 @@
+//! What is known of each target, and the sets that follow from it.
+//!
+//! [`Targets::refresh`] is the one place that decides what a target may get; it runs after every change of a target.
+
+use alloc::vec::Vec;
+
+use super::bits::{Bits, find_from};
+use super::congestion::{Policy, Signal};
+use super::flights::Line;
+use super::service::{Recent, Typical, expected};
+use super::{CLASSES, Config, SHARE};
+use crate::planted::SchedulerBug;
+
+/// The aging limit that is not set: as long as this much takes on a usual target, and no less than the next.
+const AGING_BYTES: u32 = 32 << 20;
+const AGING_NANOS_MIN: u64 = 2_000_000_000;
+
+#[derive(Clone, Default)]
+pub(super) struct Target {
+    known: bool,
+    /// It has had objects or bundles, not only names.
+    data: bool,
+    /// Objects, bundles and names under way.
+    pub under_way: u32,
+    /// Requests that were written off and have not come back.
+    pub lost: u32,
+    /// A request was written off, and it has answered none since.
+    pub suspect: bool,
+    pub line: Line,
+    pub recent: [Recent; CLASSES],
+    pub signal: Signal,
+    /// Since when it could have been tried, while it is held back.
+    pub since_nanos: u64,
+    /// The pick with which it was tried last, or held back.
+    pub tried: u64,
+    level: u32,
+    told: u32,
+}
+
+#[derive(Default)]
+struct Level {
+    targets: Bits,
+    count: u32,
+}
+
+pub(super) struct Targets {
+    targets: Vec<Target>,
+    config: Config,
+    /// Targets by how many of their requests are under way or lost.
+    levels: Vec<Level>,
+    /// Those that may get a request.
+    able: Bits,
+    /// Those that are held back (congested or suspect) and have nothing under way.
+    gentle: Bits,
+    gentle_count: u32,
+    dead: Bits,
+    /// Those whose allowance is not what was told.
+    changed: Bits,
+    /// How many have had objects or bundles.
+    data: u32,
+    pub typical: Typical,
+    /// Threads that were written off and replaced, and written off and not replaced.
+    pub replaced: u32,
+    pub unreplaced: u32,
+    /// No target that is held back has waited too long before this.
+    pub age_nanos: u64,
+    /// No target that is held back has been skipped often enough before this pick.
+    pub due_pick: u64,
+}
+
+impl Targets {
+    pub fn new(config: Config) -> Targets {
+        Targets {
+            targets: Vec::new(),
+            config,
+            levels: Vec::new(),
+            able: Bits::default(),
+            gentle: Bits::default(),
+            gentle_count: 0,
+            dead: Bits::default(),
+            changed: Bits::default(),
+            data: 0,
+            typical: Typical::default(),
+            replaced: 0,
+            unreplaced: 0,
+            age_nanos: u64::MAX,
+            due_pick: u64::MAX,
+        }
+    }
+
+    /// A request of this target exists. With the second target that has objects, the first has a cap too.
+    pub fn know(&mut self, index: u32, data: bool, now_nanos: u64, pick: u64) {
+        if self.targets.len() <= index as usize {
+            self.targets.resize_with(index as usize + 1, Target::default);
+        }
+        let target = &mut self.targets[index as usize];
+        let new = !target.known;
+        let new_data = data && !target.data;
+        (target.known, target.data) = (true, target.data || data);
+        self.data += u32::from(new_data);
+        if new {
+            target.level = 0;
+            if self.levels.is_empty() {
+                self.levels.push(Level::default());
+            }
+            self.levels[0].targets.set(index, true);
+            self.levels[0].count += 1;
+        }
+        if new_data && self.data <= 2 {
+            self.refresh_all(now_nanos, pick);
+        } else if new || new_data {
+            self.refresh(index, now_nanos, pick);
+        }
+    }
+
+    pub fn refresh_all(&mut self, now_nanos: u64, pick: u64) {
+        for index in 0..self.targets.len() as u32 {
+            if self.targets[index as usize].known {
+                self.refresh(index, now_nanos, pick);
+            }
+        }
+    }
+
+    pub fn get(&self, index: u32) -> Option<&Target> {
+        self.targets.get(index as usize)
+    }
+
+    /// A target that is known.
+    pub fn at(&mut self, index: u32) -> &mut Target {
+        &mut self.targets[index as usize]
+    }
+
+    pub fn is_dead(&self, index: u32) -> bool {
+        self.dead.has(index)
+    }
+
+    pub fn dead(&self) -> &Bits {
+        &self.dead
+    }
+
+    pub fn gentle(&self) -> &Bits {
+        &self.gentle
+    }
+
+    pub fn any_gentle(&self) -> bool {
+        self.gentle_count > 0
+    }
+
+    pub fn next_changed(&mut self) -> Option<(u32, u32)> {
+        let index = self.changed.iter().next()?;
+        self.changed.set(index, false);
+        let allowance = self.allowance(index);
+        self.targets[index as usize].told = allowance;
+        Some((index, allowance))
+    }
+
+    /// The most that one target may hold of threads and slots: a third, once another target has objects.
+    pub fn cap(&self, index: u32) -> u32 {
+        let all = self.config.threads.min(self.config.slots).max(1);
+        if self.shares(index) { (all / SHARE).max(1) } else { all }
+    }
+
+    /// Does another target have objects?
+    fn shares(&self, index: u32) -> bool {
+        let own = self.get(index).is_some_and(|target| target.data);
+        self.data > u32::from(own)
+    }
+
+    /// A target that has the disk for itself is not steered: there is nothing better to do with a thread.
+    fn is_steered(&self, index: u32) -> bool {
+        matches!(self.config.policy, Policy::Adaptive(_))
+            && (self.shares(index) || !self.targets[index as usize].data)
+    }
+
+    pub fn is_congested(&self, index: u32) -> bool {
+        self.get(index).is_some_and(|target| target.signal.is_congested(&self.config.policy))
+    }
+
+    /// How many requests may be under way on it.
+    pub fn depth(&self, index: u32) -> u32 {
+        let cap = self.cap(index);
+        if self.is_steered(index) { self.targets[index as usize].signal.depth().min(cap) } else { cap }
+    }
+
+    /// With so many threads lost it is dead.
+    fn lost_max(&self, index: u32) -> u32 {
+        self.config.lost_per_target.clamp(1, self.cap(index))
+    }
+
+    /// All threads are stuck, and no more are to be had.
+    pub fn exhausted(&self) -> bool {
+        self.unreplaced >= self.config.threads
+    }
+
+    /// How many requests the other end should have under way for this target: twice what is under way here, so that
+    /// the next is there when one ends.
+    pub fn allowance(&self, index: u32) -> u32 {
+        let slots = self.config.slots.max(1);
+        let share = if self.shares(index) { (slots / SHARE).max(1) } else { slots };
+        let target = &self.targets[index as usize];
+        if self.dead.has(index) {
+            0
+        } else if target.suspect || self.is_congested(index) {
+            share.min(2)
+        } else {
+            share.min(2 * self.depth(index))
+        }
+    }
+
+    /// Decides anew what the target may get.
+    pub fn refresh(&mut self, index: u32, now_nanos: u64, pick: u64) {
+        let planted = self.config.planted;
+        let cap = if planted.has(SchedulerBug::CapIgnored) { u32::MAX } else { self.depth(index) };
+        let dead = (self.exhausted() || self.targets[index as usize].lost >= self.lost_max(index))
+            && !planted.has(SchedulerBug::DeadServed);
+        let target = &self.targets[index as usize];
+        let held_back = target.suspect || target.signal.is_congested(&self.config.policy);
+        let held = target.under_way + target.lost;
+        let idle = target.under_way == 0 || planted.has(SchedulerBug::CongestedTwice);
+        let gentle = !dead && held_back && idle;
+        self.able.set(index, !dead && !held_back && held < cap);
+        self.dead.set(index, dead);
+        self.set_level(index, held);
+        if gentle && !self.gentle.has(index) {
+            let skip = self.skip(index);
+            let target = &mut self.targets[index as usize];
+            (target.since_nanos, target.tried) = (now_nanos, pick);
+            self.age_nanos = self.age_nanos.min(now_nanos.saturating_add(self.aging_nanos()));
+            self.due_pick = self.due_pick.min(pick.saturating_add(skip));
+        }
+        self.gentle_count += u32::from(gentle);
+        self.gentle_count -= u32::from(self.gentle.has(index));
+        self.gentle.set(index, gentle);
+        let told = self.targets[index as usize].told;
+        self.changed.set(index, self.allowance(index) != told);
+    }
+
+    fn set_level(&mut self, index: u32, level: u32) {
+        let target = &mut self.targets[index as usize];
+        let old = core::mem::replace(&mut target.level, level);
+        if old == level {
+            return;
+        }
+        if self.levels.len() <= level as usize {
+            self.levels.resize_with(level as usize + 1, Level::default);
+        }
+        let old = &mut self.levels[old as usize];
+        old.targets.set(index, false);
+        old.count -= 1;
+        let new = &mut self.levels[level as usize];
+        new.targets.set(index, true);
+        new.count += 1;
+    }
+
+    /// The first target from `from` on, of those with the fewest under way, that may get a request and is in `ready`.
+    pub fn least_busy(&self, ready: &Bits, from: u32) -> Option<u32> {
+        let words = ready.words().min(self.able.words());
+        let find = |level: &Level| {
+            let word = |word| level.targets.word(word) & self.able.word(word) & ready.word(word);
+            (level.count > 0).then(|| find_from(from, words, word)).flatten()
+        };
+        match self.config.planted.has(SchedulerBug::BusiestFirst) {
+            false => self.levels.iter().find_map(find),
+            true => self.levels.iter().rev().find_map(find),
+        }
+    }
+
+    /// T for requests of this class on this target.
+    pub fn threshold_nanos(&self, class: usize) -> Option<u64> {
+        self.config.policy.threshold_nanos(self.typical.of(class))
+    }
+
+    /// M.
+    pub fn skip(&self, index: u32) -> u64 {
+        let recent = &self.targets[index as usize].recent;
+        let measured = (0..CLASSES).find(|class| recent[*class].get().is_some()).unwrap_or(0);
+        self.config.policy.skip(recent[measured].get(), self.typical.of(measured))
+    }
+
+    pub fn aging_nanos(&self) -> u64 {
+        let derived = || {
+            let usual = self.typical.of(0).map_or(0, |typical| expected(typical, AGING_BYTES, 1));
+            usual.max(AGING_NANOS_MIN)
+        };
+        self.config.aging_nanos.unwrap_or_else(derived)
+    }
+
+    /// A request was answered in time: what it says of its target.
+    pub fn measured(&mut self, index: u32, sample: Sample, now_nanos: u64) {
+        let Sample { class, nanos, bytes, depth } = sample;
+        let normal = super::service::normalise(nanos, bytes, depth);
+        let threshold = self.threshold_nanos(class);
+        let steered = self.is_steered(index).then(|| self.cap(index));
+        let target = &mut self.targets[index as usize];
+        if target.recent.iter().all(|recent| recent.get().is_none()) {
+            self.typical.know(index);
+        }
+        target.recent[class].add(normal);
+        target.signal.observe(normal, threshold);
+        if let Some(most) = steered {
+            let latency = super::service::normalise(nanos, bytes, 1);
+            target.signal.steer(class, latency, depth, now_nanos, most);
+        }
+        let targets = &self.targets;
+        self.typical.finished(|index| targets[index as usize].recent);
+    }
+}
+
+/// One answer.
+pub(super) struct Sample {
+    pub class: usize,
+    pub nanos: u64,
+    pub bytes: u32,
+    /// Requests under way on the target meanwhile.
+    pub depth: u32,
+}

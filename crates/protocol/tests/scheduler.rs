@@ -1,0 +1,391 @@
+//! The rules of the scheduler, one at a time, through its public face.
+
+use haul_protocol::scheduler::{
+    Class, Config, Finished, Lads, OutOfRange, Pace, Picked, Policy, Request, Scheduler, TARGETS_MAX,
+    TargetId,
+};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000_000_000;
+const MIB: u32 = 1 << 20;
+
+fn scheduler(threads: u32, policy: Policy) -> Scheduler<u64> {
+    Scheduler::new(Config::new(threads, 1000, policy))
+}
+
+fn object(item: u64, target: u32) -> Request<u64> {
+    Request { item, target: TargetId(target), gate: None, class: Class::Object, bytes: MIB }
+}
+
+fn gated(item: u64, target: u32, gate: u32) -> Request<u64> {
+    Request { gate: Some(TargetId(gate)), ..object(item, target) }
+}
+
+fn urgent(item: u64, target: u32) -> Request<u64> {
+    Request { class: Class::Urgent, ..object(item, target) }
+}
+
+fn push_all(scheduler: &mut Scheduler<u64>, requests: impl IntoIterator<Item = Request<u64>>) {
+    requests.into_iter().for_each(|request| scheduler.push(request, 0).unwrap());
+}
+
+fn pick_all(scheduler: &mut Scheduler<u64>, threads: usize, now: u64) -> Vec<Picked<u64>> {
+    (0..threads).map_while(|_| scheduler.pick(now)).collect()
+}
+
+fn items(picked: &[Picked<u64>]) -> Vec<u64> {
+    picked.iter().map(|picked| picked.item).collect()
+}
+
+/// One after the other: each takes `took`, as far as its target says.
+fn serve(scheduler: &mut Scheduler<u64>, now: &mut u64, took: impl Fn(TargetId) -> u64) -> Picked<u64> {
+    let picked = scheduler.pick(*now).expect("there is work");
+    *now += took(picked.target);
+    assert_eq!(scheduler.finished(picked.ticket, *now, true), Finished::InTime);
+    picked
+}
+
+#[test]
+fn the_target_with_the_fewest_under_way_is_next_and_equals_take_turns() {
+    let mut scheduler = scheduler(30, Policy::Layout);
+    push_all(&mut scheduler, (0..30).map(|item| object(item, (item / 10) as u32)));
+    let picked = pick_all(&mut scheduler, 7, 0);
+    assert_eq!(items(&picked), [0, 10, 20, 1, 11, 21, 2]);
+    scheduler.finished(picked[4].ticket, MS, true);
+    assert_eq!(
+        items(&pick_all(&mut scheduler, 3, MS)),
+        [12, 22, 13],
+        "target 1 had the fewest, then all had two"
+    );
+}
+
+#[test]
+fn one_target_alone_has_all_threads_and_with_a_second_a_third_of_them() {
+    let mut scheduler = scheduler(9, Policy::Adaptive(Default::default()));
+    push_all(&mut scheduler, (0..100).map(|item| object(item, 4)));
+    let names = |item| Request { class: Class::Name, ..object(item, 0) };
+    push_all(&mut scheduler, (100..110).map(names));
+    let picked = pick_all(&mut scheduler, 9, 0);
+    let on =
+        |picked: &[Picked<u64>], target| picked.iter().filter(|it| it.target == TargetId(target)).count();
+    assert_eq!((on(&picked, 4), on(&picked, 0)), (7, 2), "names are steered, and do not make the disk share");
+    push_all(&mut scheduler, (200..300).map(|item| object(item, 5)));
+    picked.iter().for_each(|it| _ = scheduler.finished(it.ticket, MS, true));
+    let picked = pick_all(&mut scheduler, 9, MS);
+    assert!(on(&picked, 4) <= 3 && on(&picked, 5) <= 3, "{picked:?}");
+}
+
+#[test]
+fn fewer_slots_than_threads_make_the_share() {
+    let mut scheduler = Scheduler::new(Config::new(30, 6, Policy::Layout));
+    push_all(&mut scheduler, (0..100).map(|item| object(item, item as u32 % 2)));
+    assert_eq!(pick_all(&mut scheduler, 30, 0).len(), 4);
+    let mut tiny = Scheduler::new(Config::new(1, 1, Policy::Layout));
+    push_all(&mut tiny, (0..4).map(|item| object(item, item as u32 % 2)));
+    assert_eq!(pick_all(&mut tiny, 30, 0).len(), 2, "at least one each");
+}
+
+#[test]
+fn urgent_requests_come_first_and_know_no_limit_but_death() {
+    let mut scheduler = scheduler(3, Policy::Layout);
+    push_all(&mut scheduler, (0..10).map(|item| object(item, item as u32 % 2)));
+    pick_all(&mut scheduler, 2, 0);
+    push_all(&mut scheduler, (50..60).map(|item| urgent(item, 0)));
+    let picked = pick_all(&mut scheduler, 9, 0);
+    assert_eq!(items(&picked), (50..59).collect::<Vec<_>>());
+    assert_eq!(scheduler.pick_urgent(0).map(|it| it.item), Some(59));
+    assert!(scheduler.pick_urgent(0).is_none(), "an object needs a slot");
+}
+
+#[test]
+fn objects_and_bundles_take_turns_by_bytes() {
+    let mut scheduler = scheduler(100, Policy::Layout);
+    push_all(&mut scheduler, (0..1000).map(|item| Request { bytes: 4 * MIB, ..object(item, 0) }));
+    push_all(&mut scheduler, (1000..2000).map(|item| Request { class: Class::Bundle, ..object(item, 0) }));
+    let picked = pick_all(&mut scheduler, 100, 0);
+    let bundles = picked.iter().filter(|it| it.item >= 1000).count();
+    assert_eq!(bundles, 80, "four bundles for each object");
+    let small = |class| move |item| Request { class, bytes: 0, ..object(item, 1) };
+    push_all(&mut scheduler, (0..9).map(small(Class::Bundle)));
+    push_all(&mut scheduler, (10..19).map(small(Class::Object)));
+    let picked: Vec<_> = pick_all(&mut scheduler, 8, 0);
+    assert_eq!(
+        picked.iter().filter(|it| it.item >= 10).count(),
+        4,
+        "nothing counts as something: {picked:?}"
+    );
+}
+
+#[test]
+fn a_class_that_was_idle_does_not_claim_what_it_missed() {
+    let mut scheduler = scheduler(2000, Policy::Layout);
+    push_all(&mut scheduler, (0..2000).map(|item| object(item, 0)));
+    pick_all(&mut scheduler, 500, 0);
+    push_all(&mut scheduler, (5000..6000).map(|item| Request { class: Class::Bundle, ..object(item, 0) }));
+    let picked = pick_all(&mut scheduler, 100, 0);
+    assert_eq!(picked.iter().filter(|it| it.item >= 5000).count(), 50);
+}
+
+#[test]
+fn a_closed_gate_lets_others_pass_and_opens_again() {
+    let mut scheduler = scheduler(90, Policy::Layout);
+    scheduler.set_allowance(TargetId(7), 1).unwrap();
+    scheduler.set_allowance(TargetId(8), 2).unwrap();
+    push_all(
+        &mut scheduler,
+        [gated(0, 0, 7), gated(1, 0, 7), gated(2, 0, 8), gated(3, 0, 8), gated(4, 0, 8)],
+    );
+    push_all(&mut scheduler, [gated(5, 1, 7)]);
+    let picked = pick_all(&mut scheduler, 9, 0);
+    assert_eq!(items(&picked), [0, 2, 3]);
+    assert!(!scheduler.gate_done(picked[0].ticket), "it is still being read");
+    scheduler.finished(picked[0].ticket, MS, true);
+    assert!(scheduler.pick(MS).is_none(), "the unit is out until the other end is done");
+    assert!(scheduler.gate_done(picked[0].ticket));
+    assert!(!scheduler.gate_done(picked[0].ticket), "once");
+    assert_eq!(scheduler.pick(MS).map(|it| it.item), Some(5), "target 1 has nothing under way");
+    scheduler.finished(picked[1].ticket, MS, false);
+    assert_eq!(scheduler.pick(MS).map(|it| it.item), Some(4), "what failed gives its unit back");
+    scheduler.set_allowance(TargetId(7), 2).unwrap();
+    assert_eq!(scheduler.pick(MS).map(|it| it.item), Some(1));
+    scheduler.set_allowance(TargetId(7), 0).unwrap();
+    push_all(&mut scheduler, [gated(9, 1, 7)]);
+    assert!(scheduler.pick(MS).is_none());
+}
+
+#[test]
+fn a_gate_of_which_nothing_is_known_has_a_third_once_there_are_two() {
+    let mut scheduler = Scheduler::new(Config::new(90, 9, Policy::Layout));
+    push_all(&mut scheduler, (0..9).map(|item| gated(item, 0, 1)));
+    assert_eq!(pick_all(&mut scheduler, 90, 0).len(), 9);
+    let mut scheduler = Scheduler::new(Config::new(90, 9, Policy::Layout));
+    push_all(&mut scheduler, (0..18).map(|item| gated(item, 0, item as u32 % 2)));
+    assert_eq!(pick_all(&mut scheduler, 90, 0).len(), 6);
+}
+
+#[test]
+fn a_failed_gate_hands_back_what_waits_for_it() {
+    let mut scheduler = scheduler(3, Policy::Layout);
+    push_all(&mut scheduler, [gated(0, 0, 1), gated(1, 0, 2), gated(2, 5, 2)]);
+    scheduler.fail_gate(TargetId(2)).unwrap();
+    push_all(&mut scheduler, [gated(3, 0, 2)]);
+    let mut back: Vec<_> = core::iter::from_fn(|| scheduler.take_dead()).map(|(item, _)| item).collect();
+    back.sort_unstable();
+    assert_eq!(back, [1, 2, 3]);
+    scheduler.set_allowance(TargetId(2), 5).unwrap();
+    push_all(&mut scheduler, [gated(4, 1, 2)]);
+    assert_eq!(items(&pick_all(&mut scheduler, 9, 0)), [0, 4]);
+    assert_eq!((scheduler.take_dead(), scheduler.queued()), (None, 0));
+}
+
+#[test]
+fn a_hung_target_dies_its_queue_comes_back_and_it_revives_when_it_answers() {
+    let mut scheduler = scheduler(6, Policy::Layout);
+    push_all(&mut scheduler, (0..10).map(|item| object(item, 0)));
+    push_all(&mut scheduler, [object(20, 1), urgent(21, 0)]);
+    let picked = pick_all(&mut scheduler, 6, 0);
+    assert_eq!(items(&picked), [21, 0, 20, 1]);
+    assert_eq!(scheduler.finished(picked[2].ticket, SECOND, true), Finished::InTime);
+    assert_eq!(scheduler.deadline_nanos(), Some(30 * SECOND));
+    assert!(scheduler.expire(30 * SECOND - 1).is_none());
+    let mut lost = Vec::new();
+    while let Some(it) = scheduler.expire(30 * SECOND) {
+        assert!(it.replace && it.target == TargetId(0));
+        lost.push(it);
+    }
+    assert_eq!(lost.len(), 3, "an urgent one too");
+    assert!(scheduler.target(TargetId(0)).unwrap().dead);
+    let back: Vec<_> = core::iter::from_fn(|| scheduler.take_dead()).collect();
+    assert_eq!(back, (2..10).map(|item| (item, TargetId(0))).collect::<Vec<_>>());
+    push_all(&mut scheduler, [object(30, 0), urgent(31, 0)]);
+    assert!(scheduler.pick(31 * SECOND).is_none());
+    let mut back: Vec<_> = core::iter::from_fn(|| scheduler.take_dead()).map(|(item, _)| item).collect();
+    back.sort_unstable();
+    assert_eq!(back, [30, 31]);
+    // All come back.
+    push_all(&mut scheduler, [object(40, 0)]);
+    let late = Finished::Late { spare: true };
+    assert!(lost.iter().all(|it| scheduler.finished(it.ticket, 40 * SECOND, true) == late));
+    assert_eq!(scheduler.finished(lost[0].ticket, 40 * SECOND, true), Finished::Unknown, "once");
+    assert_eq!(scheduler.pick(40 * SECOND).map(|it| it.item), Some(40));
+    assert_eq!(scheduler.target(TargetId(0)).unwrap().lost, 0);
+}
+
+#[test]
+fn one_lost_thread_makes_a_target_suspect_until_it_answers() {
+    let mut scheduler = scheduler(9, Policy::Layout);
+    push_all(&mut scheduler, (0..10).map(|item| object(item, 0)));
+    push_all(&mut scheduler, (10..90).map(|item| object(item, 1)));
+    let hung = scheduler.pick(0).unwrap();
+    assert_eq!(hung.target, TargetId(0));
+    scheduler.expire(30 * SECOND).unwrap();
+    let mut now = 31 * SECOND;
+    let picked = pick_all(&mut scheduler, 9, now);
+    let probes: Vec<_> = picked.iter().filter(|it| it.target == TargetId(0)).collect();
+    assert_eq!(
+        probes.iter().map(|it| it.pace).collect::<Vec<_>>(),
+        [Pace::Gentle],
+        "one, when others have enough"
+    );
+    now += SECOND;
+    scheduler.finished(probes[0].ticket, now, false);
+    let picked = pick_all(&mut scheduler, 9, now);
+    assert!(picked.iter().all(|it| it.target == TargetId(0) && it.pace == Pace::Normal));
+    assert_eq!(picked.len(), 2, "its lost thread is part of its share");
+}
+
+#[test]
+fn when_no_thread_is_left_everything_comes_back() {
+    let config = Config { lost_in_all: 1, lost_per_target: 9, ..Config::new(2, 99, Policy::Layout) };
+    let mut scheduler = Scheduler::new(config);
+    push_all(&mut scheduler, (0..4).map(|item| object(item, item as u32)));
+    let mut now = 0;
+    let mut threads = 2;
+    let mut lost = Vec::new();
+    while threads > 0 {
+        let idle = threads - scheduler.under_way() as usize;
+        let picked = pick_all(&mut scheduler, idle, now);
+        assert!(!picked.is_empty() || scheduler.under_way() > 0);
+        now += 30 * SECOND;
+        while let Some(it) = scheduler.expire(now) {
+            threads -= usize::from(!it.replace);
+            lost.push(it);
+        }
+    }
+    assert_eq!(lost.len(), 3);
+    assert_eq!(scheduler.take_dead(), Some((3, TargetId(3))), "though target 3 has done nothing wrong");
+    push_all(&mut scheduler, [object(9, 2)]);
+    assert_eq!(scheduler.take_dead(), Some((9, TargetId(2))));
+    let spare: Vec<_> = lost.iter().map(|it| scheduler.finished(it.ticket, now, true)).collect();
+    assert_eq!(spare.iter().filter(|it| **it == Finished::Late { spare: true }).count(), 1);
+    push_all(&mut scheduler, [object(10, 2)]);
+    assert_eq!(scheduler.pick(now).map(|it| it.item), Some(10));
+}
+
+/// Ten targets, of which target 0 takes `slow`, until every target is known. Returns the time.
+fn warm_up(scheduler: &mut Scheduler<u64>, slow: u64) -> u64 {
+    push_all(scheduler, (0..100_000).map(|item| object(item, item as u32 % 10)));
+    let mut now = 0;
+    for _ in 0..200 {
+        serve(scheduler, &mut now, |target| if target == TargetId(0) { slow } else { 10 * MS });
+    }
+    now
+}
+
+#[test]
+fn lads_skips_a_slow_target_as_often_as_it_is_slower() {
+    let mut scheduler = scheduler(30, Policy::Lads(Lads::default()));
+    let mut now = warm_up(&mut scheduler, 200 * MS);
+    let view = scheduler.target(TargetId(0)).unwrap();
+    assert!(view.congested && !scheduler.target(TargetId(1)).unwrap().congested);
+    let took = |target| if target == TargetId(0) { 200 * MS } else { 10 * MS };
+    let picks: Vec<_> = (0..210).map(|_| serve(&mut scheduler, &mut now, took)).collect();
+    let tries: Vec<_> = picks.iter().filter(|it| it.target == TargetId(0)).collect();
+    assert!((9..=11).contains(&tries.len()), "20 times slower: {} tries", tries.len());
+    assert!(tries.iter().all(|it| it.pace == Pace::Gentle));
+    // It recovers.
+    (0..300).for_each(|_| _ = serve(&mut scheduler, &mut now, |_| 10 * MS));
+    assert!(!scheduler.target(TargetId(0)).unwrap().congested);
+}
+
+#[test]
+fn aging_serves_a_target_that_is_skipped() {
+    let skip = Some(u32::MAX);
+    let policy = Policy::Lads(Lads { skip, ..Lads::default() });
+    let mut scheduler = Scheduler::new(Config { aging_nanos: Some(SECOND), ..Config::new(30, 99, policy) });
+    let mut now = warm_up(&mut scheduler, 200 * MS);
+    let mut last = now;
+    let mut tries = 0;
+    for _ in 0..1000 {
+        let before = now;
+        let took = |target| if target == TargetId(0) { 200 * MS } else { 10 * MS };
+        if serve(&mut scheduler, &mut now, took).target == TargetId(0) {
+            assert!(before - last <= SECOND + 20 * MS, "skipped for {} ms", (before - last) / MS);
+            last = now;
+            tries += 1;
+        }
+    }
+    assert!(tries > 5);
+}
+
+#[test]
+fn adaptive_keeps_one_request_under_way_on_a_congested_target() {
+    let mut scheduler = scheduler(30, Policy::Adaptive(Default::default()));
+    let now = warm_up(&mut scheduler, 200 * MS);
+    assert_eq!(
+        scheduler.target(TargetId(0)).unwrap().depth,
+        scheduler.target(TargetId(0)).unwrap().depth.min(10)
+    );
+    let picked = pick_all(&mut scheduler, 30, now);
+    let slow: Vec<_> = picked.iter().filter(|it| it.target == TargetId(0)).collect();
+    assert_eq!(slow.iter().map(|it| it.pace).collect::<Vec<_>>(), [Pace::Gentle]);
+    assert!(picked.len() > 18, "the others have two each or more: {}", picked.len());
+}
+
+#[test]
+fn a_request_that_is_waited_for_too_long_counts_as_slow() {
+    let mut scheduler = scheduler(30, Policy::Adaptive(Default::default()));
+    let mut now = warm_up(&mut scheduler, 10 * MS);
+    assert!(!scheduler.target(TargetId(0)).unwrap().congested);
+    let stuck: Vec<_> = (0..10).map(|_| scheduler.pick(now).unwrap()).collect();
+    assert_eq!(stuck.iter().filter(|it| it.target == TargetId(0)).count(), 1);
+    for it in stuck.iter().filter(|it| it.target != TargetId(0)) {
+        scheduler.finished(it.ticket, now + 10 * MS, true);
+    }
+    now += SECOND;
+    let picked = pick_all(&mut scheduler, 40, now);
+    assert!(picked.iter().all(|it| it.target != TargetId(0)));
+    assert!(scheduler.target(TargetId(0)).unwrap().congested);
+}
+
+#[test]
+fn no_thread_is_idle_while_only_congested_targets_have_work() {
+    let mut scheduler = scheduler(30, Policy::Lads(Lads { skip: Some(1_000_000), ..Lads::default() }));
+    let mut now = 0;
+    push_all(&mut scheduler, (0..60).map(|item| object(item, item as u32 % 3)));
+    push_all(&mut scheduler, (60..100).map(|item| object(item, 0)));
+    for _ in 0..100 {
+        serve(&mut scheduler, &mut now, |target| if target == TargetId(0) { 500 * MS } else { MS });
+    }
+    assert_eq!(scheduler.queued(), 0);
+}
+
+#[test]
+fn in_file_order_nothing_overtakes() {
+    let mut scheduler = scheduler(4, Policy::FileOrder);
+    scheduler.set_allowance(TargetId(0), 0).unwrap();
+    push_all(&mut scheduler, [gated(0, 3, 0), gated(1, 3, 0), object(2, 3), object(3, 0), object(4, 0)]);
+    assert_eq!(items(&pick_all(&mut scheduler, 5, 0)), [0, 1, 2, 3, 4]);
+    push_all(&mut scheduler, [object(5, 3), object(6, 0)]);
+    while scheduler.expire(30 * SECOND).is_some() {}
+    push_all(&mut scheduler, [object(7, 1)]);
+    assert_eq!(scheduler.pick(30 * SECOND).map(|it| it.item), Some(7));
+    assert_eq!(core::iter::from_fn(|| scheduler.take_dead()).map(|it| it.0).collect::<Vec<_>>(), [5, 6]);
+}
+
+#[test]
+fn the_other_end_is_told_what_has_changed() {
+    let mut scheduler = Scheduler::new(Config::new(12, 30, Policy::Adaptive(Default::default())));
+    push_all(&mut scheduler, [object(0, 0)]);
+    assert_eq!(scheduler.next_allowance(), Some((TargetId(0), 24)), "alone: twice its 12 threads");
+    push_all(&mut scheduler, [object(1, 1)]);
+    let told: Vec<_> = core::iter::from_fn(|| scheduler.next_allowance()).collect();
+    assert_eq!(told, [(TargetId(0), 4), (TargetId(1), 4)]);
+    pick_all(&mut scheduler, 2, 0);
+    while scheduler.expire(30 * SECOND).is_some() {}
+    assert_eq!(scheduler.next_allowance(), Some((TargetId(0), 2)), "suspect");
+    assert_eq!(scheduler.next_allowance(), Some((TargetId(1), 2)));
+    assert_eq!(scheduler.next_allowance(), None);
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    let mut scheduler = scheduler(1, Policy::Layout);
+    assert_eq!(scheduler.push(object(0, TARGETS_MAX), 0), Err(OutOfRange));
+    assert_eq!(scheduler.push(gated(0, 0, TARGETS_MAX), 0), Err(OutOfRange));
+    assert_eq!(scheduler.set_allowance(TargetId(TARGETS_MAX), 0), Err(OutOfRange));
+    assert_eq!(scheduler.fail_gate(TargetId(TARGETS_MAX)), Err(OutOfRange));
+    assert_eq!(scheduler.queued(), 0);
+    assert!(scheduler.push(gated(0, TARGETS_MAX - 1, TARGETS_MAX - 1), 0).is_ok());
+    assert_eq!(scheduler.pick(0).map(|it| it.item), Some(0));
+}
