@@ -24,7 +24,7 @@
 //!
 //! A pick costs well under a microsecond with 2,000 targets and 10,000,000 requests (`tests/scheduler_cost.rs`): targets
 //! are sets of bits, so no question visits them one by one. Memory is that of the queued requests (16 bytes each with an
-//! item of 8) and two bits for each pair of a target and a gate.
+//! item of 8) and 5 bytes for each pair of a target and a gate.
 //!
 //! # How a master uses it
 //!
@@ -81,7 +81,7 @@ use queues::{Queued, Queues, Taken};
 use service::expected;
 use targets::{Sample, Targets};
 
-/// Numbers of targets and gates are below this. Lustre has at most 8,150 targets; two bits for each pair are 64 MiB.
+/// Numbers of targets and gates are below this. Lustre has at most 8,150 targets.
 pub const TARGETS_MAX: u32 = 16_384;
 /// I/O to a target that is to be spared goes in pieces of at most this, one after the other.
 pub const GENTLE_PIECE_BYTES: u32 = 256 << 10;
@@ -266,7 +266,10 @@ impl<T: Copy> Scheduler<T> {
                     self.flights.free(ticket);
                 }
                 let was_exhausted = self.targets.exhausted();
-                *(if replaced { &mut self.targets.replaced } else { &mut self.targets.unreplaced }) -= 1;
+                match replaced {
+                    true => self.targets.replaced -= 1,
+                    false => self.targets.unreplaced.give_back(flight.class != URGENT),
+                }
                 match was_exhausted && !self.targets.exhausted() {
                     true => self.targets.refresh_all(now_nanos, self.picks),
                     false => self.targets.refresh(index, now_nanos, self.picks),
@@ -330,7 +333,10 @@ impl<T: Copy> Scheduler<T> {
         let target = self.targets.at(index);
         target.lost += 1;
         target.suspect = true;
-        *(if replace { &mut self.targets.replaced } else { &mut self.targets.unreplaced }) += 1;
+        match replace {
+            true => self.targets.replaced += 1,
+            false => self.targets.unreplaced.lose(flight.class != URGENT),
+        }
         if flight.gate != gates::NONE {
             self.give_back(flight.gate);
         }
@@ -376,7 +382,7 @@ impl<T: Copy> Scheduler<T> {
 
     /// What is known of a target.
     pub fn target(&self, target: TargetId) -> Option<TargetView> {
-        let it = self.targets.get(target.0)?;
+        let it = self.targets.get(target.0).filter(|target| target.known)?;
         Some(TargetView {
             under_way: it.under_way,
             lost: it.lost,

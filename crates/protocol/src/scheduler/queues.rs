@@ -8,11 +8,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
-
 use super::CLASSES;
 use super::bits::{Bits, find_from};
-use super::gates::{self, Gates};
+use super::gates::Gates;
 
 /// One request. 16 bytes with an item of 8.
 #[derive(Clone, Copy)]
@@ -40,9 +38,9 @@ const OPEN_GATES_FEW: u32 = 16;
 /// A gate with fewer targets than this is not worth that.
 const GATE_TARGETS_FEW: u32 = 16;
 
+const NO_PAIR: u32 = u32::MAX;
+
 struct Pair<T> {
-    target: u32,
-    gate: u32,
     classes: [VecDeque<Queued<T>>; CLASSES],
 }
 
@@ -56,11 +54,13 @@ impl<T> Pair<T> {
 struct TargetQueues {
     /// Gates with something queued.
     gates: Bits,
-    /// The pair without a gate.
-    ungated: Option<u32>,
+    /// The pair of each gate, or [`NO_PAIR`]. Pairs are kept only while they hold something.
+    pairs: Vec<u32>,
     waiting: [u64; CLASSES],
     /// Bytes served of each class: the one that has had least is next.
     served: [u64; CLASSES],
+    /// What the class that was served last had had before.
+    clock: u64,
     turn_gate: u32,
     turn_bytes: u64,
 }
@@ -75,8 +75,6 @@ struct GateQueues {
 pub(super) struct Queues<T> {
     pairs: Vec<Pair<T>>,
     free: Vec<u32>,
-    /// Pairs with a gate that hold something.
-    gated: HashMap<(u32, u32), u32>,
     targets: Vec<TargetQueues>,
     by_gate: Vec<GateQueues>,
     /// Gates with something queued.
@@ -96,7 +94,6 @@ impl<T: Copy> Queues<T> {
         Queues {
             pairs: Vec::new(),
             free: Vec::new(),
-            gated: HashMap::new(),
             targets: Vec::new(),
             by_gate: Vec::new(),
             wanted: Bits::default(),
@@ -137,9 +134,7 @@ impl<T: Copy> Queues<T> {
         let queues = &mut self.targets[target as usize];
         if queues.waiting[class] == 0 {
             // A class that had nothing to do has no claim to the time that it missed.
-            let others = (0..CLASSES).filter(|other| queues.waiting[*other] > 0);
-            let served = others.map(|other| queues.served[other]).min().unwrap_or(0);
-            queues.served[class] = queues.served[class].max(served);
+            queues.served[class] = queues.served[class].max(queues.clock);
         }
         queues.waiting[class] += 1;
         if was_empty {
@@ -156,28 +151,18 @@ impl<T: Copy> Queues<T> {
     }
 
     fn pair(&mut self, target: u32, gate: u32) -> usize {
-        let known = self.find_pair(target, gate);
-        if let Some(pair) = known {
-            return pair;
+        let pairs = &mut self.targets[target as usize].pairs;
+        if pairs.len() <= gate as usize {
+            pairs.resize(gate as usize + 1, NO_PAIR);
         }
-        let pair = self.free.pop().unwrap_or_else(|| {
-            self.pairs.push(Pair { target, gate, classes: Default::default() });
-            self.pairs.len() as u32 - 1
-        });
-        (self.pairs[pair as usize].target, self.pairs[pair as usize].gate) = (target, gate);
-        match gate {
-            gates::NONE => self.targets[target as usize].ungated = Some(pair),
-            _ => _ = self.gated.insert((target, gate), pair),
+        let pair = &mut pairs[gate as usize];
+        if *pair == NO_PAIR {
+            *pair = self.free.pop().unwrap_or_else(|| {
+                self.pairs.push(Pair { classes: Default::default() });
+                self.pairs.len() as u32 - 1
+            });
         }
-        pair as usize
-    }
-
-    fn find_pair(&self, target: u32, gate: u32) -> Option<usize> {
-        let pair = match gate {
-            gates::NONE => self.targets[target as usize].ungated,
-            _ => self.gated.get(&(target, gate)).copied(),
-        };
-        pair.map(|pair| pair as usize)
+        *pair as usize
     }
 
     /// Targets with anything queued, behind open gates or closed ones.
@@ -224,8 +209,8 @@ impl<T: Copy> Queues<T> {
     }
 
     fn take_from(&mut self, target: u32, gate: u32) -> Option<Taken<T>> {
-        let number = self.find_pair(target, gate)?;
         let queues = &mut self.targets[target as usize];
+        let number = queues.pairs[gate as usize] as usize;
         let pair = &mut self.pairs[number];
         let waiting = (0..CLASSES).filter(|class| !pair.classes[*class].is_empty());
         let class = match self.largest_class_first {
@@ -239,6 +224,7 @@ impl<T: Copy> Queues<T> {
             queue.shrink_to(queue.capacity() / 2);
         }
         let bytes = u64::from(queued.bytes).max(TURN_BYTES_MIN);
+        queues.clock = queues.served[class];
         queues.served[class] += bytes;
         queues.turn_bytes += bytes;
         queues.waiting[class] -= 1;
@@ -262,11 +248,9 @@ impl<T: Copy> Queues<T> {
         if by_gate.count == 0 {
             self.wanted.set(gate, false);
         }
-        if gate != gates::NONE {
-            self.gated.remove(&(target, gate));
-            self.pairs[pair].classes.iter_mut().for_each(|queue| queue.shrink_to(ROOM_KEPT));
-            self.free.push(pair as u32);
-        }
+        queues.pairs[gate as usize] = NO_PAIR;
+        self.pairs[pair].classes.iter_mut().for_each(|queue| queue.shrink_to(ROOM_KEPT));
+        self.free.push(pair as u32);
     }
 
     /// A gate was opened. Returns the targets that have something for it.

@@ -17,7 +17,7 @@ pub(super) fn normalise(nanos: u64, bytes: u32, depth: u32) -> u64 {
 /// How long a request of this size takes at this depth on a target of this measure.
 pub(super) fn expected(normal: u64, bytes: u32, depth: u32) -> u64 {
     let mib_20 = u64::from(bytes).max(SMALL_BYTES);
-    (u128::from(normal) * u128::from(mib_20) * u128::from(depth.max(1)) >> 20) as u64
+    ((u128::from(normal) * u128::from(mib_20) * u128::from(depth.max(1))) >> 20) as u64
 }
 
 /// The recent measure of one target and class, or nothing yet.

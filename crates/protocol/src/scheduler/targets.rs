@@ -17,7 +17,7 @@ const AGING_NANOS_MIN: u64 = 2_000_000_000;
 
 #[derive(Clone, Default)]
 pub(super) struct Target {
-    known: bool,
+    pub known: bool,
     /// It has had objects or bundles, not only names.
     data: bool,
     /// Objects, bundles and names under way.
@@ -35,6 +35,25 @@ pub(super) struct Target {
     pub tried: u64,
     level: u32,
     told: u32,
+}
+
+/// What was lost for good, until it comes back.
+#[derive(Default)]
+pub(super) struct Unreplaced {
+    threads: u32,
+    slots: u32,
+}
+
+impl Unreplaced {
+    pub fn lose(&mut self, slot: bool) {
+        self.threads += 1;
+        self.slots += u32::from(slot);
+    }
+
+    pub fn give_back(&mut self, slot: bool) {
+        self.threads -= 1;
+        self.slots -= u32::from(slot);
+    }
 }
 
 #[derive(Default)]
@@ -59,9 +78,10 @@ pub(super) struct Targets {
     /// How many have had objects or bundles.
     data: u32,
     pub typical: Typical,
-    /// Threads that were written off and replaced, and written off and not replaced.
+    /// Threads that were written off and replaced.
     pub replaced: u32,
-    pub unreplaced: u32,
+    /// And those that were not replaced.
+    pub unreplaced: Unreplaced,
     /// No target that is held back has waited too long before this.
     pub age_nanos: u64,
     /// No target that is held back has been skipped often enough before this pick.
@@ -82,7 +102,7 @@ impl Targets {
             data: 0,
             typical: Typical::default(),
             replaced: 0,
-            unreplaced: 0,
+            unreplaced: Unreplaced::default(),
             age_nanos: u64::MAX,
             due_pick: u64::MAX,
         }
@@ -187,9 +207,9 @@ impl Targets {
         self.config.lost_per_target.clamp(1, self.cap(index))
     }
 
-    /// All threads are stuck, and no more are to be had.
+    /// All threads, or all slots, are stuck, and no more are to be had.
     pub fn exhausted(&self) -> bool {
-        self.unreplaced >= self.config.threads
+        self.unreplaced.threads >= self.config.threads || self.unreplaced.slots >= self.config.slots
     }
 
     /// How many requests the other end should have under way for this target: twice what is under way here, so that
