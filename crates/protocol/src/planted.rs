@@ -84,6 +84,7 @@ bugs! {
     BusiestFirst       "takes the target with the most under way";
     NewestFirst        "serves a queue from its end";
     LargestClassFirst  "serves objects for as long as there are any";
+    IdleClassClaims    "lets a class of requests that was idle claim the time that it missed";
     UrgentWaits        "serves urgent requests when nothing else is left";
 }
 

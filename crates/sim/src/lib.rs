@@ -8,10 +8,13 @@
 //! - [`plan`] draws what a history will be like, [`tree`] its dataset.
 //! - `world` is the history; `session`, `network`, `source_end` and `sink_end` are its parts.
 //! - [`disk`] and [`sink_storage`] model the sink's disk, `log` puts the real object log on a disk that loses writes.
+//! - [`scheduler`] has histories of its own: of the scheduler alone, with targets that slow down, stall and hang.
+//!   [`bound`] computes what no scheduler can better.
 //! - `checker` and `ending` say what must hold: an acknowledged object is durable with the right bytes; what is done is
 //!   whole, durable and named; nothing half is ever under a final name; a job ends with everything at the sink, or names
 //!   what is missing; nothing is sent again without need; slots, credits, descriptors and counters add up.
 
+pub mod bound;
 mod checker;
 pub mod content;
 pub mod disk;
@@ -23,6 +26,7 @@ pub mod plan;
 pub mod queue;
 pub mod random;
 pub mod report;
+pub mod scheduler;
 mod session;
 mod sink_end;
 pub mod sink_storage;
@@ -33,7 +37,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use haul_protocol::Bug;
+pub use haul_protocol::{Bug, SchedulerBug};
 
 use crate::report::Report;
 use crate::world::World;

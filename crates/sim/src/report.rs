@@ -2,6 +2,8 @@
 
 use haul_protocol::states::{Coverage, SINK_TABLE, SOURCE_TABLE};
 
+use crate::many::Tally;
+
 /// Of one history, or summed over many.
 #[derive(Clone, Default)]
 pub struct Report {
@@ -36,8 +38,23 @@ impl Report {
         add(&mut self.coverage.sink, &coverage.sink);
     }
 
-    /// Adds the report of one history, or of many.
-    pub fn add(&mut self, other: &Report) {
+    /// Rows of the state tables that no history reached.
+    pub fn rows_missed(&self) -> Vec<String> {
+        self.rows().into_iter().filter(|(_, count)| *count == 0).map(|(row, _)| row).collect()
+    }
+
+    /// All rows of the state tables, with how often each was taken.
+    pub fn rows(&self) -> Vec<(String, u64)> {
+        let source = SOURCE_TABLE.iter().zip(self.coverage.source);
+        let sink = SINK_TABLE.iter().zip(self.coverage.sink);
+        let row = |end: &str, row: &dyn std::fmt::Debug| format!("{end} {row:?}");
+        let source = source.map(|(entry, count)| (row("source", entry), count));
+        source.chain(sink.map(|(entry, count)| (row("sink  ", entry), count))).collect()
+    }
+}
+
+impl Tally for Report {
+    fn add(&mut self, other: &Report) {
         self.events_min =
             if self.histories == 0 { other.events_min } else { self.events_min.min(other.events_min) };
         self.histories += other.histories;
@@ -51,18 +68,8 @@ impl Report {
         self.add_sink(&other.coverage);
     }
 
-    /// Rows of the state tables that no history reached.
-    pub fn rows_missed(&self) -> Vec<String> {
-        self.rows().into_iter().filter(|(_, count)| *count == 0).map(|(row, _)| row).collect()
-    }
-
-    /// All rows of the state tables, with how often each was taken.
-    pub fn rows(&self) -> Vec<(String, u64)> {
-        let source = SOURCE_TABLE.iter().zip(self.coverage.source);
-        let sink = SINK_TABLE.iter().zip(self.coverage.sink);
-        let row = |end: &str, row: &dyn std::fmt::Debug| format!("{end} {row:?}");
-        let source = source.map(|(entry, count)| (row("source", entry), count));
-        source.chain(sink.map(|(entry, count)| (row("sink  ", entry), count))).collect()
+    fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
     }
 }
 

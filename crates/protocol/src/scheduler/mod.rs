@@ -116,6 +116,7 @@ impl<T: Copy> Scheduler<T> {
         let mut queues = Queues::new();
         queues.newest_first = config.planted.has(SchedulerBug::NewestFirst);
         queues.largest_class_first = config.planted.has(SchedulerBug::LargestClassFirst);
+        queues.idle_class_claims = config.planted.has(SchedulerBug::IdleClassClaims);
         queues.openings_missed = config.planted.has(SchedulerBug::OpeningMissed);
         let mut gates = Gates::new((config.slots / SHARE).max(1));
         gates.ignored = config.planted.has(SchedulerBug::GateIgnored);

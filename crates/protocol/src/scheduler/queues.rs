@@ -86,6 +86,7 @@ pub(super) struct Queues<T> {
     /// The planted bugs.
     pub newest_first: bool,
     pub largest_class_first: bool,
+    pub idle_class_claims: bool,
     pub openings_missed: bool,
 }
 
@@ -102,6 +103,7 @@ impl<T: Copy> Queues<T> {
             length: 0,
             newest_first: false,
             largest_class_first: false,
+            idle_class_claims: false,
             openings_missed: false,
         }
     }
@@ -132,7 +134,7 @@ impl<T: Copy> Queues<T> {
         self.pairs[pair].classes[class].push_back(queued);
         self.length += 1;
         let queues = &mut self.targets[target as usize];
-        if queues.waiting[class] == 0 {
+        if queues.waiting[class] == 0 && !self.idle_class_claims {
             // A class that had nothing to do has no claim to the time that it missed.
             queues.served[class] = queues.served[class].max(queues.clock);
         }
