@@ -8,6 +8,8 @@ ROUNDS ?= 50
 # `make crash ROUNDS=n` says it too.
 CRASH_ROUNDS ?= $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),30)
 HISTORIES ?= 1000000
+# Of the scheduler alone.
+SCHEDULER_HISTORIES ?= $(HISTORIES)
 SEED ?= 1
 SECONDS_OF_FUZZING = $(or $(SECONDS),60)
 # Tests run optimised, with assertions on; one profile, so that nothing is built twice.
@@ -43,10 +45,11 @@ lint: deps ## Format and lints
 
 unit: build ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
-	$(CARGO) test --locked --profile $(PROFILE) -p haul-sim --features planted-bugs --test planted_bugs
+	$(CARGO) test --locked --profile $(PROFILE) -p haul-sim --features planted-bugs --test planted_bugs --test planted_scheduler_bugs
 
-sim: deps ## Simulator: HISTORIES=n SEED=s
+sim: deps ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
 	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
+	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --scheduler --histories $(SCHEDULER_HISTORIES) --seed $(SEED) --threads 2
 
 torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")

@@ -18,6 +18,8 @@ const SECOND: u64 = 1_000_000_000;
 /// Requests under way, each with the bytes that are left.
 #[derive(Default)]
 struct Disk {
+    /// Requests that it takes to get all of its rate.
+    width: u32,
     rates: Vec<(u64, u64)>,
     under_way: Vec<(Ticket, f64)>,
 }
@@ -25,7 +27,7 @@ struct Disk {
 impl Disk {
     fn share(&self, now: u64) -> f64 {
         let rate = self.rates.iter().rev().find(|(from, _)| *from <= now).map_or(0, |(_, rate)| *rate);
-        rate as f64 / self.under_way.len().max(1) as f64
+        rate as f64 / self.under_way.len().max(self.width as usize) as f64
     }
 
     /// When the first request ends, or the rate changes.
@@ -64,10 +66,10 @@ fn rates(slow: usize, step: u64) -> Vec<Vec<(u64, u64)>> {
 }
 
 /// How much of the work-conserving bound a policy reaches.
-fn share_of_bound(policy: Policy, threads: u32, rates: &[Vec<(u64, u64)>]) -> f64 {
+fn share_of_bound(policy: Policy, threads: u32, width: u32, rates: &[Vec<(u64, u64)>]) -> f64 {
     let mut scheduler = Scheduler::new(Config::new(threads, 4 * threads, policy));
     let mut disks: Vec<Disk> =
-        rates.iter().map(|rates| Disk { rates: rates.clone(), ..Disk::default() }).collect();
+        rates.iter().map(|rates| Disk { width, rates: rates.clone(), ..Disk::default() }).collect();
     let mut bytes = vec![0u64; disks.len()];
     for number in 0..FILES * OBJECTS_PER_FILE {
         let (file, object) = (number / OBJECTS_PER_FILE, number % OBJECTS_PER_FILE);
@@ -107,13 +109,17 @@ fn policies_reach_their_share_of_the_bound() {
         ("lads", Policy::Lads(Lads::default())),
         ("adaptive", Policy::Adaptive(Default::default())),
     ];
-    println!("{:32} {}", "share of the bound", policies.map(|(name, _)| format!("{name:>12}")).concat());
+    println!("{:40} {}", "share of the bound", policies.map(|(name, _)| format!("{name:>12}")).concat());
     let disturbed = [(0, 0), (1, 0), (2, 0), (4, 0), (1, 3 * SECOND), (2, 3 * SECOND), (4, 3 * SECOND)];
-    for (threads, (slow, step)) in [8, 32].into_iter().flat_map(|threads| disturbed.map(|it| (threads, it))) {
+    let ends = [(8, 1), (32, 1), (160, 8)];
+    for ((threads, width), (slow, step)) in ends.into_iter().flat_map(|end| disturbed.map(|it| (end, it))) {
         let rates = rates(slow, step);
-        let shares = policies.map(|(_, policy)| share_of_bound(policy, threads, &rates));
-        let name = format!("{threads} threads, {slow} slow{}", if step > 0 { ", moving" } else { "" });
-        println!("{name:32} {}", shares.map(|share| format!("{share:12.3}")).concat());
+        let shares = policies.map(|(_, policy)| share_of_bound(policy, threads, width, &rates));
+        let name = format!(
+            "{threads} threads, width {width}, {slow} slow{}",
+            if step > 0 { ", moving" } else { "" }
+        );
+        println!("{name:40} {}", shares.map(|share| format!("{share:12.3}")).concat());
         let [file_order, layout, lads, adaptive] = shares;
         assert!(shares.iter().all(|share| *share <= 1.0), "{name}: better than the bound");
         if threads < TARGETS {

@@ -6,7 +6,6 @@
 use super::Scheduler;
 use super::bits::find_where;
 use super::congestion::Policy;
-use super::service::expected;
 use crate::planted::SchedulerBug;
 
 impl<T: Copy> Scheduler<T> {
@@ -105,8 +104,8 @@ impl<T: Copy> Scheduler<T> {
     fn is_waited_for(&self, target: u32, now_nanos: u64) -> bool {
         let oldest = self.targets.get(target).and_then(|target| self.flights.oldest(&target.line));
         let Some(flight) = oldest else { return false };
-        let Some(threshold) = self.targets.threshold_nanos(flight.class) else { return false };
-        let slow = Policy::overdue_nanos(expected(threshold, flight.bytes, flight.depth));
-        now_nanos.saturating_sub(flight.started_nanos) > slow
+        let slow = self.targets.slow_nanos(flight.class, flight.bytes, flight.depth);
+        let age = now_nanos.saturating_sub(flight.started_nanos);
+        slow.is_some_and(|slow| age > Policy::overdue_nanos(slow))
     }
 }

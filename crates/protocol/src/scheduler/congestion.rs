@@ -1,7 +1,8 @@
 //! Which targets are congested, and how much may be under way on the others.
 //!
 //! Congested is a target that most of its last few requests say is slow: they took longer than the threshold T, which is
-//! [`SLOW`] times the median of all targets, or set. One that is being waited for that long counts at once. Then one
+//! [`SLOW`] times the median of all targets, or set; and each waited longer than is usual, for a target that serves many
+//! at once gets little done with one request, however healthy it is. One that is being waited for that long counts at once. Then one
 //! request at a time goes there, in small pieces ([`Pace::Gentle`](super::Pace)). What differs is when:
 //!
 //! - [`Policy::Lads`] serves others M times before it tries again (M is how many times slower than the median the
@@ -10,6 +11,7 @@
 //!   are under way on each of the others by their latency, as TCP Vegas does: up while latency stays near its minimum,
 //!   down when requests begin to queue at the target.
 
+use super::service::{Measure, expected};
 use super::{CLASSES, SHARE};
 
 /// How the next target is chosen.
@@ -62,6 +64,8 @@ impl Default for Adaptive {
 
 /// So many times slower than the median is congested.
 const SLOW: u64 = 3;
+/// And a latency of so many halves of the usual one.
+const LATE_HALVES: u64 = 3;
 /// A request under way counts as slow when it has taken so many times the threshold.
 const OVERDUE: u64 = 2;
 /// The most that M is made.
@@ -79,19 +83,24 @@ const SPAN_NANOS: u64 = 10_000_000_000;
 const LATENCY_MAX: u64 = 1 << 48;
 
 impl Policy {
-    /// T for requests of which the median is `typical`.
-    pub(super) fn threshold_nanos(&self, typical: Option<u64>) -> Option<u64> {
+    /// A request of this size that takes longer is slow. `typical` are the medians.
+    pub(super) fn slow_nanos(&self, typical: Option<Measure>, bytes: u32, depth: u32) -> Option<u64> {
         let set = match self {
             Policy::FileOrder | Policy::Layout => return None,
             Policy::Lads(lads) => lads.threshold_nanos,
             Policy::Adaptive(adaptive) => adaptive.threshold_nanos,
         };
-        set.or_else(|| Some(typical?.saturating_mul(SLOW)))
+        if let Some(threshold) = set {
+            return Some(expected(threshold, bytes, depth));
+        }
+        let Measure { normal, latency } = typical?;
+        let slow = expected(normal.saturating_mul(SLOW), bytes, depth);
+        Some(slow.max(expected(latency.saturating_mul(LATE_HALVES) / 2, bytes, 1)))
     }
 
-    /// How long a request that should take `expected` at T may be under way before it counts as slow.
-    pub(super) fn overdue_nanos(expected: u64) -> u64 {
-        expected.saturating_mul(OVERDUE)
+    /// How long a request may be under way before it counts as slow, although it is not done.
+    pub(super) fn overdue_nanos(slow_nanos: u64) -> u64 {
+        slow_nanos.saturating_mul(OVERDUE)
     }
 
     fn window(&self) -> u8 {
@@ -103,11 +112,11 @@ impl Policy {
     }
 
     /// M for a target of which the last requests say `recent`. Without an answer, as long as can be.
-    pub(super) fn skip(&self, recent: Option<u64>, typical: Option<u64>) -> u64 {
+    pub(super) fn skip(&self, recent: Option<Measure>, typical: Option<Measure>) -> u64 {
         match self {
             Policy::Lads(Lads { skip: Some(skip), .. }) => u64::from(*skip),
             Policy::Lads(_) => match recent.zip(typical) {
-                Some((recent, typical)) => (recent / typical.max(1)).clamp(1, SKIP_MAX),
+                Some((recent, typical)) => (recent.normal / typical.normal.max(1)).clamp(1, SKIP_MAX),
                 None => SKIP_MAX,
             },
             _ => 0,
@@ -152,9 +161,9 @@ impl Signal {
         recent.count_ones() * 2 > u32::from(window)
     }
 
-    /// A request took `normal` where T is `threshold`.
-    pub fn observe(&mut self, normal: u64, threshold: Option<u64>) {
-        self.slow = self.slow << 1 | u8::from(threshold.is_some_and(|threshold| normal > threshold));
+    /// A request was answered.
+    pub fn observe(&mut self, slow: bool) {
+        self.slow = self.slow << 1 | u8::from(slow);
     }
 
     /// It is being waited for: that says as much as a window full of slow requests.
@@ -206,32 +215,37 @@ mod tests {
     #[test]
     fn one_slow_request_says_nothing_and_two_of_three_do() {
         let mut signal = Signal::default();
-        signal.observe(500, Some(300));
+        signal.observe(true);
         assert!(!signal.is_congested(&adaptive()));
-        signal.observe(100, Some(300));
-        signal.observe(500, Some(300));
+        signal.observe(false);
+        signal.observe(true);
         assert!(signal.is_congested(&adaptive()));
-        signal.observe(100, Some(300));
-        signal.observe(300, Some(300));
+        signal.observe(false);
+        signal.observe(false);
         assert!(!signal.is_congested(&adaptive()));
         signal.overdue();
         assert!(signal.is_congested(&adaptive()));
         let one = Policy::Lads(Lads { window: 0, ..Lads::default() });
-        signal.observe(1, Some(2));
+        signal.observe(false);
         assert!(!signal.is_congested(&one), "a window of one follows each request");
     }
 
     #[test]
     fn thresholds_and_skips_come_from_the_median_or_are_set() {
-        assert_eq!(adaptive().threshold_nanos(Some(100)), Some(300));
-        assert_eq!(adaptive().threshold_nanos(None), None);
-        assert_eq!(Policy::Layout.threshold_nanos(Some(100)), None);
+        let measure = |normal, latency| Some(Measure { normal, latency });
+        let mib = 1 << 20;
+        assert_eq!(adaptive().slow_nanos(measure(100, 100), mib, 1), Some(300));
+        assert_eq!(adaptive().slow_nanos(measure(100, 100), 2 * mib, 4), Some(2400), "a serial device");
+        let wide = measure(100, 1000);
+        assert_eq!(adaptive().slow_nanos(wide, mib, 1), Some(1500), "usual latency is not slow");
+        assert_eq!(adaptive().slow_nanos(None, mib, 1), None);
+        assert_eq!(Policy::Layout.slow_nanos(wide, mib, 1), None);
         let lads = Policy::Lads(Lads { threshold_nanos: Some(7), ..Lads::default() });
-        assert_eq!(lads.threshold_nanos(Some(100)), Some(7));
-        assert_eq!(lads.skip(Some(1000), Some(100)), 10);
-        assert_eq!(lads.skip(None, Some(100)), SKIP_MAX);
+        assert_eq!(lads.slow_nanos(wide, mib, 3), Some(21));
+        assert_eq!(lads.skip(measure(1000, 1), measure(100, 1)), 10);
+        assert_eq!(lads.skip(None, wide), SKIP_MAX);
         let set = Policy::Lads(Lads { skip: Some(3), ..Lads::default() });
-        assert_eq!(set.skip(Some(1000), Some(100)), 3);
+        assert_eq!(set.skip(measure(1000, 1), measure(100, 1)), 3);
     }
 
     /// A device that serves `width` at once, each in `nanos`.

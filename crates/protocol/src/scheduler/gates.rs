@@ -129,7 +129,7 @@ impl<T: Copy> Scheduler<T> {
     }
 
     /// The other end is done with a request whose I/O here has succeeded (or its payload was lost). False if there is
-    /// none such.
+    /// none such with a gate; in [`Policy::FileOrder`](super::Policy::FileOrder) none has.
     pub fn gate_done(&mut self, ticket: Ticket) -> bool {
         let Some(flight) = self.flights.get(ticket).filter(|flight| flight.stage == Stage::AtOtherEnd) else {
             return false;

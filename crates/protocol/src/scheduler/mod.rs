@@ -78,7 +78,6 @@ use crate::planted::SchedulerBug;
 use flights::{Flight, Flights, Place, Stage, URGENT};
 use gates::Gates;
 use queues::{Queued, Queues, Taken};
-use service::expected;
 use targets::{Sample, Targets};
 
 /// Numbers of targets and gates are below this. Lustre has at most 8,150 targets.
@@ -210,12 +209,12 @@ impl<T: Copy> Scheduler<T> {
         let Taken { queued, class, gate } = taken;
         let Queued { item, target: index, bytes } = queued;
         let urgent = class == URGENT;
-        let gentle = !urgent && self.targets.gentle().has(index);
+        let ordered = self.config.policy == Policy::FileOrder;
+        let gentle = !urgent && !ordered && self.targets.gentle().has(index);
         let target = self.targets.at(index);
         target.under_way += u32::from(!urgent);
         let depth = target.under_way.max(1);
-        let usual = if urgent { None } else { target.recent[class].get() };
-        let patience = self.config.patience_nanos(usual.map(|usual| expected(usual, bytes, depth)));
+        let patience = self.config.patience_nanos(self.targets.usual_nanos(index, class, bytes, depth));
         let deadline_nanos = now_nanos.saturating_add(patience);
         let flight = Flight {
             item,
@@ -230,7 +229,8 @@ impl<T: Copy> Scheduler<T> {
             stage: Stage::UnderWay,
             place: Place::default(),
         };
-        let ticket = self.flights.begin(flight, (!urgent).then_some(&mut target.line));
+        let line = &mut self.targets.at(index).line;
+        let ticket = self.flights.begin(flight, (!urgent).then_some(line));
         if gentle {
             self.gentle_under_way += 1;
             self.gentle_turn = index + 1;
@@ -288,7 +288,8 @@ impl<T: Copy> Scheduler<T> {
         self.targets.at(index).suspect = false;
         if done && flight.class != URGENT {
             let nanos = now_nanos.saturating_sub(flight.started_nanos);
-            let depth = (flight.depth + depth).div_ceil(2);
+            // Of requests that begin and end together each sees fewer at one of its ends.
+            let depth = flight.depth.max(depth);
             self.targets.measured(
                 index,
                 Sample { class: flight.class, nanos, bytes: flight.bytes, depth },

@@ -16,41 +16,52 @@ pub(super) fn normalise(nanos: u64, bytes: u32, depth: u32) -> u64 {
 
 /// How long a request of this size takes at this depth on a target of this measure.
 pub(super) fn expected(normal: u64, bytes: u32, depth: u32) -> u64 {
-    let mib_20 = u64::from(bytes).max(SMALL_BYTES);
-    ((u128::from(normal) * u128::from(mib_20) * u128::from(depth.max(1))) >> 20) as u64
+    let bytes = u64::from(bytes).max(SMALL_BYTES);
+    ((u128::from(normal) * u128::from(bytes) * u128::from(depth.max(1))) >> 20) as u64
+}
+
+/// What the last requests of one target and class took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Measure {
+    /// As [`normalise`] has it: what the target gets done.
+    pub normal: u64,
+    /// For a MiB, whatever else was under way: what a request waits. On a target that serves many at once it says more.
+    pub latency: u64,
 }
 
 /// The recent measure of one target and class, or nothing yet.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Recent(Option<u64>);
+pub(super) struct Recent(Option<Measure>);
 
 impl Recent {
-    pub fn get(self) -> Option<u64> {
+    pub fn get(self) -> Option<Measure> {
         self.0
     }
 
     /// Moves a quarter of the way: four requests on, an old one is a third of the figure.
-    pub fn add(&mut self, normal: u64) {
-        self.0 = Some(self.0.map_or(normal, |recent| recent - recent / 4 + normal / 4));
+    pub fn add(&mut self, measure: Measure) {
+        let closer = |old: u64, new: u64| old - old / 4 + new / 4;
+        self.0 = Some(self.0.map_or(measure, |recent| Measure {
+            normal: closer(recent.normal, measure.normal),
+            latency: closer(recent.latency, measure.latency),
+        }));
     }
 }
 
-/// The usual measure of each class: the lower median of all targets that have one.
+/// The usual measure of each class: the lower medians of all targets that have one.
 #[derive(Default)]
 pub(super) struct Typical {
     /// Targets that have been measured.
     sampled: Vec<u32>,
-    typical: [Option<u64>; CLASSES],
-    /// How many targets each was made from.
-    targets: [u32; CLASSES],
+    typical: [Option<Measure>; CLASSES],
     finishes: usize,
     scratch: Vec<u64>,
 }
 
 impl Typical {
-    /// The median; `None` with fewer than two targets, for then there is nothing to compare with.
-    pub fn of(&self, class: usize) -> Option<u64> {
-        self.typical[class].filter(|_| self.targets[class] >= 2)
+    /// The medians; `None` with fewer than two targets, for then there is nothing to compare with.
+    pub fn of(&self, class: usize) -> Option<Measure> {
+        self.typical[class]
     }
 
     /// The target was measured for the first time.
@@ -67,15 +78,21 @@ impl Typical {
         }
         self.finishes = 0;
         for class in 0..CLASSES {
-            self.scratch.clear();
-            self.scratch.extend(self.sampled.iter().filter_map(|target| recent(*target)[class].get()));
-            self.targets[class] = self.scratch.len() as u32;
-            if !self.scratch.is_empty() {
-                let middle = (self.scratch.len() - 1) / 2;
-                self.typical[class] = Some(*self.scratch.select_nth_unstable(middle).1);
-            }
+            let recent = |target: &u32| recent(*target)[class].get();
+            let normal =
+                median(&mut self.scratch, self.sampled.iter().filter_map(|it| Some(recent(it)?.normal)));
+            let latency =
+                median(&mut self.scratch, self.sampled.iter().filter_map(|it| Some(recent(it)?.latency)));
+            self.typical[class] = normal.zip(latency).map(|(normal, latency)| Measure { normal, latency });
         }
     }
+}
+
+fn median(scratch: &mut Vec<u64>, of: impl Iterator<Item = u64>) -> Option<u64> {
+    scratch.clear();
+    scratch.extend(of);
+    let middle = (scratch.len().max(1) - 1) / 2;
+    (scratch.len() >= 2).then(|| *scratch.select_nth_unstable(middle).1)
 }
 
 #[cfg(test)]
@@ -99,18 +116,19 @@ mod tests {
         let run = |typical: &mut Typical, recent: [[Recent; CLASSES]; 3]| {
             (0..4).for_each(|_| typical.finished(|target| recent[target as usize]));
         };
+        let measure = |normal| Measure { normal, latency: 2 * normal };
         typical.know(0);
-        recent[0][0].add(100);
+        recent[0][0].add(measure(100));
         run(&mut typical, recent);
         assert_eq!(typical.of(0), None);
         for target in [1, 2] {
             typical.know(target);
-            recent[target as usize][0].add(1000 * u64::from(target));
+            recent[target as usize][0].add(measure(1000 * u64::from(target)));
         }
         run(&mut typical, recent);
-        assert_eq!((typical.of(0), typical.of(1)), (Some(1000), None));
-        (0..50).for_each(|_| recent[1][0].add(40));
+        assert_eq!((typical.of(0), typical.of(1)), (Some(measure(1000)), None));
+        (0..50).for_each(|_| recent[1][0].add(measure(40)));
         run(&mut typical, recent);
-        assert_eq!(typical.of(0), Some(100));
+        assert_eq!(typical.of(0), Some(measure(100)));
     }
 }

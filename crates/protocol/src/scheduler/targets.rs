@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::bits::{Bits, find_from};
 use super::congestion::{Policy, Signal};
 use super::flights::Line;
-use super::service::{Recent, Typical, expected};
+use super::service::{Measure, Recent, Typical, expected, normalise};
 use super::{CLASSES, Config, SHARE};
 use crate::planted::SchedulerBug;
 
@@ -209,7 +209,8 @@ impl Targets {
 
     /// All threads, or all slots, are stuck, and no more are to be had.
     pub fn exhausted(&self) -> bool {
-        self.unreplaced.threads >= self.config.threads || self.unreplaced.slots >= self.config.slots
+        self.unreplaced.threads >= self.config.threads.max(1)
+            || self.unreplaced.slots >= self.config.slots.max(1)
     }
 
     /// How many requests the other end should have under way for this target: twice what is under way here, so that
@@ -285,9 +286,15 @@ impl Targets {
         }
     }
 
-    /// T for requests of this class on this target.
-    pub fn threshold_nanos(&self, class: usize) -> Option<u64> {
-        self.config.policy.threshold_nanos(self.typical.of(class))
+    /// A request like this that takes longer is slow.
+    pub fn slow_nanos(&self, class: usize, bytes: u32, depth: u32) -> Option<u64> {
+        self.config.policy.slow_nanos(self.typical.of(class), bytes, depth)
+    }
+
+    /// How long a request like this usually takes on this target.
+    pub fn usual_nanos(&self, index: u32, class: usize, bytes: u32, depth: u32) -> Option<u64> {
+        let Measure { normal, latency } = self.get(index)?.recent.get(class)?.get()?;
+        Some(expected(normal, bytes, depth).max(expected(latency, bytes, 1)))
     }
 
     /// M.
@@ -299,7 +306,7 @@ impl Targets {
 
     pub fn aging_nanos(&self) -> u64 {
         let derived = || {
-            let usual = self.typical.of(0).map_or(0, |typical| expected(typical, AGING_BYTES, 1));
+            let usual = self.typical.of(0).map_or(0, |typical| expected(typical.normal, AGING_BYTES, 1));
             usual.max(AGING_NANOS_MIN)
         };
         self.config.aging_nanos.unwrap_or_else(derived)
@@ -308,18 +315,17 @@ impl Targets {
     /// A request was answered in time: what it says of its target.
     pub fn measured(&mut self, index: u32, sample: Sample, now_nanos: u64) {
         let Sample { class, nanos, bytes, depth } = sample;
-        let normal = super::service::normalise(nanos, bytes, depth);
-        let threshold = self.threshold_nanos(class);
+        let measure = Measure { normal: normalise(nanos, bytes, depth), latency: normalise(nanos, bytes, 1) };
+        let slow = self.slow_nanos(class, bytes, depth).is_some_and(|slow| nanos > slow);
         let steered = self.is_steered(index).then(|| self.cap(index));
         let target = &mut self.targets[index as usize];
         if target.recent.iter().all(|recent| recent.get().is_none()) {
             self.typical.know(index);
         }
-        target.recent[class].add(normal);
-        target.signal.observe(normal, threshold);
+        target.recent[class].add(measure);
+        target.signal.observe(slow);
         if let Some(most) = steered {
-            let latency = super::service::normalise(nanos, bytes, 1);
-            target.signal.steer(class, latency, depth, now_nanos, most);
+            target.signal.steer(class, measure.latency, depth, now_nanos, most);
         }
         let targets = &self.targets;
         self.typical.finished(|index| targets[index as usize].recent);

@@ -399,8 +399,8 @@ impl Device {
         let slow = self.slow.iter().filter(|(from, until, _)| (*from..*until).contains(&now));
         let slower = slow.map(|(_, _, times)| *times).max().unwrap_or(1);
         let queueing = u64::from(depth.div_ceil(self.width).max(1));
-        let mib_20 = u64::from(bytes).max(256 << 10);
-        let nanos = (self.pace * mib_20 >> 20) * slower * queueing * percent / 100;
+        let nanos_of_one = (self.pace * u64::from(bytes).max(256 << 10)) >> 20;
+        let nanos = nanos_of_one * slower * queueing * percent / 100;
         let mut ends = now + nanos.max(1);
         let mut stalls = self.stalls.clone();
         stalls.sort_unstable();
