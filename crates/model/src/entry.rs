@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::EntryId;
+use crate::{EntryId, Laid};
 
 /// Seconds and nanoseconds since 1970, as the file system stores them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -87,6 +87,8 @@ impl Entry {
 pub enum Item {
     /// A new entry; its parent came before.
     Entry(Entry),
+    /// A new file that lies on several targets.
+    Laid(Entry, Box<Laid>),
     /// No further entry of this directory will come.
     End(EntryId),
 }

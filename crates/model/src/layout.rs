@@ -72,8 +72,13 @@ impl Stripes {
         &self.targets
     }
 
+    /// After so many bytes everything comes again; `u64::MAX` where nothing is striped.
+    pub(crate) fn turn(&self) -> u64 {
+        self.size.saturating_mul(self.rows).saturating_mul(self.targets.len() as u64)
+    }
+
     /// Bytes that lie together: pieces end at multiples of it.
-    fn run(&self) -> u64 {
+    pub(crate) fn run(&self) -> u64 {
         match (self.targets.len(), self.width) {
             (1, _) => u64::MAX,
             (_, 1) => self.size.saturating_mul(self.rows),

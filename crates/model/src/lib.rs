@@ -10,9 +10,11 @@ pub mod bitmap;
 pub mod entry;
 pub mod error;
 pub mod id;
+mod laid;
 pub mod layout;
 pub mod limits;
 pub mod op;
+pub mod placement;
 pub mod report;
 pub mod size;
 
@@ -21,3 +23,4 @@ pub use entry::{Attributes, Entry, Identity, Item, Kind, Timestamp};
 pub use error::{Blame, Code, Failure};
 pub use id::{BlockId, EntryId, Hash, JobId, SessionId, SlotId, Token};
 pub use layout::{Layout, TargetId};
+pub use placement::{Laid, Placement, Target};

@@ -20,6 +20,12 @@ pub const MEMBERS_MAX: usize = 1024;
 pub const OBJECT_BYTES_MIN: u32 = 64 << 10;
 /// Largest object.
 pub const OBJECT_BYTES_MAX: u32 = 64 << 20;
+/// Storage targets that an end tells apart.
+pub const TARGETS_MAX: usize = 4096;
+/// Pieces of one file's placement.
+pub const PLACEMENT_PIECES_MAX: usize = 64;
+/// Targets in all pieces of one file's placement (Lustre: 2,000 stripes).
+pub const PLACEMENT_TARGETS_MAX: usize = 2048;
 /// Slots of one pool.
 pub const SLOTS_MAX: u32 = 4096;
 /// Data streams of one session.

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::{BlockId, Entry, EntryId, Failure, Hash, SlotId, Token};
+use crate::{BlockId, Entry, EntryId, Failure, Hash, Laid, SlotId, Token};
 
 /// Which kind of thread runs an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,8 +132,9 @@ pub enum Prepare {
         entry: Arc<Entry>,
         /// The unfinished file that the source's log is bound to.
         resume: Option<Token>,
-        /// The file will come in objects (else as a bundle member).
-        objects: bool,
+        /// The file will come in objects of so many bytes, or smaller ones where it lies better then; `None`: as a bundle
+        /// member.
+        object_bytes: Option<u32>,
     },
     /// No further entry of this directory: left-over unfinished files of earlier sessions of this job go.
     End(EntryId),
@@ -185,6 +186,8 @@ pub enum SinkOp {
         entry: Arc<Entry>,
         /// Names the unfinished file.
         token: Token,
+        /// Bytes of each object of the file but the last.
+        object_bytes: u32,
         /// Where the object starts in the file.
         offset: u64,
         /// Its length.
@@ -195,6 +198,8 @@ pub enum SinkOp {
         hash: Hash,
         /// The object is the whole file.
         single: bool,
+        /// In pieces of at most 256 KiB, one after the other: others wait for this target too.
+        gently: bool,
     },
     /// Check each member's hash, write it under a temporary name and set its attributes. Members fail one by one.
     WriteMembers {
@@ -214,6 +219,8 @@ pub enum SinkOp {
         entry: Arc<Entry>,
         /// Names the unfinished file.
         token: Token,
+        /// Bytes of each of its objects but the last.
+        object_bytes: u32,
         /// The source's root, where it read every object itself.
         root: Option<Hash>,
     },
@@ -264,6 +271,8 @@ pub enum SinkDone {
         batch: u64,
         /// What was found.
         answers: Vec<(EntryId, Prepared)>,
+        /// Of those files of them that lie on several targets: how. One that goes on keeps the size of its objects.
+        laid: Vec<(EntryId, Laid)>,
     },
     /// Of `WriteObject`.
     Written {

@@ -11,6 +11,7 @@ use haul_model::report::Stats;
 use haul_model::{Code, Failure, JobId, SessionId};
 pub use haul_protocol::Outcome;
 use haul_protocol::link::Link;
+use haul_protocol::scheduler::Policy;
 use haul_protocol::sink::{self, Sink};
 use haul_protocol::source::{self, Source};
 use haul_protocol::{Action, Event, LogView, Planted, Waiting};
@@ -34,6 +35,12 @@ pub struct Tuning {
     pub slots: u32,
     /// Threads that read or write contents.
     pub io_threads: usize,
+    /// After how long a request is taken for hung; as measured if nobody says.
+    pub hangs_after: Option<Duration>,
+    /// How many of them at most, where files are on several targets.
+    pub io_threads_max: usize,
+    /// How they choose among storage targets.
+    pub policy: Policy,
     /// Files up to this size travel in bundles.
     pub bundle_bytes_max: u64,
     /// How long to go on trying after a connection was lost.
@@ -169,6 +176,10 @@ impl SourceEnd {
                 object_bytes: common.tuning.object_bytes,
                 bundle_bytes_max: common.tuning.bundle_bytes_max.min(u64::from(common.tuning.object_bytes)),
                 slots: common.tuning.slots,
+                hands: common.tuning.io_threads as u32,
+                hands_max: common.tuning.io_threads_max as u32,
+                policy: common.tuning.policy,
+                hangs_after_nanos: nanos(common.tuning.hangs_after),
                 roots: common.roots,
                 report_done: common.tuning.report_done,
                 planted: Planted::default(),
@@ -203,6 +214,10 @@ impl SinkEnd {
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender);
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: common.tuning.slots,
+            hands: common.tuning.io_threads as u32,
+            hands_max: common.tuning.io_threads_max as u32,
+            policy: common.tuning.policy,
+            hangs_after_nanos: nanos(common.tuning.hangs_after),
             slot_bytes: common.tuning.object_bytes,
             roots: common.roots,
             report_done: common.tuning.report_done,
@@ -224,6 +239,10 @@ impl SinkEnd {
         };
         Ok(launch("haul-sink", master, inputs_sender))
     }
+}
+
+fn nanos(duration: Option<Duration>) -> Option<u64> {
+    duration.map(|duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn launch<M: Machine + Send + 'static>(name: &str, master: Master<M>, inputs: Inputs) -> Running {
@@ -270,8 +289,8 @@ struct SourceMachine {
 impl Machine for SourceMachine {
     const ROLE: Role = Role::Source;
 
-    fn on_event(&mut self, event: Event, _now_nanos: u64) {
-        self.source.on_event(event, &mut *self.log);
+    fn on_event(&mut self, event: Event, now_nanos: u64) {
+        self.source.on_event(event, &mut *self.log, now_nanos);
     }
 
     fn next_action(&mut self) -> Option<Action> {

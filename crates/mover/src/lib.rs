@@ -26,6 +26,7 @@ mod workers;
 
 pub use end::{SinkEnd, SourceEnd, Tuning};
 pub use error::Error;
+pub use haul_protocol::scheduler::{self, Policy};
 pub use report::{Bottleneck, Report, Reports};
 
 /// Versions of the protocol that this engine speaks, oldest and newest.

@@ -9,9 +9,11 @@ use haul_buffers::Pool;
 use haul_model::op::{Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::report::Fact;
 use haul_model::{Hash, JobId, Kind, SessionId};
+use haul_mover::Policy;
 use haul_mover::connection::{Connector, local};
 use haul_mover::end::Common;
 use haul_mover::log::SourceLog;
+use haul_mover::scheduler::Adaptive;
 use haul_mover::{Report, SinkEnd, SourceEnd, Tuning};
 use haul_storage::SinkStorage;
 use haul_storage::synthetic::{Sizes, SyntheticSource, SyntheticSpec};
@@ -40,7 +42,7 @@ impl SinkStorage for Keepless {
                     }
                     Prepare::End(_) => None,
                 });
-                SinkDone::Prepared { batch, answers: answers.collect() }
+                SinkDone::Prepared { batch, answers: answers.collect(), laid: Vec::new() }
             }
             SinkOp::WriteMembers { block, slot, members, length } => {
                 let lease = pool.lease(slot).expect("the slot is the writer's");
@@ -87,6 +89,9 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
         object_bytes: 1 << 20,
         slots: (POOL_BYTES >> 21) as u32,
         io_threads: 2,
+        io_threads_max: 2,
+        hangs_after: None,
+        policy: Policy::Adaptive(Adaptive::default()),
         bundle_bytes_max: 1 << 20,
         reconnect: Duration::from_secs(1),
         report_done: false,

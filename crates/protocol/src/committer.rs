@@ -3,9 +3,12 @@
 //! A group goes through three phases: contents become durable (then its objects are acknowledged), files get their final
 //! names, names become durable (then its entries are acknowledged). One group is under way at a time; what is written
 //! meanwhile gathers in the next one. So a slow medium makes large groups and a fast one small ones, without a setting.
+//!
+//! Files on a congested target have groups of their own, beside those of the others, so that these do not wait for it.
 
 use alloc::vec::Vec;
 
+use hashbrown::HashMap;
 use haul_model::EntryId;
 use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_FILES_MAX};
 
@@ -46,6 +49,10 @@ impl Group {
         self.objects.is_empty() && self.files.is_empty() && self.links.is_empty()
     }
 
+    fn has_only_links(&self) -> bool {
+        self.objects.is_empty() && self.files.is_empty()
+    }
+
     /// Each file with contents to sync, once.
     pub fn files_to_sync(&self) -> Vec<EntryId> {
         let mut ids: Vec<EntryId> = self.objects.iter().map(|object| object.id).collect();
@@ -61,6 +68,8 @@ impl Group {
 pub enum Phase {
     /// Contents.
     Sync,
+    /// They are durable; the names of another group are being made.
+    Synced,
     /// Final names.
     Publish,
     /// Durability of the names.
@@ -74,52 +83,129 @@ struct Running {
     started_nanos: u64,
 }
 
-/// The groups of one sink.
+/// Which groups something belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// The usual.
+    Brisk,
+    /// Of files that are on a congested target: nothing else waits for their syncs.
+    Slow,
+}
+
+/// Groups that follow one another.
 #[derive(Default)]
-pub struct Committer {
+struct Groups {
     gathering: Group,
     running: Option<Running>,
-    groups: u64,
     last_nanos: u64,
 }
 
+impl Groups {
+    fn bytes(&self) -> u64 {
+        self.gathering.bytes + self.running.as_ref().map_or(0, |running| running.group.bytes)
+    }
+
+    fn files(&self) -> usize {
+        self.gathering.files.len() + self.running.as_ref().map_or(0, |running| running.group.files.len())
+    }
+
+    fn deadline_nanos(&self) -> Option<u64> {
+        let waits = self.running.is_none() && !self.gathering.is_empty();
+        waits.then(|| self.gathering.since_nanos + self.delay_nanos())
+    }
+
+    /// Waiting as long as the last group took keeps the medium at most half busy with syncs.
+    fn delay_nanos(&self) -> u64 {
+        self.last_nanos.clamp(DELAY_NANOS_MIN, DELAY_NANOS_MAX)
+    }
+
+    fn is_due(&self, now_nanos: u64, quiet: bool) -> bool {
+        self.running.is_none()
+            && !self.gathering.is_empty()
+            && (quiet
+                || self.gathering.bytes >= START_BYTES
+                || self.gathering.files.len() >= START_FILES
+                || now_nanos >= self.gathering.since_nanos + self.delay_nanos())
+    }
+}
+
+/// The groups of one sink.
+#[derive(Default)]
+pub struct Committer {
+    lanes: [Groups; 2],
+    /// Files of the slow lane, with how many objects of each wait there: a file is in one lane at a time, so that a failed
+    /// sync tells of all that was lost.
+    slow: HashMap<EntryId, usize>,
+    /// The same of the other one.
+    brisk: HashMap<EntryId, usize>,
+    groups: u64,
+}
+
 impl Committer {
-    /// An object was written.
-    pub fn add_object(&mut self, object: WrittenObject, now_nanos: u64) {
-        self.gather(u64::from(object.bytes), now_nanos).objects.push(object);
+    /// An object was written. `lane`: where it belongs unless more of its file waits in the other one.
+    pub fn add_object(&mut self, object: WrittenObject, lane: Lane, now_nanos: u64) {
+        self.gather(object.id, u64::from(object.bytes), lane, now_nanos).objects.push(object);
     }
 
     /// A whole file was written, attributes set.
-    pub fn add_file(&mut self, id: EntryId, bytes: u64, now_nanos: u64) {
-        self.gather(bytes, now_nanos).files.push(id);
+    pub fn add_file(&mut self, id: EntryId, bytes: u64, lane: Lane, now_nanos: u64) {
+        self.gather(id, bytes, lane, now_nanos).files.push(id);
     }
 
     /// A symlink was made.
     pub fn add_link(&mut self, id: EntryId, now_nanos: u64) {
-        self.gather(0, now_nanos).links.push(id);
+        self.gather_in(Lane::Brisk, 0, now_nanos).links.push(id);
     }
 
-    fn gather(&mut self, bytes: u64, now_nanos: u64) -> &mut Group {
-        if self.gathering.is_empty() {
-            self.gathering.since_nanos = now_nanos;
+    fn gather(&mut self, id: EntryId, bytes: u64, lane: Lane, now_nanos: u64) -> &mut Group {
+        let lane = match lane {
+            _ if self.slow.contains_key(&id) => Lane::Slow,
+            _ if self.brisk.contains_key(&id) => Lane::Brisk,
+            lane => lane,
+        };
+        let waiting = if lane == Lane::Slow { &mut self.slow } else { &mut self.brisk };
+        *waiting.entry(id).or_default() += 1;
+        self.gather_in(lane, bytes, now_nanos)
+    }
+
+    fn gather_in(&mut self, lane: Lane, bytes: u64, now_nanos: u64) -> &mut Group {
+        let gathering = &mut self.lanes[lane as usize].gathering;
+        if gathering.is_empty() {
+            gathering.since_nanos = now_nanos;
         }
-        self.gathering.bytes += bytes;
-        &mut self.gathering
+        gathering.bytes += bytes;
+        gathering
     }
 
-    /// Takes what waits of this file out of the next group: a failed sync has lost it.
+    fn no_longer_waits(&mut self, lane: usize, id: EntryId, count: usize) {
+        let waiting = if lane == Lane::Slow as usize { &mut self.slow } else { &mut self.brisk };
+        if let Some(left) = waiting.get_mut(&id) {
+            *left -= count.min(*left);
+            if *left == 0 {
+                waiting.remove(&id);
+            }
+        }
+    }
+
+    /// Takes what waits of this file out of the next groups: a failed sync has lost it.
     pub fn take_objects(&mut self, id: EntryId) -> Vec<WrittenObject> {
-        let objects = core::mem::take(&mut self.gathering.objects);
-        let (lost, kept): (Vec<_>, Vec<_>) = objects.into_iter().partition(|object| object.id == id);
-        self.gathering.objects = kept;
-        self.gathering.bytes -= lost.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
-        lost
+        let mut taken = Vec::new();
+        for lane in 0..self.lanes.len() {
+            let gathering = &mut self.lanes[lane].gathering;
+            let objects = core::mem::take(&mut gathering.objects);
+            let (lost, kept): (Vec<_>, Vec<_>) = objects.into_iter().partition(|object| object.id == id);
+            gathering.objects = kept;
+            gathering.bytes -= lost.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
+            self.no_longer_waits(lane, id, lost.len());
+            taken.extend(lost);
+        }
+        taken
     }
 
     /// The planted bug: a write that finished while the sync was running is taken as covered by it.
     #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code))]
     pub(crate) fn add_to_running(&mut self, object: WrittenObject) -> bool {
-        match &mut self.running {
+        match &mut self.lanes[Lane::Brisk as usize].running {
             Some(running) if running.phase == Phase::Sync => {
                 running.group.objects.push(object);
                 true
@@ -130,68 +216,96 @@ impl Committer {
 
     /// Written and not acknowledged yet.
     pub fn bytes_waiting(&self) -> u64 {
-        self.gathering.bytes + self.running.as_ref().map_or(0, |running| running.group.bytes)
+        self.lanes.iter().map(Groups::bytes).sum()
     }
 
     /// As much waits as may be lost with a crash: no more credits.
     pub fn is_full(&self) -> bool {
-        let files = self.gathering.files.len() + self.running.as_ref().map_or(0, |it| it.group.files.len());
+        let files: usize = self.lanes.iter().map(Groups::files).sum();
         self.bytes_waiting() >= SYNC_GROUP_BYTES || files >= SYNC_GROUP_FILES_MAX
     }
 
     /// Nothing waits and nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.running.is_none() && self.gathering.is_empty()
+        self.lanes.iter().all(|lane| lane.running.is_none() && lane.gathering.is_empty())
     }
 
     /// When to ask [`Committer::start`] again although nothing happens.
     pub fn deadline_nanos(&self) -> Option<u64> {
-        let waits = self.running.is_none() && !self.gathering.is_empty();
-        waits.then(|| self.gathering.since_nanos + self.delay_nanos())
+        self.lanes.iter().filter_map(Groups::deadline_nanos).min()
     }
 
-    /// Waiting as long as the last group took keeps the medium at most half busy with syncs.
-    fn delay_nanos(&self) -> u64 {
-        self.last_nanos.clamp(DELAY_NANOS_MIN, DELAY_NANOS_MAX)
-    }
-
-    /// Begins the next group if it is due. `quiet`: nothing is being written that could join it.
+    /// Begins a group that is due; to be asked until there is none. `quiet`: nothing is being written that could join it.
     pub fn start(&mut self, now_nanos: u64, quiet: bool) -> Option<(u64, Phase)> {
-        if self.running.is_some() || self.gathering.is_empty() {
-            return None;
-        }
-        let due = quiet
-            || self.gathering.bytes >= START_BYTES
-            || self.gathering.files.len() >= START_FILES
-            || now_nanos >= self.gathering.since_nanos + self.delay_nanos();
-        if !due {
-            return None;
-        }
+        let naming = self.is_naming();
+        let due = |lane: &&mut Groups| {
+            lane.is_due(now_nanos, quiet) && !(naming && lane.gathering.has_only_links())
+        };
+        let lane = self.lanes.iter_mut().find(due)?;
         self.groups += 1;
-        let group = core::mem::take(&mut self.gathering);
-        let only_links = group.objects.is_empty() && group.files.is_empty();
-        let phase = if only_links { Phase::SyncNames } else { Phase::Sync };
-        self.running = Some(Running { number: self.groups, phase, group, started_nanos: now_nanos });
+        let group = core::mem::take(&mut lane.gathering);
+        let phase = if group.has_only_links() { Phase::SyncNames } else { Phase::Sync };
+        lane.running = Some(Running { number: self.groups, phase, group, started_nanos: now_nanos });
         Some((self.groups, phase))
     }
 
-    /// The group under way, if it has this number and is in this phase.
-    pub fn running(&mut self, number: u64, phase: Phase) -> Option<&mut Group> {
-        let running = self.running.as_mut()?;
-        (running.number == number && running.phase == phase).then_some(&mut running.group)
+    /// Names of a group are being made, or made durable: one group at a time. A directory tells of an error once, so a group
+    /// could take another one's loss for its own success.
+    pub fn is_naming(&self) -> bool {
+        let naming = |lane: &Groups| {
+            lane.running.as_ref().is_some_and(|it| matches!(it.phase, Phase::Publish | Phase::SyncNames))
+        };
+        self.lanes.iter().any(naming)
     }
 
-    /// The group under way enters its next phase.
-    pub fn advance(&mut self, phase: Phase) {
-        if let Some(running) = &mut self.running {
+    /// A group that waits for that.
+    pub fn waits_for_names(&self) -> Option<u64> {
+        let waits =
+            |lane: &Groups| lane.running.as_ref().filter(|it| it.phase == Phase::Synced).map(|it| it.number);
+        self.lanes.iter().find_map(waits)
+    }
+
+    fn lane_of(&self, number: u64) -> Option<usize> {
+        let runs = |lane: &Groups| lane.running.as_ref().is_some_and(|running| running.number == number);
+        self.lanes.iter().position(runs)
+    }
+
+    /// The group under way that has this number, if it is in this phase.
+    pub fn running(&mut self, number: u64, phase: Phase) -> Option<&mut Group> {
+        let running = self.lanes[self.lane_of(number)?].running.as_mut()?;
+        (running.phase == phase).then_some(&mut running.group)
+    }
+
+    /// These objects are durable, or lost: their group goes on without them.
+    pub fn take_running_objects(&mut self, number: u64) -> Vec<WrittenObject> {
+        let Some(lane) = self.lane_of(number) else { return Vec::new() };
+        let Some(running) = &mut self.lanes[lane].running else { return Vec::new() };
+        let objects = core::mem::take(&mut running.group.objects);
+        objects.iter().for_each(|object| self.no_longer_waits(lane, object.id, 1));
+        objects
+    }
+
+    /// And these whole files.
+    pub fn take_running_files(&mut self, number: u64) -> Vec<EntryId> {
+        let Some(lane) = self.lane_of(number) else { return Vec::new() };
+        let Some(running) = &mut self.lanes[lane].running else { return Vec::new() };
+        let files = core::mem::take(&mut running.group.files);
+        files.iter().for_each(|id| self.no_longer_waits(lane, *id, 1));
+        files
+    }
+
+    /// The group enters its next phase.
+    pub fn advance(&mut self, number: u64, phase: Phase) {
+        if let Some(running) = self.lane_of(number).and_then(|lane| self.lanes[lane].running.as_mut()) {
             running.phase = phase;
         }
     }
 
-    /// The group under way has ended.
-    pub fn finish(&mut self, now_nanos: u64) {
-        if let Some(running) = self.running.take() {
-            self.last_nanos = now_nanos.saturating_sub(running.started_nanos);
+    /// The group has ended.
+    pub fn finish(&mut self, number: u64, now_nanos: u64) {
+        let Some(lane) = self.lane_of(number).map(|lane| &mut self.lanes[lane]) else { return };
+        if let Some(running) = lane.running.take() {
+            lane.last_nanos = now_nanos.saturating_sub(running.started_nanos);
         }
     }
 }
@@ -207,12 +321,12 @@ mod tests {
     #[test]
     fn a_write_during_a_sync_waits_for_the_next_group() {
         let mut committer = Committer::default();
-        committer.add_object(object(0, 10), 0);
+        committer.add_object(object(0, 10), Lane::Brisk, 0);
         assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        committer.add_object(object(1, 10), 1);
+        committer.add_object(object(1, 10), Lane::Brisk, 1);
         assert_eq!(committer.start(1, true), None, "one group at a time");
         assert_eq!(committer.running(1, Phase::Sync).unwrap().objects, [object(0, 10)]);
-        committer.finish(2);
+        committer.finish(1, 2);
         assert_eq!(committer.start(2, true), Some((2, Phase::Sync)));
         assert_eq!(committer.running(2, Phase::Sync).unwrap().objects, [object(1, 10)]);
     }
@@ -220,10 +334,10 @@ mod tests {
     #[test]
     fn it_waits_for_company_as_long_as_the_last_group_took() {
         let mut committer = Committer::default();
-        committer.add_object(object(0, 10), 0);
+        committer.add_object(object(0, 10), Lane::Brisk, 0);
         committer.start(0, true).unwrap();
-        committer.finish(40_000_000);
-        committer.add_object(object(1, 10), 50_000_000);
+        committer.finish(1, 40_000_000);
+        committer.add_object(object(1, 10), Lane::Brisk, 50_000_000);
         assert_eq!(committer.start(60_000_000, false), None);
         assert_eq!(committer.deadline_nanos(), Some(90_000_000));
         assert!(committer.start(90_000_000, false).is_some());
@@ -232,13 +346,13 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_over_both_groups() {
         let mut committer = Committer::default();
-        committer.add_object(object(0, START_BYTES as u32), 0);
+        committer.add_object(object(0, START_BYTES as u32), Lane::Brisk, 0);
         assert!(committer.start(0, false).is_some(), "large enough at once");
-        committer.add_object(object(1, (SYNC_GROUP_BYTES - START_BYTES - 1) as u32), 0);
+        committer.add_object(object(1, (SYNC_GROUP_BYTES - START_BYTES - 1) as u32), Lane::Brisk, 0);
         assert!(!committer.is_full());
-        committer.add_object(object(2, 1), 0);
+        committer.add_object(object(2, 1), Lane::Brisk, 0);
         assert!(committer.is_full());
-        committer.finish(1);
+        committer.finish(1, 1);
         assert!(!committer.is_full());
     }
 
@@ -246,13 +360,57 @@ mod tests {
     fn what_a_failed_sync_lost_leaves_the_next_group_too() {
         let mut committer = Committer::default();
         let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
-        committer.add_object(object(0, 10), 0);
-        committer.add_object(other, 0);
-        committer.add_object(object(1, 20), 0);
+        committer.add_object(object(0, 10), Lane::Brisk, 0);
+        committer.add_object(other, Lane::Brisk, 0);
+        committer.add_object(object(1, 20), Lane::Brisk, 0);
         assert_eq!(committer.take_objects(EntryId(1)), [object(0, 10), object(1, 20)]);
         assert_eq!(committer.bytes_waiting(), 7);
         assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
         assert_eq!(committer.running(1, Phase::Sync).unwrap().objects, [other]);
+    }
+
+    #[test]
+    fn a_slow_group_holds_up_no_other() {
+        let mut committer = Committer::default();
+        let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
+        committer.add_object(object(0, 10), Lane::Slow, 0);
+        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
+        committer.add_object(other, Lane::Brisk, 1);
+        assert_eq!(committer.start(1, true), Some((2, Phase::Sync)));
+        committer.finish(2, 2);
+        assert!(committer.running(1, Phase::Sync).is_some() && committer.running(2, Phase::Sync).is_none());
+        assert_eq!(committer.bytes_waiting(), 10);
+    }
+
+    #[test]
+    fn a_file_is_in_one_lane_at_a_time() {
+        let mut committer = Committer::default();
+        committer.add_object(object(0, 10), Lane::Slow, 0);
+        committer.add_object(object(1, 10), Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
+        committer.add_object(object(2, 10), Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), None, "its file is being synced");
+        assert_eq!(committer.take_running_objects(1).len(), 2);
+        assert_eq!(committer.take_objects(EntryId(1)), [object(2, 10)]);
+        committer.add_object(object(3, 10), Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), Some((2, Phase::Sync)), "nothing of it waits in the slow lane");
+    }
+
+    #[test]
+    fn names_are_made_for_one_group_at_a_time() {
+        let mut committer = Committer::default();
+        committer.add_object(object(0, 10), Lane::Slow, 0);
+        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
+        committer.advance(1, Phase::Publish);
+        assert!(committer.is_naming());
+        committer.add_link(EntryId(3), 0);
+        assert_eq!(committer.start(0, true), None, "nothing but names");
+        committer.add_file(EntryId(4), 10, Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), Some((2, Phase::Sync)));
+        committer.advance(2, Phase::Synced);
+        assert_eq!(committer.waits_for_names(), Some(2));
+        committer.finish(1, 1);
+        assert!(!committer.is_naming());
     }
 
     #[test]

@@ -75,6 +75,10 @@ pub enum Action {
         /// How many.
         length: u32,
     },
+    /// So many I/O threads are of use from now on.
+    Hands(u32),
+    /// The thread that storage holds with this block is taken for hung: another one takes its place.
+    Replace(BlockId),
     /// Sink: allow one payload into this slot. Always precedes the BLOCK_DONE that tells the source.
     Grant(SlotId),
     /// Source: to storage.

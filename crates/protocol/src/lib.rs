@@ -15,10 +15,12 @@
 
 extern crate alloc;
 
+mod clock;
 pub mod committer;
 pub mod credit;
 pub mod directories;
 pub mod event;
+mod hands;
 pub mod link;
 pub mod objects;
 pub mod planted;

@@ -160,7 +160,7 @@ mod tests {
     use haul_model::SlotId;
 
     fn block_done(slot: u32) -> Message {
-        Message::BlockDone(vec![SlotId(slot)])
+        Message::BlockDone { slots: vec![SlotId(slot)], allowances: vec![] }
     }
 
     fn pair() -> (Link, Link) {

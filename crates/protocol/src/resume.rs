@@ -1,6 +1,7 @@
 //! May a log entry be believed? And how is a file cut into objects?
 
 use haul_model::limits::OBJECTS_PER_FILE_MAX;
+use haul_model::placement::is_object_size;
 use haul_model::{Code, Failure, Identity};
 
 use crate::event::Logged;
@@ -18,16 +19,15 @@ pub fn object_range(size: u64, object_bytes: u32, index: u32) -> (u64, u32) {
     (offset, size.saturating_sub(offset).min(u64::from(object_bytes)) as u32)
 }
 
-/// A log entry counts only for exactly the version of the file that it was written about, cut in the same way.
+/// A log entry counts only for exactly the version of the file that it was written about. It is then cut as the entry
+/// says: the sink may have wanted smaller objects than the source proposed, but never larger ones than fit a slot.
 ///
 /// A lost entry costs a resend; a wrongly believed one costs the data.
-pub fn believe(logged: &Logged, identity: &Identity, object_bytes: u32, planted: Planted) -> bool {
-    let objects = identity.size.div_ceil(u64::from(object_bytes));
+pub fn believe(logged: &Logged, identity: &Identity, proposed_bytes: u32, planted: Planted) -> bool {
+    let objects = identity.size.div_ceil(u64::from(logged.object_bytes.max(1)));
     (logged.identity == *identity || planted.has(Bug::LogWithoutIdentity))
-        && (logged.object_bytes == object_bytes || planted.has(Bug::LogOfOtherObjectSize))
-        && (logged.done.len() == objects
-            || planted.has(Bug::LogOfOtherObjectSize)
-            || planted.has(Bug::LogWithoutIdentity))
+        && (is_object_size(logged.object_bytes, proposed_bytes) || planted.has(Bug::LogOfOtherObjectSize))
+        && (logged.done.len() == objects || planted.has(Bug::LogWithoutIdentity))
 }
 
 #[cfg(test)]
@@ -50,19 +50,25 @@ mod tests {
 
     #[test]
     fn any_difference_of_identity_or_cut_discredits_a_log() {
-        let identity = Identity { size: 9000, inode: 4, ..Identity::default() };
-        let logged = Logged { identity, object_bytes: 4096, token: Token([1; 16]), done: Bitmap::new(3) };
+        let identity = Identity { size: 300 << 10, inode: 4, ..Identity::default() };
+        let kib = |count: u32| count << 10;
+        let logged = Logged { identity, object_bytes: kib(128), token: Token([1; 16]), done: Bitmap::new(3) };
         let no_bug = Planted::default();
-        assert!(believe(&logged, &identity, 4096, no_bug));
-        assert!(!believe(&logged, &identity, 8192, no_bug));
+        assert!(believe(&logged, &identity, kib(128), no_bug));
+        assert!(believe(&logged, &identity, kib(1024), no_bug), "the sink may have wanted smaller ones");
+        assert!(!believe(&logged, &identity, kib(64), no_bug), "they would not fit a slot");
+        let odd = Logged { object_bytes: kib(96), done: Bitmap::new(4), ..logged.clone() };
+        assert!(!believe(&odd, &identity, kib(1024), no_bug));
+        let short = Logged { done: Bitmap::new(2), ..logged.clone() };
+        assert!(!believe(&short, &identity, kib(128), no_bug));
         let later = Timestamp { seconds: 0, nanos: 1 };
         for other in [
-            Identity { size: 9001, ..identity },
+            Identity { size: (300 << 10) + 1, ..identity },
             Identity { inode: 5, ..identity },
             Identity { mtime: later, ..identity },
             Identity { ctime: later, ..identity },
         ] {
-            assert!(!believe(&logged, &other, 4096, no_bug));
+            assert!(!believe(&logged, &other, kib(128), no_bug));
         }
     }
 }

@@ -367,10 +367,10 @@ fn in_file_order_nothing_overtakes() {
 fn the_other_end_is_told_what_has_changed() {
     let mut scheduler = Scheduler::new(Config::new(12, 30, Policy::Adaptive(Default::default())));
     push_all(&mut scheduler, [object(0, 0)]);
-    assert_eq!(scheduler.next_allowance(), Some((TargetId(0), 24)), "alone: twice its 12 threads");
+    assert_eq!(scheduler.next_allowance(), Some((TargetId(0), 30)), "alone: all slots");
     push_all(&mut scheduler, [object(1, 1)]);
     let told: Vec<_> = core::iter::from_fn(|| scheduler.next_allowance()).collect();
-    assert_eq!(told, [(TargetId(0), 4), (TargetId(1), 4)]);
+    assert_eq!(told, [(TargetId(0), 10), (TargetId(1), 10)]);
     pick_all(&mut scheduler, 2, 0);
     while scheduler.expire(30 * SECOND).is_some() {}
     assert_eq!(scheduler.next_allowance(), Some((TargetId(0), 2)), "suspect");

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use haul_model::limits::{ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES};
+use haul_model::placement::is_object_size;
 use haul_model::{Bitmap, BlockId, Code, EntryId, Failure, Hash, Kind, Token};
 use haul_protocol::{LogOp, LogView};
 use haul_wire::{Answer, Message, NewFile, Settled};
@@ -31,6 +32,7 @@ pub(crate) struct Record {
     pub path: PathId,
     pub stamp: u32,
     pub kind: Kind,
+    object_bytes: u32,
     /// Of the sink's unfinished file.
     token: Token,
     /// The log and the unfinished file fit it, so it must be resumed.
@@ -198,14 +200,18 @@ impl World {
     }
 
     fn on_announced(&mut self, item: &NewFile) {
-        let NewFile::Entry { entry, objects, resume } = item else { return };
+        let NewFile::Entry { entry, object_bytes, resume } = item else { return };
         let (path, stamp) = (self.tree.path_of(entry), Tree::stamp_of(entry));
         let mut resumable = None;
-        if *objects && let Some(end) = &mut self.source {
+        if object_bytes.is_some()
+            && let Some(end) = &mut self.source
+        {
             let logged = end.log.lookup(&self.tree.nodes[path].key);
             resumable = logged
                 .filter(|logged| {
-                    logged.identity == entry.identity && logged.object_bytes == self.checker.object_bytes
+                    let fits = is_object_size(logged.object_bytes, self.checker.object_bytes);
+                    let proposed = object_bytes.is_some_and(|bytes| bytes >= logged.object_bytes);
+                    logged.identity == entry.identity && fits && proposed
                 })
                 .map(|logged| logged.token)
                 .filter(|token| self.disk.find(*token).is_some());
@@ -213,11 +219,12 @@ impl World {
                 self.violate(format!("{:?} is not resumed, though its log fits", entry.id));
             }
         }
-        let count = if *objects { entry.size().div_ceil(u64::from(self.checker.object_bytes)) } else { 1 };
+        let count = object_bytes.map_or(1, |bytes| entry.size().div_ceil(u64::from(bytes)));
         let record = Record {
             path,
             stamp,
             kind: entry.kind,
+            object_bytes: object_bytes.unwrap_or(self.checker.object_bytes),
             token: Token::NONE,
             resumable,
             sent: Bitmap::new(count),
@@ -242,6 +249,7 @@ impl World {
                         path: usize::MAX,
                         stamp: 0,
                         kind: Kind::Other,
+                        object_bytes: 1,
                         token: Token::NONE,
                         resumable: None,
                         sent: Bitmap::new(0),
@@ -286,7 +294,9 @@ impl World {
     /// What the source hears, before it does.
     pub(crate) fn check_source_receives(&mut self, message: &Message) {
         match message {
-            Message::FileId(answers) => answers.iter().for_each(|(id, answer)| self.on_answer(*id, *answer)),
+            Message::FileId { answers, .. } => {
+                answers.iter().for_each(|(id, answer)| self.on_answer(*id, *answer));
+            }
             Message::BlockSync { objects, entries } => self.checker.cover(|id, index| {
                 index.is_some_and(|index| objects.contains(&(id, index)))
                     || entries.iter().any(|(other, _)| *other == id)
@@ -308,7 +318,7 @@ impl World {
 
     fn on_answer(&mut self, id: EntryId, answer: Answer) {
         let Some(record) = self.checker.record_mut(id) else { return };
-        let (path, stamp) = (record.path, record.stamp);
+        let (path, stamp, object_bytes) = (record.path, record.stamp, record.object_bytes);
         match answer {
             Answer::Skip => record.end = Some(End::Skipped),
             Answer::Start(_) if record.resumable.is_some() => {
@@ -323,7 +333,8 @@ impl World {
                     }
                     let content = self.tree.stamps[stamp as usize].content;
                     let right = |found, _, _| found == content;
-                    if let Err(why) = self.is_durable(path, stamp, token, index as u32, right) {
+                    if let Err(why) = self.is_durable(path, stamp, token, (object_bytes, index as u32), right)
+                    {
                         self.violate(format!("the log says that object {index} of {id:?} is durable: {why}"));
                     }
                 }
@@ -335,7 +346,14 @@ impl World {
     /// What the sink is about to say.
     pub(crate) fn check_sink_message(&mut self, message: &Message) {
         match message {
-            Message::FileId(answers) => {
+            Message::FileId { answers, laid } => {
+                for (id, laid) in laid {
+                    if let Some(record) = self.checker.record_mut(*id) {
+                        let size = self.tree.stamps[record.stamp as usize].size;
+                        record.object_bytes = laid.object_bytes;
+                        record.sent = Bitmap::new(size.div_ceil(u64::from(laid.object_bytes)));
+                    }
+                }
                 for (id, answer) in answers {
                     if let (Some(record), Answer::Start(token) | Answer::Resume(token)) =
                         (self.checker.record_mut(*id), answer)
@@ -371,7 +389,9 @@ impl World {
             let piece = Piece { at: 0, content, offset, length };
             Some(shortened(&piece.hash(offset, record.sent.len() == 1))) == sent
         };
-        if let Err(why) = self.is_durable(record.path, record.stamp, record.token, index, right) {
+        if let Err(why) =
+            self.is_durable(record.path, record.stamp, record.token, (record.object_bytes, index), right)
+        {
             self.violate(format!("object {index} of {id:?} is {what}: {why}"));
         }
     }
@@ -422,7 +442,7 @@ impl World {
         path: PathId,
         stamp: u32,
         token: Token,
-        index: u32,
+        (object_bytes, index): (u32, u32),
         right: impl Fn(u32, u64, u32) -> bool,
     ) -> Result<(), String> {
         let disk = &self.disk;
@@ -430,8 +450,8 @@ impl World {
             return Err(format!("there is no unfinished file {token:?}"));
         };
         let size = self.tree.stamps[stamp as usize].size;
-        let offset = u64::from(index) * u64::from(self.checker.object_bytes);
-        let end = size.min(offset + u64::from(self.checker.object_bytes));
+        let offset = u64::from(index) * u64::from(object_bytes);
+        let end = size.min(offset + u64::from(object_bytes));
         let first = disk.cells_of(offset);
         let cells = disk.inodes[temp.inode].cells.get(first..disk.cells_of(end)).unwrap_or(&[]);
         let content = cells.first().map_or(HOLE, |cell| cell.durable);

@@ -108,6 +108,11 @@ impl Disk {
         Disk { grain, names: vec![], inodes: vec![], temps: vec![], clock: 0 }
     }
 
+    /// Bytes of a cell.
+    pub fn grain(&self) -> u32 {
+        self.grain
+    }
+
     /// There is a place for each path of the tree.
     pub fn fit(&mut self, tree: &Tree) {
         self.names.resize(tree.nodes.len(), Name::default());

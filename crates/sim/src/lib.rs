@@ -19,6 +19,7 @@ mod checker;
 pub mod content;
 pub mod disk;
 mod ending;
+mod lay;
 mod log;
 pub mod many;
 mod network;

@@ -2,6 +2,7 @@
 
 use haul_model::{Code, Kind};
 use haul_protocol::link::Link;
+use haul_protocol::scheduler::{Adaptive, Policy};
 use haul_protocol::{Planted, sink, source};
 use haul_wire::Role;
 
@@ -68,6 +69,7 @@ impl World {
         };
         let slots = self.random.between(1, 8) as u32;
         let sink_slots = self.random.between(1, 8) as u32;
+        let (hands, sink_hands) = (self.random.between(1, 6) as u32, self.random.between(1, 6) as u32);
         let streams = self.random.between(1, 4) as usize;
         let (planted, roots) = (planted(self.bug), self.tree.labels.clone());
         note!(
@@ -98,12 +100,25 @@ impl World {
             object_bytes,
             bundle_bytes_max,
             slots,
+            hands,
+            hands_max: hands * 3,
+            policy: Policy::Adaptive(Adaptive::default()),
+            hangs_after_nanos: None,
             roots: roots.clone(),
             report_done: true,
             planted,
         };
-        let sink =
-            sink::Config { slots: sink_slots, slot_bytes: object_bytes, roots, report_done: true, planted };
+        let sink = sink::Config {
+            slots: sink_slots,
+            hands: sink_hands,
+            hands_max: sink_hands * 3,
+            policy: Policy::Adaptive(Adaptive::default()),
+            hangs_after_nanos: None,
+            slot_bytes: object_bytes,
+            roots,
+            report_done: true,
+            planted,
+        };
         let confirm_after = self.random.scale(1, 32);
         self.source = Some(SourceEnd::new(source, Link::new(planted), log, confirm_after));
         self.sink = Some(SinkEnd::new(self.session, sink, Link::new(planted), confirm_after));

@@ -142,6 +142,12 @@ impl World {
                     self.violate(format!("the sink ends with: {failure} ({:?})", failure.code));
                 }
             }
+            Action::Hands(_) => {}
+            // Storage answers in time, but to a process that is stuck.
+            Action::Replace(block) if self.lingering.as_ref().is_none_or(|end| end.session != session) => {
+                self.violate(format!("the thread of {block:?} is replaced"));
+            }
+            Action::Replace(_) => {}
             Action::Payload { .. } | Action::Source(_) | Action::Log(_) => {
                 self.violate("the sink acts as a source".into())
             }

@@ -4,10 +4,11 @@
 
 use hashbrown::HashMap;
 use haul_model::op::{MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
-use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Token};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, Token};
 
 use crate::content::{GARBAGE, HOLE, Payload, root_of};
 use crate::disk::{Disk, Thing};
+use crate::lay::laid;
 use crate::plan::Rates;
 use crate::random::Random;
 use crate::tree::{PathId, Tree};
@@ -20,6 +21,9 @@ enum State {
     /// It has its final name, not yet durable.
     Named(PathId),
 }
+
+/// One for each entry, in order.
+type Answers = Vec<(EntryId, Prepared)>;
 
 struct Directory {
     path: PathId,
@@ -131,9 +135,10 @@ impl SinkStorage {
         let Started { op, clock, failures } = started;
         Some(match op {
             SinkOp::Prepare { batch, items } => {
-                SinkDone::Prepared { batch, answers: self.prepare(items, context) }
+                let (answers, laid) = self.prepare(items, context);
+                SinkDone::Prepared { batch, answers, laid }
             }
-            SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single } => {
+            SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single, .. } => {
                 let payload = &slots[slot.0 as usize];
                 let object = Object { offset, length, hash, single, failures };
                 let result = self.write_object(&entry, token, object, payload, context);
@@ -144,7 +149,7 @@ impl SinkStorage {
                 let write = |member| self.write_member(member, payload, context);
                 SinkDone::WrittenMembers { block, results: members.into_iter().map(write).collect() }
             }
-            SinkOp::Seal { entry, token, root } => {
+            SinkOp::Seal { entry, token, root, .. } => {
                 SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, root, context) }
             }
             SinkOp::Sync { group, files } => {
@@ -171,16 +176,19 @@ impl SinkStorage {
         })
     }
 
-    fn prepare(&mut self, items: Vec<Prepare>, context: &mut Context) -> Vec<(EntryId, Prepared)> {
-        let mut answers = Vec::new();
+    fn prepare(&mut self, items: Vec<Prepare>, context: &mut Context) -> (Answers, Vec<(EntryId, Laid)>) {
+        let (mut answers, mut laid) = (Vec::new(), Vec::new());
         for item in items {
             match item {
-                Prepare::Entry { entry, resume, objects } => {
+                Prepare::Entry { entry, resume, object_bytes } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(&entry, context),
                         Kind::Symlink => self.prepare_link(&entry, context),
-                        _ => self.prepare_file(&entry, resume, objects, context),
+                        _ => self.prepare_file(&entry, resume, object_bytes.is_some(), context),
                     };
+                    if let (Ok(prepared), Some(bytes)) = (&answer, object_bytes) {
+                        laid.extend(self.lay(*prepared, bytes, context).map(|laid| (entry.id, laid)));
+                    }
                     answers.push((entry.id, answer.unwrap_or_else(Prepared::Fail)));
                 }
                 Prepare::End(id) => match self.directories.get(&id) {
@@ -190,7 +198,21 @@ impl SinkStorage {
                 },
             }
         }
-        answers
+        (answers, laid)
+    }
+
+    /// Some files lie on several targets; then what starts may want smaller objects.
+    fn lay(&self, prepared: Prepared, object_bytes: u32, context: &mut Context) -> Option<Laid> {
+        let starts = match prepared {
+            Prepared::Start(_) => true,
+            Prepared::Resume(_) => false,
+            _ => return None,
+        };
+        if !context.random.chance(300) {
+            return None;
+        }
+        let smaller = starts && object_bytes / 2 >= context.disk.grain() && context.random.coin();
+        Some(laid(if smaller { object_bytes / 2 } else { object_bytes }, context.random))
     }
 
     /// The path of an entry, if its directory is there.
@@ -546,7 +568,8 @@ pub fn refused(op: &SinkOp) -> Option<SinkDone> {
                 Prepare::Entry { entry, .. } => Some((entry.id, Prepared::Fail(failure))),
                 Prepare::End(_) => None,
             };
-            SinkDone::Prepared { batch: *batch, answers: items.iter().filter_map(refuse).collect() }
+            let answers = items.iter().filter_map(refuse).collect();
+            SinkDone::Prepared { batch: *batch, answers, laid: Vec::new() }
         }
         SinkOp::WriteObject { block, .. } => SinkDone::Written { block: *block, result: Err(failure) },
         SinkOp::WriteMembers { block, members, .. } => {

@@ -11,6 +11,7 @@ use haul_protocol::{Action, Event, Outcome};
 use haul_wire::{Message, Role};
 
 use crate::content::{HOLE, Payload, Piece, root_of};
+use crate::lay::laid;
 use crate::log::JobLog;
 use crate::trace::Short;
 use crate::tree::{Found, Scan, Tree};
@@ -78,8 +79,9 @@ impl SourceEnd {
 impl World {
     /// An event for the source's master, and everything that follows from it at once.
     pub(crate) fn source_event(&mut self, event: Event) {
+        let now = self.now;
         let Some(end) = &mut self.source else { return };
-        end.machine.on_event(event, &mut end.log);
+        end.machine.on_event(event, &mut end.log, now);
         while let Some(action) = self.source.as_mut().and_then(|end| end.machine.next_action()) {
             self.source_action(action);
         }
@@ -135,6 +137,9 @@ impl World {
                     self.violate(format!("the source ends with: {failure} ({:?})", failure.code));
                 }
             }
+            // Storage of the simulator answers in time.
+            Action::Hands(_) => {}
+            Action::Replace(block) => self.violate(format!("the thread of {block:?} is replaced")),
             Action::Grant(_) | Action::Sink(_) => self.violate("the source acts as a sink".into()),
         }
     }
@@ -213,7 +218,13 @@ impl World {
                             end.directories.insert(entry.id, ());
                         }
                     }
-                    items.push(item);
+                    items.push(match item {
+                        Item::Entry(entry) if entry.kind == Kind::File && self.random.chance(300) => {
+                            let object_bytes = self.plan.grain << self.random.below(3);
+                            Item::Laid(entry, Box::new(laid(object_bytes, &mut self.random)))
+                        }
+                        item => item,
+                    });
                 }
                 Some(Found::Unreadable(path)) => {
                     self.checker.unreadable.push(path);

@@ -61,8 +61,9 @@ short! {
     };
     NewFile, |item, f| match item {
         NewFile::End(id) => write!(f, "end of {}", Short(id)),
-        NewFile::Entry { entry, objects, resume } => {
-            write!(f, "{}{}", Short(&**entry), if *objects { " in objects" } else { "" })?;
+        NewFile::Entry { entry, object_bytes, resume } => {
+            write!(f, "{}", Short(&**entry))?;
+            object_bytes.map_or(Ok(()), |bytes| write!(f, " in objects of {bytes}"))?;
             resume.map_or(Ok(()), |token| write!(f, " from {}", Short(&token)))
         }
     };
@@ -85,6 +86,9 @@ short! {
             Prepared::Resume(token) => write!(f, "goes on in {}", Short(token)),
             Prepared::Fail(failure) => write!(f, "fails: {}", Short(failure)),
         }
+    };
+    (EntryId, haul_model::Laid), |laid, f| {
+        write!(f, " {} in objects of {}", Short(&laid.0), laid.1.object_bytes)
     };
     (EntryId, u32), |object, f| write!(f, "{}[{}]", Short(&object.0), object.1);
     (EntryId, Failure), |failed, f| write!(f, "{}: {}", Short(&failed.0), Short(&failed.1));
@@ -111,7 +115,7 @@ short! {
     Message, |message, f| match message {
         Message::Connect(_) => f.write_str("CONNECT"),
         Message::NewFile(items) => write!(f, "NEW_FILE {}", List(items)),
-        Message::FileId(answers) => write!(f, "FILE_ID {}", List(answers)),
+        Message::FileId { answers, laid } => write!(f, "FILE_ID {}{}", List(answers), List(laid)),
         Message::NewBlock { block, slot, epoch, id, index, length, hash } => write!(
             f,
             "NEW_BLOCK {} = {}[{index}], {length} B of hash {}, into {} (connection {epoch})",
@@ -122,7 +126,7 @@ short! {
             "MANIFEST {} = {}, {length} B, into {} (connection {epoch})",
             Short(block), List(members), Short(slot)
         ),
-        Message::BlockDone(slots) => write!(f, "BLOCK_DONE {}", List(slots)),
+        Message::BlockDone { slots, .. } => write!(f, "BLOCK_DONE {}", List(slots)),
         Message::BlockSync { objects, entries } if entries.is_empty() => write!(f, "BLOCK_SYNC {}", List(objects)),
         Message::BlockSync { entries, .. } => write!(f, "BLOCK_SYNC {}", List(entries)),
         Message::Repair(repairs) => write!(f, "REPAIR {}", List(repairs)),
@@ -193,7 +197,9 @@ short! {
         SinkOp::FinishDirectories => f.write_str("finish directories"),
     };
     SinkDone, |done, f| match done {
-        SinkDone::Prepared { batch, answers } => write!(f, "prepared {batch}: {}", List(answers)),
+        SinkDone::Prepared { batch, answers, laid } => {
+            write!(f, "prepared {batch}: {}{}", List(answers), List(laid))
+        }
         SinkDone::Written { block, result } => write!(f, "{} written: {}", Short(block), Short(result)),
         SinkDone::WrittenMembers { block, results } => {
             write!(f, "{} written: {}", Short(block), List(results))

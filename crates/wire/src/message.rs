@@ -5,18 +5,22 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use haul_model::limits::{
-    BATCH_ITEMS_MAX, LINK_TARGET_BYTES_MAX, MEMBERS_MAX, OBJECT_BYTES_MAX, OBJECTS_PER_FILE_MAX, SLOTS_MAX,
+    BATCH_ITEMS_MAX, LINK_TARGET_BYTES_MAX, MEMBERS_MAX, OBJECT_BYTES_MAX, OBJECTS_PER_FILE_MAX,
+    PLACEMENT_PIECES_MAX, PLACEMENT_TARGETS_MAX, SLOTS_MAX, TARGETS_MAX,
 };
+use haul_model::placement::Piece;
 use haul_model::report::Stats;
-use haul_model::{BlockId, Entry, EntryId, Failure, Hash, JobId, SessionId, SlotId, Token};
+use haul_model::{
+    BlockId, Entry, EntryId, Failure, Hash, JobId, Laid, Placement, SessionId, SlotId, Target, Token,
+};
 
 use crate::bytes::{Malformed, Reader, put_bytes, put_failure, put_varint};
 use crate::entry::{entry, id, put_entry, put_id};
 
 /// The protocol version that this code speaks best.
-pub const VERSION: u16 = 1;
-/// The oldest version that this code still speaks.
-pub const VERSION_MIN: u16 = 1;
+pub const VERSION: u16 = 2;
+/// The oldest version that this code still speaks. (No release has spoken version 1.)
+pub const VERSION_MIN: u16 = 2;
 
 /// Which end somebody is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,7 +136,12 @@ pub enum Message {
     /// Source: entries, each with the token of the unfinished file that its log is bound to.
     NewFile(Vec<NewFile>),
     /// Sink: one answer per entry, in the order of NEW_FILE.
-    FileId(Vec<(EntryId, Answer)>),
+    FileId {
+        /// What each entry becomes.
+        answers: Vec<(EntryId, Answer)>,
+        /// How files lie that are on several targets of the sink.
+        laid: Vec<(EntryId, Laid)>,
+    },
     /// Source: an object is on its way into the slot.
     NewBlock {
         /// Names this transfer.
@@ -164,7 +173,13 @@ pub enum Message {
         members: Vec<Member>,
     },
     /// Sink: these slots may be sent into.
-    BlockDone(Vec<SlotId>),
+    BlockDone {
+        /// Free again.
+        slots: Vec<SlotId>,
+        /// How many blocks may be under way to some of its targets from now on, at most; a target that was never named may
+        /// have any number.
+        allowances: Vec<(Target, u32)>,
+    },
     /// Sink: these objects are durable, these entries have ended.
     BlockSync {
         /// File and object number.
@@ -217,8 +232,9 @@ pub enum NewFile {
     Entry {
         /// The entry.
         entry: Arc<Entry>,
-        /// It is a file that comes in objects of its own, not in a bundle.
-        objects: bool,
+        /// Of a file that comes in objects of its own, not in a bundle: how large they are to be. The sink may want
+        /// smaller ones, unless the file goes on.
+        object_bytes: Option<u32>,
         /// The unfinished file of an earlier session that the log speaks of.
         resume: Option<Token>,
     },
@@ -262,6 +278,35 @@ fn slot(reader: &mut Reader<'_>) -> Result<SlotId, Malformed> {
     Ok(SlotId(reader.bounded(u64::from(SLOTS_MAX - 1))? as u32))
 }
 
+fn object_bytes(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+    Ok(reader.bounded(u64::from(OBJECT_BYTES_MAX))? as u32)
+}
+
+fn target(reader: &mut Reader<'_>) -> Result<Target, Malformed> {
+    Ok(reader.bounded(TARGETS_MAX as u64 - 1)? as Target)
+}
+
+fn put_laid(out: &mut Vec<u8>, laid: &Laid) {
+    put_varint(out, u64::from(laid.object_bytes));
+    put_varint(out, laid.placement.pieces().len() as u64);
+    for Piece { first, run, targets } in laid.placement.pieces() {
+        put_varint(out, u64::from(*first));
+        put_varint(out, u64::from(*run));
+        put_varint(out, targets.len() as u64);
+        targets.iter().for_each(|target| put_varint(out, u64::from(*target)));
+    }
+}
+
+fn laid(reader: &mut Reader<'_>) -> Result<Laid, Malformed> {
+    let object_bytes = object_bytes(reader)?;
+    let pieces = list(reader, PLACEMENT_PIECES_MAX, |reader| {
+        let (first, run) = (index(reader)?, reader.u32()?);
+        Ok(Piece { first, run, targets: list(reader, PLACEMENT_TARGETS_MAX, target)?.into() })
+    })?;
+    let placement = Placement::new(pieces).ok_or(Malformed("not a placement"))?;
+    Ok(Laid { object_bytes, placement })
+}
+
 fn index(reader: &mut Reader<'_>) -> Result<u32, Malformed> {
     Ok(reader.bounded(OBJECTS_PER_FILE_MAX - 1)? as u32)
 }
@@ -272,9 +317,9 @@ impl Message {
         match self {
             Message::Connect(_) => 0,
             Message::NewFile(_) => 1,
-            Message::FileId(_) => 2,
+            Message::FileId { .. } => 2,
             Message::NewBlock { .. } => 3,
-            Message::BlockDone(_) => 4,
+            Message::BlockDone { .. } => 4,
             Message::BlockSync { .. } => 5,
             Message::FileClose { .. } => 6,
             Message::Bye(_) => 7,
@@ -311,13 +356,14 @@ impl Message {
                 put_varint(out, items.len() as u64);
                 for item in items {
                     match item {
-                        NewFile::Entry { entry, objects: false, .. } => {
+                        NewFile::Entry { entry, object_bytes: None, .. } => {
                             out.push(1);
                             put_entry(out, entry);
                         }
-                        NewFile::Entry { entry, objects: true, resume } => {
+                        NewFile::Entry { entry, object_bytes: Some(bytes), resume } => {
                             out.push(2);
                             put_entry(out, entry);
+                            put_varint(out, u64::from(*bytes));
                             put_token(out, *resume);
                         }
                         NewFile::End(id) => {
@@ -327,7 +373,7 @@ impl Message {
                     }
                 }
             }
-            Message::FileId(answers) => {
+            Message::FileId { answers, laid } => {
                 put_varint(out, answers.len() as u64);
                 for (id, answer) in answers {
                     put_id(out, *id);
@@ -348,6 +394,11 @@ impl Message {
                             put_failure(out, *failure);
                         }
                     }
+                }
+                put_varint(out, laid.len() as u64);
+                for (id, laid) in laid {
+                    put_id(out, *id);
+                    put_laid(out, laid);
                 }
             }
             Message::NewBlock { block, slot, epoch, id, index, length, hash } => {
@@ -371,9 +422,14 @@ impl Message {
                     out.extend_from_slice(&member.hash.0);
                 }
             }
-            Message::BlockDone(slots) => {
+            Message::BlockDone { slots, allowances } => {
                 put_varint(out, slots.len() as u64);
                 slots.iter().for_each(|slot| put_varint(out, u64::from(slot.0)));
+                put_varint(out, allowances.len() as u64);
+                for (target, count) in allowances {
+                    put_varint(out, u64::from(*target));
+                    put_varint(out, u64::from(*count));
+                }
             }
             Message::BlockSync { objects, entries } => {
                 put_varint(out, objects.len() as u64);
@@ -451,12 +507,19 @@ impl Message {
             1 => Message::NewFile(list(reader, BATCH_ITEMS_MAX, |reader| {
                 Ok(match reader.u8()? {
                     0 => NewFile::End(id(reader)?),
-                    1 => NewFile::Entry { entry: Arc::new(entry(reader)?), objects: false, resume: None },
-                    2 => NewFile::Entry { entry: file(reader)?, objects: true, resume: token(reader)? },
+                    1 => NewFile::Entry { entry: Arc::new(entry(reader)?), object_bytes: None, resume: None },
+                    2 => NewFile::Entry {
+                        entry: file(reader)?,
+                        object_bytes: Some(object_bytes(reader)?),
+                        resume: token(reader)?,
+                    },
                     _ => return Err(Malformed("no such step")),
                 })
             })?),
-            2 => Message::FileId(list(reader, BATCH_ITEMS_MAX, |reader| Ok((id(reader)?, answer(reader)?)))?),
+            2 => Message::FileId {
+                answers: list(reader, BATCH_ITEMS_MAX, |reader| Ok((id(reader)?, answer(reader)?)))?,
+                laid: list(reader, BATCH_ITEMS_MAX, |reader| Ok((id(reader)?, laid(reader)?)))?,
+            },
             3 => Message::NewBlock {
                 block: BlockId(reader.varint()?),
                 slot: slot(reader)?,
@@ -466,7 +529,10 @@ impl Message {
                 length: reader.bounded(u64::from(OBJECT_BYTES_MAX))? as u32,
                 hash: reader.hash()?,
             },
-            4 => Message::BlockDone(list(reader, SLOTS_MAX as usize, slot)?),
+            4 => Message::BlockDone {
+                slots: list(reader, SLOTS_MAX as usize, slot)?,
+                allowances: list(reader, TARGETS_MAX, |reader| Ok((target(reader)?, reader.u32()?)))?,
+            },
             5 => Message::BlockSync {
                 objects: list(reader, BATCH_ITEMS_MAX, |reader| Ok((id(reader)?, index(reader)?)))?,
                 entries: list(reader, BATCH_ITEMS_MAX, |reader| Ok((id(reader)?, settled(reader)?)))?,

@@ -1,8 +1,9 @@
-//! Every message survives its bytes; any bytes give a message or an error; version 1 is pinned byte for byte.
+//! Every message survives its bytes; any bytes give a message or an error; version 2 is pinned byte for byte.
 
 use std::sync::Arc;
 
-use haul_model::limits::MESSAGE_BYTES_MAX;
+use haul_model::limits::{MESSAGE_BYTES_MAX, TARGETS_MAX};
+use haul_model::placement::{Laid, Piece, Placement};
 use haul_model::report::Stats;
 use haul_model::{
     Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, JobId, Kind, SessionId, SlotId,
@@ -68,10 +69,13 @@ fn failure() -> impl Strategy<Value = Failure> {
 fn new_file() -> impl Strategy<Value = NewFile> {
     prop_oneof![
         id().prop_map(NewFile::End),
-        (entry(), any::<bool>(), prop::option::of(token())).prop_map(|(entry, objects, resume)| {
-            let objects = objects && entry.size() > 0;
-            NewFile::Entry { entry: Arc::new(entry), objects, resume: resume.filter(|_| objects) }
-        }),
+        (entry(), prop::option::of(0u32..=64 << 20), prop::option::of(token())).prop_map(
+            |(entry, object_bytes, resume)| {
+                let object_bytes = object_bytes.filter(|_| entry.size() > 0);
+                let resume = resume.filter(|_| object_bytes.is_some());
+                NewFile::Entry { entry: Arc::new(entry), object_bytes, resume }
+            }
+        ),
     ]
 }
 
@@ -84,6 +88,23 @@ fn answer() -> impl Strategy<Value = Answer> {
         token().prop_map(Answer::Resume),
         failure().prop_map(Answer::Fail),
     ]
+}
+
+fn laid() -> impl Strategy<Value = Laid> {
+    let targets = prop::collection::vec(0u16..TARGETS_MAX as u16, 1..9);
+    let piece = (1u32..1000, 1u32..50, targets);
+    (0u32..=64 << 20, prop::collection::vec(piece, 0..5)).prop_map(|(object_bytes, pieces)| {
+        let mut next = 0;
+        let pieces = pieces.into_iter().map(|(length, run, targets)| {
+            let first = next;
+            next += length;
+            Piece { first, run, targets: targets.into() }
+        });
+        Laid {
+            object_bytes,
+            placement: Placement::new(pieces.collect()).expect("in order and within the limits"),
+        }
+    })
 }
 
 fn block() -> impl Strategy<Value = (BlockId, SlotId, u32, u32)> {
@@ -130,7 +151,8 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         connect.prop_map(Message::Connect),
         list(new_file()).prop_map(Message::NewFile),
-        list((id(), answer())).prop_map(Message::FileId),
+        (list((id(), answer())), list((id(), laid())))
+            .prop_map(|(answers, laid)| Message::FileId { answers, laid }),
         (block(), id(), 0u32..u32::MAX, hash()).prop_map(
             |((block, slot, epoch, length), id, index, hash)| {
                 Message::NewBlock { block, slot, epoch, id, index, length, hash }
@@ -143,7 +165,8 @@ fn message() -> impl Strategy<Value = Message> {
             length,
             members
         }),
-        list((0u32..4096).prop_map(SlotId)).prop_map(Message::BlockDone),
+        (list((0u32..4096).prop_map(SlotId)), list((0u16..TARGETS_MAX as u16, any::<u32>())))
+            .prop_map(|(slots, allowances)| Message::BlockDone { slots, allowances }),
         (list((id(), 0u32..u32::MAX)), list((id(), settled)))
             .prop_map(|(objects, entries)| Message::BlockSync { objects, entries }),
         list(repair()).prop_map(Message::Repair),
@@ -245,7 +268,7 @@ fn names_that_leave_their_directory_are_refused() {
         link_target: Box::default(),
     };
     let decoded = |entry: &Entry| {
-        let step = NewFile::Entry { entry: Arc::new(entry.clone()), objects: false, resume: None };
+        let step = NewFile::Entry { entry: Arc::new(entry.clone()), object_bytes: None, resume: None };
         let message = Message::NewFile(vec![step]);
         Message::decode(1, &encode(&message))
     };
@@ -283,9 +306,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Version 1, byte for byte. A change here is a new version.
+/// Version 2, byte for byte. A change here is a new version.
 #[test]
-fn version_1_is_pinned() {
+fn version_2_is_pinned() {
     let entry = Entry {
         id: EntryId(5),
         parent: EntryId::root(1),
@@ -310,10 +333,15 @@ fn version_1_is_pinned() {
     let golden = [
         (
             Message::NewFile(vec![
-                NewFile::Entry { entry: Arc::new(entry), objects: true, resume: Some(Token([7; 16])) },
+                NewFile::Entry {
+                    entry: Arc::new(entry),
+                    object_bytes: Some(1 << 20),
+                    resume: Some(Token([7; 16])),
+                },
                 NewFile::End(EntryId(4)),
             ]),
-            "0202000a0300a403e8076401ff93ebdc030200ac02040309020107070707070707070707070707070707".to_owned()
+            "0202000a0300a403e8076401ff93ebdc030200ac020403090280804001".to_owned()
+                + &"07".repeat(16)
                 + "0008",
         ),
         (
@@ -329,8 +357,18 @@ fn version_1_is_pinned() {
             "010203080506".to_owned() + &"ab".repeat(32),
         ),
         (
-            Message::FileId(vec![(EntryId(1), Answer::Skip), (EntryId(2), Answer::Start(Token::NONE))]),
-            "0202000402".into(),
+            Message::FileId {
+                answers: vec![(EntryId(1), Answer::Skip), (EntryId(2), Answer::Start(Token::NONE))],
+                laid: vec![(
+                    EntryId(2),
+                    Laid {
+                        object_bytes: 1 << 20,
+                        placement: Placement::new(vec![Piece { first: 0, run: 4, targets: [1, 200].into() }])
+                            .unwrap(),
+                    },
+                )],
+            },
+            "02020004020104808040010004020".to_owned() + "1c801",
         ),
         (
             Message::BlockSync {
@@ -346,7 +384,10 @@ fn version_1_is_pinned() {
             Message::Repair(vec![Repair { id: EntryId(1), index: None, reason: RepairReason::Hash }]),
             "01020001".into(),
         ),
-        (Message::BlockDone(vec![SlotId(0), SlotId(200)]), "0200c801".into()),
+        (
+            Message::BlockDone { slots: vec![SlotId(0), SlotId(200)], allowances: vec![(3, 130)] },
+            "0200c8010103".to_owned() + "8201",
+        ),
         (Message::Ping, String::new()),
     ];
     for (message, expected) in golden {

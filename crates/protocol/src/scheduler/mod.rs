@@ -382,6 +382,13 @@ impl<T: Copy> Scheduler<T> {
         self.queues.take_behind(gate)
     }
 
+    /// There are so many I/O threads from now on.
+    pub fn set_threads(&mut self, threads: u32, now_nanos: u64) {
+        self.config.threads = threads;
+        self.targets.set_threads(threads);
+        self.targets.refresh_all(now_nanos, self.picks);
+    }
+
     /// What is known of a target.
     pub fn target(&self, target: TargetId) -> Option<TargetView> {
         let it = self.targets.get(target.0).filter(|target| target.known)?;

@@ -1,12 +1,11 @@
 //! What goes into the scheduler and what comes out of it.
 
+/// Numbers are dense, from 0, and below [`TARGETS_MAX`](super::TARGETS_MAX).
+pub use haul_model::TargetId;
+
 use super::congestion::Policy;
 use super::flights::Ticket;
 use crate::planted::{Planted, SchedulerBug};
-
-/// A storage device that serves I/O on its own. Numbers are dense, from 0, and below [`TARGETS_MAX`](super::TARGETS_MAX).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TargetId(pub u32);
 
 /// What kind of work a request is. Objects and bundles of a target take turns by bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -174,6 +174,10 @@ impl Targets {
         Some((index, allowance))
     }
 
+    pub fn set_threads(&mut self, threads: u32) {
+        self.config.threads = threads;
+    }
+
     /// The most that one target may hold of threads and slots: a third, once another target has objects.
     pub fn cap(&self, index: u32) -> u32 {
         let all = self.config.threads.min(self.config.slots).max(1);
@@ -213,8 +217,8 @@ impl Targets {
             || self.unreplaced.slots >= self.config.slots.max(1)
     }
 
-    /// How many requests the other end should have under way for this target: twice what is under way here, so that
-    /// the next is there when one ends.
+    /// How many requests the other end may have under way for this target: its share of the slots, for what is on its way
+    /// over a long network; of one that is held back the next, so that it is there when one ends.
     pub fn allowance(&self, index: u32) -> u32 {
         let slots = self.config.slots.max(1);
         let share = if self.shares(index) { (slots / SHARE).max(1) } else { slots };
@@ -224,7 +228,7 @@ impl Targets {
         } else if target.suspect || self.is_congested(index) {
             share.min(2)
         } else {
-            share.min(2 * self.depth(index))
+            share
         }
     }
 

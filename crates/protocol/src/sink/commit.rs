@@ -14,13 +14,18 @@ use crate::planted::Bug;
 use crate::states::{SinkCause, SinkState};
 
 impl Sink {
-    pub(super) fn start_group(&mut self, now_nanos: u64) {
+    pub(super) fn start_groups(&mut self, now_nanos: u64) {
         let quiet = self.is_quiet();
-        let Some((number, phase)) = self.committer.start(now_nanos, quiet) else { return };
+        while let Some((number, phase)) = self.committer.start(now_nanos, quiet) {
+            self.start_group(number, phase);
+        }
+    }
+
+    fn start_group(&mut self, number: u64, phase: Phase) {
         let Some(group) = self.committer.running(number, phase) else { return };
         let ids = match phase {
             Phase::Sync => group.files_to_sync(),
-            Phase::Publish | Phase::SyncNames => group.links.clone(),
+            Phase::Synced | Phase::Publish | Phase::SyncNames => group.links.clone(),
         };
         if phase == Phase::Sync && self.config.planted.has(Bug::PublishBeforeSync) {
             let files = group.files.clone();
@@ -40,9 +45,9 @@ impl Sink {
         now_nanos: u64,
     ) -> Result<(), Failure> {
         let failed = if self.config.planted.has(Bug::FailedSyncIgnored) { Vec::new() } else { failed };
-        let group = self.committer.running(number, Phase::Sync).ok_or(Failure::new(Code::Internal))?;
-        let (objects, files) = (core::mem::take(&mut group.objects), core::mem::take(&mut group.files));
-        let mut objects = objects;
+        self.committer.running(number, Phase::Sync).ok_or(Failure::new(Code::Internal))?;
+        let mut objects = self.committer.take_running_objects(number);
+        let files = self.committer.take_running_files(number);
         if !self.config.planted.has(Bug::LostWriteKept) {
             for (id, _) in &failed {
                 objects.append(&mut self.committer.take_objects(*id));
@@ -77,7 +82,24 @@ impl Sink {
                 Some(failure) => self.on_file_unsynced(id, failure)?,
             }
         }
+        let naming = self.committer.is_naming();
+        let group = self.committer.running(number, Phase::Sync).ok_or(Failure::new(Code::Internal))?;
+        if naming && (!publish.is_empty() || !group.links.is_empty()) {
+            group.files = publish;
+            self.committer.advance(number, Phase::Synced);
+            return Ok(());
+        }
         self.publish(number, publish, now_nanos)
+    }
+
+    /// The group has ended; one that waited for its names goes on.
+    fn finish_group(&mut self, number: u64, now_nanos: u64) -> Result<(), Failure> {
+        self.committer.finish(number, now_nanos);
+        let Some(next) = self.committer.waits_for_names() else { return Ok(()) };
+        let group = self.committer.running(next, Phase::Synced).ok_or(Failure::new(Code::Internal))?;
+        let files = core::mem::take(&mut group.files);
+        self.committer.advance(next, Phase::Sync);
+        self.publish(next, files, now_nanos)
     }
 
     fn on_file_unsynced(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
@@ -99,7 +121,7 @@ impl Sink {
         if let Some(group) = self.committer.running(number, Phase::Sync) {
             group.files = files.clone();
         }
-        self.committer.advance(Phase::Publish);
+        self.committer.advance(number, Phase::Publish);
         self.actions.push_back(Action::Sink(self.phase_op(number, Phase::Publish, files)));
         Ok(())
     }
@@ -123,14 +145,13 @@ impl Sink {
     }
 
     fn sync_names(&mut self, number: u64, files: Vec<EntryId>, now_nanos: u64) -> Result<(), Failure> {
-        self.committer.advance(Phase::SyncNames);
+        self.committer.advance(number, Phase::SyncNames);
         let group = self.committer.running(number, Phase::SyncNames).ok_or(Failure::new(Code::Internal))?;
         let mut names = files.clone();
         group.files = files;
         names.extend_from_slice(&group.links);
         if names.is_empty() {
-            self.committer.finish(now_nanos);
-            return Ok(());
+            return self.finish_group(number, now_nanos);
         }
         if self.config.planted.has(Bug::AckBeforeNameDurable) {
             let done: Vec<_> = names.iter().map(|id| (*id, Settled::Done(self.root_of(*id)))).collect();
@@ -150,7 +171,7 @@ impl Sink {
         let group = self.committer.running(number, Phase::SyncNames).ok_or(Failure::new(Code::Internal))?;
         let mut names = core::mem::take(&mut group.files);
         names.append(&mut group.links);
-        self.committer.finish(now_nanos);
+        self.finish_group(number, now_nanos)?;
         for id in names {
             match failure_of(&failed, id) {
                 None => self.on_complete(id)?,
@@ -198,7 +219,8 @@ impl Sink {
                 {
                     objects.root = Some(root);
                 }
-                self.committer.add_file(id, 0, now_nanos);
+                let lane = self.lane_of_file(id);
+                self.committer.add_file(id, 0, lane, now_nanos);
                 Ok(())
             }
             Err(failure) => self.give_up(id, SinkCause::CommitFailed, failure),

@@ -1,9 +1,10 @@
 //! The sink master: answers, grants, writes, commits, acknowledges.
 //!
 //! [`Sink`] holds the entries that are open and the state of each slot. The parts: `prepare` (NEW_FILE in, FILE_ID out,
-//! drops), `receive` (announcements and payloads meet in a slot and are written), `commit` (groups through the order
-//! rule, acknowledgements).
+//! drops), `receive` (announcements and payloads meet in a slot and are written), `choose` (which of them is next: the
+//! scheduler), `commit` (groups through the order rule, acknowledgements).
 
+mod choose;
 mod commit;
 mod prepare;
 mod receive;
@@ -14,18 +15,22 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
-use haul_model::limits::{BATCH_ITEMS_MAX, OBJECT_BYTES_MIN};
+use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::op::{SinkDone, SinkOp};
+use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Stats};
-use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, SlotId, Token};
+use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Placement, SlotId, Token};
 use haul_wire::{Message, Repair, Settled};
 
 use self::receive::{Slot, Work, Write};
+use crate::clock::Clock;
 use crate::committer::{Committer, Phase};
 use crate::directories::Directories;
 use crate::event::{Action, Event, Outcome, Waiting};
+use crate::hands::Hands;
 use crate::objects::ObjectSet;
 use crate::planted::{Bug, Planted};
+use crate::scheduler::{self, Policy, Scheduler};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
 
 /// What does not change during a session.
@@ -33,6 +38,14 @@ use crate::states::{Coverage, SinkCause, SinkState, sink_step};
 pub struct Config {
     /// Slots of the sink's pool.
     pub slots: u32,
+    /// I/O threads.
+    pub hands: u32,
+    /// How many there may be where files are on several targets.
+    pub hands_max: u32,
+    /// How targets are chosen.
+    pub policy: Policy,
+    /// After how long a request is taken for hung; as measured if nobody says.
+    pub hangs_after_nanos: Option<u64>,
     /// Bytes of a slot.
     pub slot_bytes: u32,
     /// Names of the SOURCEs below the destination (empty: merged into it).
@@ -54,12 +67,18 @@ struct Held {
 
 /// A file that comes in objects.
 struct Objects {
+    /// Of each but the last.
+    object_bytes: u32,
+    /// Which target each is on.
+    placement: Placement,
     /// Durable objects of this session.
     durable: ObjectSet,
     /// The source's log says that others were durable before.
     resumed: bool,
     /// Writes that storage has not answered yet.
     writing: u32,
+    /// Of those that nobody waits for any more.
+    lost: u32,
     /// Of the whole file, once sealed.
     root: Option<Hash>,
     discarding: bool,
@@ -68,6 +87,7 @@ struct Objects {
 /// The sink master.
 pub struct Sink {
     config: Config,
+    /// The most that an object of this session has.
     object_bytes: u32,
     directories: Directories,
     entries: HashMap<EntryId, Held>,
@@ -76,6 +96,15 @@ pub struct Sink {
 
     slots: Vec<Slot>,
     writes: HashMap<BlockId, Write>,
+    scheduler: Scheduler<BlockId>,
+    /// Bundles that wait for a thread.
+    bundles: VecDeque<BlockId>,
+    bundle_turn: bool,
+    hands: Hands,
+    /// Storage is at work on so many payloads.
+    writing: u32,
+    /// And on so many that nobody waits for any more.
+    lost: usize,
     withheld: Vec<SlotId>,
     granted: Vec<SlotId>,
     committer: Committer,
@@ -83,6 +112,7 @@ pub struct Sink {
     durable: Vec<(EntryId, u32)>,
     settled: Vec<(EntryId, Settled)>,
 
+    clock: Clock,
     epoch: u32,
     connected: bool,
     draining: Option<Failure>,
@@ -97,6 +127,7 @@ pub struct Sink {
 impl Sink {
     /// A session that has not begun.
     pub fn new(config: Config) -> Self {
+        let hands = Hands::new(config.hands, config.hands_max);
         Sink {
             object_bytes: config.slot_bytes,
             directories: Directories::new(config.roots.clone()),
@@ -105,12 +136,22 @@ impl Sink {
             preparing: 0,
             slots: (0..config.slots).map(|_| Slot::Withheld).collect(),
             writes: HashMap::new(),
+            scheduler: Scheduler::new(scheduler::Config {
+                patience_nanos: config.hangs_after_nanos,
+                ..scheduler::Config::new(hands.at_a_time(), config.slots, config.policy)
+            }),
+            bundles: VecDeque::new(),
+            bundle_turn: false,
+            hands,
+            writing: 0,
+            lost: 0,
             withheld: (0..config.slots).rev().map(SlotId).collect(),
             granted: Vec::new(),
             committer: Committer::default(),
             repairs: Vec::new(),
             durable: Vec::new(),
             settled: Vec::new(),
+            clock: Clock::default(),
             epoch: 0,
             connected: false,
             draining: None,
@@ -193,7 +234,13 @@ impl Sink {
         if self.ended {
             return;
         }
+        self.clock.advance(now_nanos);
         if let Err(failure) = self.handle(event, now_nanos) {
+            self.fail(failure);
+        }
+        if !self.ended
+            && let Err(failure) = self.start_writes()
+        {
             self.fail(failure);
         }
         if !self.ended {
@@ -204,9 +251,7 @@ impl Sink {
     fn handle(&mut self, event: Event, now_nanos: u64) -> Result<(), Failure> {
         match event {
             Event::LinkUp { epoch, peer } => {
-                let allowed = (OBJECT_BYTES_MIN..=self.config.slot_bytes).contains(&peer.object_bytes)
-                    && peer.object_bytes.is_power_of_two();
-                if !self.connected && !allowed {
+                if !self.connected && !is_object_size(peer.object_bytes, self.config.slot_bytes) {
                     return Err(Failure::new(Code::LimitExceeded));
                 }
                 self.object_bytes = if self.connected { self.object_bytes } else { peer.object_bytes };
@@ -262,7 +307,7 @@ impl Sink {
 
     fn on_done(&mut self, done: SinkDone, now_nanos: u64) -> Result<(), Failure> {
         match done {
-            SinkDone::Prepared { answers, .. } => self.on_prepared(answers, now_nanos),
+            SinkDone::Prepared { answers, laid, .. } => self.on_prepared(answers, laid, now_nanos),
             SinkDone::Written { block, result } => self.on_written(block, result, now_nanos),
             SinkDone::WrittenMembers { block, results } => self.on_members_written(block, results, now_nanos),
             SinkDone::Sealed { id, result } => self.on_sealed(id, result, now_nanos),
@@ -280,10 +325,10 @@ impl Sink {
     /// Starts whatever can be started, and tells the source what has changed.
     fn pump(&mut self, now_nanos: u64) {
         self.grant_withheld();
-        self.start_group(now_nanos);
+        self.start_groups(now_nanos);
         self.flush_messages();
         if let Some(failure) = self.draining
-            && self.writes.is_empty()
+            && self.is_quiet()
             && self.committer.is_idle()
         {
             self.fail(failure);
@@ -315,10 +360,10 @@ impl Sink {
     }
 
     fn flush_granted(&mut self) {
-        if !self.granted.is_empty() {
-            let granted = core::mem::take(&mut self.granted);
-            granted.iter().for_each(|slot| self.actions.push_back(Action::Grant(*slot)));
-            self.actions.push_back(Action::Send(Message::BlockDone(granted)));
+        let (slots, allowances) = (core::mem::take(&mut self.granted), self.next_allowances());
+        if !slots.is_empty() || !allowances.is_empty() {
+            slots.iter().for_each(|slot| self.actions.push_back(Action::Grant(*slot)));
+            self.actions.push_back(Action::Send(Message::BlockDone { slots, allowances }));
         }
     }
 
@@ -403,7 +448,7 @@ impl Sink {
 
     fn phase_op(&self, number: u64, phase: Phase, ids: Vec<EntryId>) -> SinkOp {
         match phase {
-            Phase::Sync => SinkOp::Sync { group: number, files: ids },
+            Phase::Sync | Phase::Synced => SinkOp::Sync { group: number, files: ids },
             Phase::Publish => SinkOp::Publish { group: number, files: ids },
             Phase::SyncNames => SinkOp::SyncNames { group: number, entries: ids },
         }

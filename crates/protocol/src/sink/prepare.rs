@@ -3,17 +3,22 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use haul_model::limits::ENTRIES_OPEN_MAX;
+use haul_model::limits::{BATCH_ITEMS_MAX, ENTRIES_OPEN_MAX};
 use haul_model::op::{Prepare, Prepared, SinkOp};
-use haul_model::{Code, EntryId, Failure, Hash, Kind, Token};
+use haul_model::placement::is_object_size;
+use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, Placement, Token};
 use haul_wire::{Answer, Message, NewFile};
 
+use super::choose::TIMED_OUT;
 use super::{Held, Objects, Sink};
 use crate::event::Action;
 use crate::objects::ObjectSet;
 use crate::planted::Bug;
 use crate::resume::objects_of;
 use crate::states::{SinkCause, SinkState};
+
+/// Placements of the largest kind take 5 kB each: so many stay well below a message.
+const LAID_ANSWERS_MAX: usize = 64;
 
 impl Sink {
     pub(super) fn on_new_files(&mut self, items: Vec<NewFile>) -> Result<(), Failure> {
@@ -28,7 +33,7 @@ impl Sink {
                         ended.push(id);
                     }
                 }
-                NewFile::Entry { entry, objects, resume } => {
+                NewFile::Entry { entry, object_bytes, resume } => {
                     if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(&entry.id) {
                         return Err(Failure::new(Code::LimitExceeded));
                     }
@@ -46,16 +51,17 @@ impl Sink {
                         Kind::Other => return Err(Failure::new(Code::Protocol)),
                     }
                     self.directories.hold(entry.parent);
-                    let objects_held = objects.then(|| self.new_objects(entry.size())).transpose()?;
+                    let objects =
+                        object_bytes.map(|bytes| self.new_objects(entry.size(), bytes)).transpose()?;
                     let held = Held {
                         entry: entry.clone(),
                         state: SinkState::Preparing,
                         token: Token::NONE,
-                        objects: objects_held,
+                        objects,
                     };
                     self.entries.insert(entry.id, held);
                     self.preparing += 1;
-                    steps.push(Prepare::Entry { entry, resume, objects });
+                    steps.push(Prepare::Entry { entry, resume, object_bytes });
                 }
             }
         }
@@ -67,12 +73,18 @@ impl Sink {
         Ok(())
     }
 
-    fn new_objects(&self, size: u64) -> Result<Box<Objects>, Failure> {
-        let total = objects_of(size, self.object_bytes)?;
+    fn new_objects(&self, size: u64, object_bytes: u32) -> Result<Box<Objects>, Failure> {
+        if !is_object_size(object_bytes, self.object_bytes) {
+            return Err(Failure::new(Code::Protocol));
+        }
+        let total = objects_of(size, object_bytes)?;
         Ok(Box::new(Objects {
+            object_bytes,
+            placement: Placement::default(),
             durable: ObjectSet::new(total),
             resumed: false,
             writing: 0,
+            lost: 0,
             root: None,
             discarding: false,
         }))
@@ -80,19 +92,41 @@ impl Sink {
 
     pub(super) fn on_prepared(
         &mut self,
-        answers: Vec<(EntryId, Prepared)>,
+        prepared: Vec<(EntryId, Prepared)>,
+        laid: Vec<(EntryId, Laid)>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
-        let mut message = Vec::with_capacity(answers.len());
-        for (id, prepared) in answers {
+        for (id, laid) in &laid {
+            self.lay(*id, laid)?;
+        }
+        let mut answers = Vec::with_capacity(prepared.len());
+        for (id, prepared) in prepared {
             self.preparing -= 1;
             if let Some(answer) = self.answer(id, prepared, now_nanos)? {
-                message.push((id, answer));
+                answers.push((id, answer));
             }
         }
-        if !message.is_empty() {
-            self.actions.push_back(Action::Send(Message::FileId(message)));
+        let of = |answers: &[(EntryId, Answer)], laid: &[(EntryId, Laid)]| {
+            let told = |(id, _): &&(EntryId, Laid)| answers.iter().any(|(answered, _)| answered == id);
+            laid.iter().filter(told).cloned().collect::<Vec<_>>()
+        };
+        // As many at a time as fit a message for sure, however finely they are striped.
+        let pieces = if laid.is_empty() { BATCH_ITEMS_MAX } else { LAID_ANSWERS_MAX };
+        for answers in answers.chunks(pieces) {
+            let laid = of(answers, &laid);
+            self.actions.push_back(Action::Send(Message::FileId { answers: answers.to_vec(), laid }));
         }
+        Ok(())
+    }
+
+    /// How a file lies is known as soon as its unfinished file is.
+    fn lay(&mut self, id: EntryId, laid: &Laid) -> Result<(), Failure> {
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let size = held.entry.size();
+        let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
+        objects.durable = ObjectSet::new(objects_of(size, laid.object_bytes)?);
+        objects.object_bytes = laid.object_bytes;
+        objects.placement = laid.placement.clone();
         Ok(())
     }
 
@@ -156,9 +190,13 @@ impl Sink {
         if (!complete || objects.writing > 0) && !self.config.planted.has(Bug::SealWithoutAll) {
             return Err(Failure::new(Code::Protocol));
         }
-        let (entry, token) = (held.entry.clone(), held.token);
+        if objects.lost > 0 {
+            // A write that still hangs may hit the file at any time: it gets no final name.
+            return self.give_up(id, SinkCause::WriteFailed, Failure::os(Code::SinkWrite, TIMED_OUT));
+        }
+        let (entry, token, object_bytes) = (held.entry.clone(), held.token, objects.object_bytes);
         self.step(id, SinkCause::Closed)?;
-        self.actions.push_back(Action::Sink(SinkOp::Seal { entry, token, root }));
+        self.actions.push_back(Action::Sink(SinkOp::Seal { entry, token, object_bytes, root }));
         Ok(())
     }
 

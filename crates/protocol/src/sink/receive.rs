@@ -7,10 +7,11 @@ use haul_model::{BlockId, Code, EntryId, Failure, Hash, SlotId};
 use haul_wire::{Member, Repair, RepairReason};
 
 use super::Sink;
-use crate::committer::WrittenObject;
+use crate::committer::{Lane, WrittenObject};
 use crate::event::Action;
 use crate::planted::Bug;
 use crate::resume::object_range;
+use crate::scheduler::Ticket;
 use crate::states::{SinkCause, SinkState};
 
 /// What a slot of the sink is doing.
@@ -27,11 +28,26 @@ pub(super) enum Slot {
     Writing,
 }
 
-/// A payload that storage is writing.
+/// Where a payload is that arrived whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits for a thread.
+    Queued,
+    /// Storage writes it.
+    Writing,
+    /// Storage has not answered for so long that nobody waits any more.
+    Lost,
+}
+
+/// A payload that is to be written.
 pub(super) struct Write {
-    slot: SlotId,
-    work: Work,
+    pub slot: SlotId,
+    pub work: Work,
+    pub stage: Stage,
+    /// Of an object: what the scheduler knows it by.
+    pub ticket: Option<Ticket>,
     /// A sync of its file has failed since it began: whatever storage answers, it may be lost.
+    length: u32,
     lost: bool,
 }
 
@@ -157,7 +173,7 @@ impl Sink {
         self.repairs.push(Repair { id, index, reason });
     }
 
-    fn free(&mut self, slot: SlotId) {
+    pub(super) fn free(&mut self, slot: SlotId) {
         self.slots[slot.0 as usize] = Slot::Withheld;
         self.withheld.push(slot);
     }
@@ -174,31 +190,71 @@ impl Sink {
         }
     }
 
-    /// The payload is whole: to storage, which checks its hash before it writes.
+    /// The payload is whole: it is to be written.
     fn write(&mut self, block: BlockId, slot: SlotId, length: u32, work: Work) -> Result<(), Failure> {
-        let op = match &work {
+        if let Work::Object { id, index, .. } = &work {
+            let Some(held) = self.entries.get_mut(id).filter(|held| held.state == SinkState::Open) else {
+                // Dropped while it was on its way.
+                self.free(slot);
+                return Ok(());
+            };
+            let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Protocol))?;
+            let (_, expected) = object_range(held.entry.size(), objects.object_bytes, *index);
+            if u64::from(*index) >= objects.durable.total() || length != expected {
+                return Err(Failure::new(Code::Protocol));
+            }
+            objects.writing += 1;
+        }
+        self.queue_write(block, &work);
+        let write = Write { slot, work, stage: Stage::Queued, ticket: None, length, lost: false };
+        if self.writes.insert(block, write).is_some() {
+            return Err(Failure::new(Code::Protocol));
+        }
+        self.slots[slot.0 as usize] = Slot::Writing;
+        self.stats.objects_sent += 1;
+        self.stats.bytes_sent += u64::from(length);
+        if self.config.planted.has(Bug::GrantWhileWriting) {
+            self.free(slot);
+        }
+        Ok(())
+    }
+
+    /// A thread takes it on: to storage, which checks its hash before it writes.
+    pub(super) fn start_write(
+        &mut self,
+        block: BlockId,
+        ticket: Option<Ticket>,
+        gently: bool,
+    ) -> Result<(), Failure> {
+        let write = self.writes.get_mut(&block).ok_or(Failure::new(Code::Internal))?;
+        (write.stage, write.ticket) = (Stage::Writing, ticket);
+        let (slot, length) = (write.slot, write.length);
+        self.writing += 1;
+        let op = match &write.work {
             Work::Object { id, index, hash, .. } => {
-                let object_bytes = self.object_bytes;
-                let Some(held) = self.entries.get_mut(id).filter(|held| held.state == SinkState::Open) else {
-                    // Dropped while it was on its way.
-                    self.free(slot);
+                let (id, index, hash) = (*id, *index, *hash);
+                let open = |held: &&super::Held| held.state == SinkState::Open;
+                let Some(held) = self.entries.get(&id).filter(open) else {
+                    // Dropped while it waited.
+                    self.has_written(block, false);
+                    self.written(block)?;
+                    self.no_longer_written(id);
                     return Ok(());
                 };
-                let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Protocol))?;
-                let (offset, expected) = object_range(held.entry.size(), object_bytes, *index);
-                if u64::from(*index) >= objects.durable.total() || length != expected {
-                    return Err(Failure::new(Code::Protocol));
-                }
-                objects.writing += 1;
+                let objects = held.objects.as_deref().ok_or(Failure::new(Code::Internal))?;
+                let object_bytes = objects.object_bytes;
+                let (offset, length) = object_range(held.entry.size(), object_bytes, index);
                 SinkOp::WriteObject {
                     block,
                     entry: held.entry.clone(),
                     token: held.token,
+                    object_bytes,
                     offset,
                     length,
                     slot,
-                    hash: *hash,
+                    hash,
                     single: objects.durable.total() == 1,
+                    gently,
                 }
             }
             Work::Bundle { members } => {
@@ -210,16 +266,7 @@ impl Sink {
                 SinkOp::WriteMembers { block, slot, length, members: writes }
             }
         };
-        if self.writes.insert(block, Write { slot, work, lost: false }).is_some() {
-            return Err(Failure::new(Code::Protocol));
-        }
-        self.slots[slot.0 as usize] = Slot::Writing;
-        self.stats.objects_sent += 1;
-        self.stats.bytes_sent += u64::from(length);
         self.actions.push_back(Action::Sink(op));
-        if self.config.planted.has(Bug::GrantWhileWriting) {
-            self.free(slot);
-        }
         Ok(())
     }
 
@@ -234,7 +281,8 @@ impl Sink {
     /// A sync of this file has failed: what is being written into it now may be lost with the rest.
     pub(super) fn lose_writes(&mut self, file: EntryId) {
         for write in self.writes.values_mut() {
-            write.lost |= matches!(write.work, Work::Object { id, .. } if id == file);
+            write.lost |=
+                write.stage != Stage::Queued && matches!(write.work, Work::Object { id, .. } if id == file);
         }
     }
 
@@ -244,16 +292,17 @@ impl Sink {
         result: Result<(), Failure>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
+        let awaited = self.has_written(block, result.is_ok());
         let write = self.written(block)?;
         let Work::Object { id, index, length, .. } = write.work else {
             return Err(Failure::new(Code::Internal));
         };
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
-        let open = held.state == SinkState::Open;
-        let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
-        objects.writing -= 1;
-        if !open {
-            self.discard_when_written(id);
+        if !awaited {
+            self.lost -= 1;
+            self.count_lost(id, -1);
+            return Ok(());
+        }
+        if !self.no_longer_written(id) {
             return Ok(());
         }
         let object = WrittenObject { id, index, bytes: length };
@@ -282,7 +331,8 @@ impl Sink {
         if self.config.planted.has(Bug::LateWriteInGroup) && self.committer.add_to_running(object) {
             return;
         }
-        self.committer.add_object(object, now_nanos);
+        let lane = self.lane_of(object.id, object.index);
+        self.committer.add_object(object, lane, now_nanos);
     }
 
     pub(super) fn on_members_written(
@@ -291,6 +341,7 @@ impl Sink {
         results: Vec<Result<(), Failure>>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
+        self.has_written(block, true);
         let Work::Bundle { members } = self.written(block)?.work else {
             return Err(Failure::new(Code::Internal));
         };
@@ -299,7 +350,7 @@ impl Sink {
             match result {
                 Ok(()) => {
                     self.step(id, SinkCause::Written)?;
-                    self.committer.add_file(id, bytes, now_nanos);
+                    self.committer.add_file(id, bytes, Lane::Brisk, now_nanos);
                     if self.config.planted.has(Bug::MemberAckBeforeSync) {
                         self.settled.push((id, haul_wire::Settled::Done(None)));
                     }
@@ -316,6 +367,6 @@ impl Sink {
 
     /// Nothing is on its way into storage that could join a group.
     pub(super) fn is_quiet(&self) -> bool {
-        self.writes.is_empty()
+        self.writes.len() == self.lost
     }
 }

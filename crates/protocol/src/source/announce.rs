@@ -5,8 +5,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use haul_model::limits::{BATCH_BYTES_SOFT, BATCH_ITEMS_MAX};
+use haul_model::placement::is_object_size;
 use haul_model::report::Fact;
-use haul_model::{Bitmap, Code, Entry, EntryId, Failure, Item, Kind, Token};
+use haul_model::{Bitmap, Code, Entry, EntryId, Failure, Item, Kind, Laid, Placement, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::{Held, Objects, Source};
@@ -31,7 +32,8 @@ impl Source {
                     self.stats.files_total += 1;
                     self.fail_unannounced(&entry, Code::UnsupportedKind.into());
                 }
-                Item::Entry(entry) => self.announce(Arc::new(entry), log, &mut batch)?,
+                Item::Entry(entry) => self.announce(Arc::new(entry), self.plain(), log, &mut batch)?,
+                Item::Laid(entry, laid) => self.announce(Arc::new(entry), *laid, log, &mut batch)?,
                 Item::End(id) => {
                     self.push(&mut batch, NewFile::End(id), 16);
                     let mut settled = Vec::new();
@@ -61,12 +63,20 @@ impl Source {
         self.actions.push_back(Action::Send(Message::Notice { path, failure }));
     }
 
+    /// How a file lies of which nothing more is known.
+    fn plain(&self) -> Laid {
+        Laid { object_bytes: self.config.object_bytes, placement: Placement::default() }
+    }
+
     fn announce(
         &mut self,
         entry: Arc<Entry>,
+        laid: Laid,
         log: &mut dyn LogView,
         batch: &mut Batch,
     ) -> Result<(), Failure> {
+        // Also of a small file: it may start again as a large one.
+        let mut laid = laid.cut_to_at_most(self.config.object_bytes);
         let mut logged = None;
         match entry.kind {
             Kind::Directory => {
@@ -82,39 +92,58 @@ impl Source {
             }
         }
         if self.has_objects(&entry) {
-            if let Err(failure) = objects_of(entry.size(), self.config.object_bytes) {
+            if let Err(failure) = objects_of(entry.size(), laid.object_bytes) {
                 self.fail_unannounced(&entry, failure);
                 return Ok(());
             }
             logged = log.lookup(&self.directories.key(entry.parent, &entry.name));
-            logged = logged.filter(|logged| self.believes(logged, &entry));
+            let planted = self.config.planted;
+            logged = logged.filter(|logged| believe(logged, &entry.identity, laid.object_bytes, planted));
+            // What was begun goes on in objects of the same size.
+            if let Some(logged) = &logged
+                && !planted.has(Bug::LogOfOtherObjectSize)
+            {
+                laid = laid.cut_to_at_most(logged.object_bytes);
+            }
         }
-        self.open(entry, logged, 0, batch);
+        self.open(entry, laid, logged, 0, batch);
         Ok(())
     }
 
-    pub(super) fn believes(&self, logged: &Logged, entry: &Entry) -> bool {
-        believe(logged, &entry.identity, self.config.object_bytes, self.config.planted)
-    }
-
-    fn open(&mut self, entry: Arc<Entry>, logged: Option<Logged>, restarts: u8, batch: &mut Batch) {
+    fn open(
+        &mut self,
+        entry: Arc<Entry>,
+        laid: Laid,
+        logged: Option<Logged>,
+        restarts: u8,
+        batch: &mut Batch,
+    ) {
         self.directories.hold(entry.parent);
         let resume = logged.as_ref().map(|logged| logged.token);
         let bytes = entry.name.len() + entry.link_target.len() + 80;
-        let objects = self.has_objects(&entry);
-        self.push(batch, NewFile::Entry { entry: entry.clone(), objects, resume }, bytes);
+        let object_bytes = self.has_objects(&entry).then_some(laid.object_bytes);
+        self.push(batch, NewFile::Entry { entry: entry.clone(), object_bytes, resume }, bytes);
         self.announced += 1;
-        let state = SourceState::Announced;
-        self.entries.insert(entry.id, Held { entry, state, logged, attempts: 0, restarts, objects: None });
+        let held = Held {
+            entry,
+            state: SourceState::Announced,
+            laid,
+            logged,
+            attempts: 0,
+            restarts,
+            at_sink: None,
+            objects: None,
+        };
+        self.entries.insert(held.entry.id, held);
     }
 
     /// The entry as it is now takes the place of the one that changed. It is announced before the old one is dropped,
     /// so that their directory stays alive.
-    pub(super) fn reopen(&mut self, mut entry: Entry, logged: Option<Logged>, restarts: u8) {
+    pub(super) fn reopen(&mut self, mut entry: Entry, laid: Laid, logged: Option<Logged>, restarts: u8) {
         entry.id = EntryId(self.next_restart);
         self.next_restart += 1;
         let mut batch = Batch::default();
-        self.open(Arc::new(entry), logged, restarts, &mut batch);
+        self.open(Arc::new(entry), laid, logged, restarts, &mut batch);
         self.flush(&mut batch);
     }
 
@@ -136,6 +165,17 @@ impl Source {
     /// Does the file travel in objects of its own?
     pub(super) fn has_objects(&self, entry: &Entry) -> bool {
         entry.kind == Kind::File && entry.size() > self.config.bundle_bytes_max
+    }
+
+    /// How a file lies at the sink; its answer follows.
+    pub(super) fn on_laid(&mut self, id: EntryId, laid: Laid) -> Result<(), Failure> {
+        let held = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Announced);
+        let held = held.ok_or(Failure::new(Code::Protocol))?;
+        if !is_object_size(laid.object_bytes, held.laid.object_bytes) {
+            return Err(Failure::new(Code::Protocol));
+        }
+        held.at_sink = Some(Box::new(laid));
+        Ok(())
     }
 
     pub(super) fn on_answer(&mut self, id: EntryId, answer: Answer) -> Result<(), Failure> {
@@ -187,8 +227,8 @@ impl Source {
     fn start_objects(&mut self, id: EntryId, token: Token) -> Result<(), Failure> {
         self.step(id, SourceCause::Started)?;
         let planted = self.config.planted;
-        let object_bytes = self.config.object_bytes;
         let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let object_bytes = held.at_sink.as_ref().map_or(held.laid.object_bytes, |laid| laid.object_bytes);
         let objects = objects_of(held.entry.size(), object_bytes)?;
         let durable = match held.logged.take() {
             Some(logged) if planted.has(Bug::LogKeptOnFreshStart) => logged.done,
@@ -196,7 +236,7 @@ impl Source {
             _ => Bitmap::new(objects),
         };
         let (entry, identity) = (held.entry.clone(), held.entry.identity);
-        self.activate(id, durable);
+        self.activate(id, object_bytes, durable);
         let path = self.log_key(&entry);
         self.actions.push_back(Action::Log(LogOp::Begin {
             id,
@@ -214,7 +254,10 @@ impl Source {
         let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
         let logged = held.logged.take().filter(|logged| logged.token == token);
         let logged = logged.ok_or(Failure::new(Code::Protocol))?;
-        let entry = held.entry.clone();
+        let (entry, object_bytes) = (held.entry.clone(), held.laid.object_bytes);
+        if held.at_sink.as_ref().is_some_and(|laid| laid.object_bytes != object_bytes) {
+            return Err(Failure::new(Code::Protocol));
+        }
         let skipped = (0..logged.done.len()).filter(|index| logged.done.get(*index));
         let bytes: u64 = skipped
             .map(|index| u64::from(object_range(entry.size(), logged.object_bytes, index as u32).1))
@@ -222,18 +265,29 @@ impl Source {
         self.stats.objects_skipped += logged.done.count();
         self.stats.bytes_skipped = self.stats.bytes_skipped.saturating_add(bytes);
         let full = logged.done.is_full();
-        self.activate(id, logged.done);
+        self.activate(id, object_bytes, logged.done);
         let path = self.log_key(&entry);
         self.actions.push_back(Action::Log(LogOp::Resume { id, path }));
         if full { self.confirm(id) } else { Ok(()) }
     }
 
-    fn activate(&mut self, id: EntryId, durable: Bitmap) {
+    fn activate(&mut self, id: EntryId, object_bytes: u32, durable: Bitmap) {
         let complete = durable.is_full();
-        let objects =
-            Objects { durable, next: 0, again: Vec::new(), attempts: Vec::new(), opened: false, root: None };
         if let Some(held) = self.entries.get_mut(&id) {
-            held.objects = Some(Box::new(objects));
+            let here = held.laid.clone().cut_to_at_most(object_bytes).placement;
+            let there = held.at_sink.take().map_or_else(Placement::default, |laid| laid.placement);
+            held.objects = Some(Box::new(Objects {
+                object_bytes,
+                here,
+                there,
+                durable,
+                next: 0,
+                shown: 0,
+                again: Vec::new(),
+                attempts: Vec::new(),
+                opened: false,
+                root: None,
+            }));
         }
         if !complete {
             self.files.push_back(id);

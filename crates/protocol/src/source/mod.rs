@@ -1,10 +1,11 @@
 //! The source master: announces, reads, sends, logs, closes.
 //!
 //! [`Source`] holds the entries that are open and nothing else: an entry leaves its table when it has ended. The parts:
-//! `announce` (scan in, answers back), `transfer` (objects and bundles through slots and credits), `settle`
-//! (what is durable, what must come again, how entries end).
+//! `announce` (scan in, answers back), `choose` (which object is next: the scheduler), `transfer` (objects and bundles
+//! through slots and credits), `settle` (what is durable, what must come again, how entries end).
 
 mod announce;
+mod choose;
 mod settle;
 mod transfer;
 
@@ -13,28 +14,43 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
 use haul_model::op::{SourceDone, SourceOp};
 use haul_model::report::{Fact, Stats};
-use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, SlotId, Token};
+use haul_model::{
+    Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, SlotId, Target, Token,
+};
 use haul_wire::{Member, Message};
 
+use self::choose::Wanted;
+
+use crate::clock::Clock;
 use crate::credit::Credits;
 use crate::directories::Directories;
 use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
+use crate::hands::Hands;
 use crate::planted::{Bug, Planted};
+use crate::scheduler::{self, Policy, Scheduler, Ticket};
 use crate::states::{Coverage, SourceCause, SourceState, source_step};
 
 /// What does not change during a session.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of an object, and of a slot.
+    /// Bytes of a slot, and of an object where nothing asks for smaller ones.
     pub object_bytes: u32,
     /// Files up to this size travel in bundles; at most `object_bytes`. Empty files always do.
     pub bundle_bytes_max: u64,
     /// Slots of the source's pool.
     pub slots: u32,
+    /// I/O threads.
+    pub hands: u32,
+    /// How many there may be where files are on several targets.
+    pub hands_max: u32,
+    /// How targets are chosen.
+    pub policy: Policy,
+    /// After how long a request is taken for hung; as measured if nobody says.
+    pub hangs_after_nanos: Option<u64>,
     /// Names of the SOURCEs below the destination (empty: merged into it).
     pub roots: Vec<Box<[u8]>>,
     /// Report each file that is done, not only those that failed.
@@ -47,22 +63,34 @@ pub struct Config {
 struct Held {
     entry: Arc<Entry>,
     state: SourceState,
+    /// How it lies here, in objects of the size that is proposed to the sink.
+    laid: Laid,
     /// What the log said when it was announced; until it is answered.
     logged: Option<Logged>,
     /// How often it was asked for again as a member.
     attempts: u8,
     /// How often it has started again because it changed.
     restarts: u8,
+    /// How it lies there; until it is answered.
+    at_sink: Option<Box<Laid>>,
     /// Of files with objects, once answered.
     objects: Option<Box<Objects>>,
 }
 
 /// A file that is sent in objects.
 struct Objects {
+    /// Of each but the last.
+    object_bytes: u32,
+    /// Which target of this end each is on.
+    here: Placement,
+    /// And of the sink.
+    there: Placement,
     /// Durable at the sink.
     durable: Bitmap,
-    /// Objects before this number have been taken up, or were durable before.
+    /// Objects before this number have been shown to the scheduler, or were durable before.
     next: u64,
+    /// Objects that the scheduler has of it.
+    shown: u32,
     /// To be sent again.
     again: Vec<u32>,
     /// How often each of those was asked for again.
@@ -78,9 +106,11 @@ enum Content {
     Bundle { asked: Vec<EntryId>, members: Vec<Member> },
 }
 
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Reading,
+    /// Storage has not answered for so long that its thread was written off; nobody waits for it.
+    Lost,
     Ready,
     Sending,
 }
@@ -91,6 +121,8 @@ struct Block {
     length: u32,
     content: Content,
     stage: Stage,
+    /// Of an object: what the scheduler knows it by.
+    ticket: Option<Ticket>,
 }
 
 /// The source master.
@@ -109,12 +141,27 @@ pub struct Source {
     next_block: u64,
     ready: VecDeque<BlockId>,
 
+    scheduler: Scheduler<Wanted>,
+    /// Storage is at work on so many blocks.
+    reading: u32,
+    /// What was sent into a slot of the sink that is not granted again yet.
+    in_credit: HashMap<SlotId, Ticket>,
+    hands: Hands,
+    /// Targets of the sink that answer no more.
+    dead_at_sink: HashSet<Target>,
+    /// Files are on several targets, of this end or the other.
+    several_targets: bool,
+
     small: VecDeque<EntryId>,
     small_bytes: u64,
+    /// Files of which the scheduler has seen something, and of which nothing could be read yet: too many were open.
+    waiting_to_open: Vec<EntryId>,
+    /// Files of which the scheduler has seen nothing.
     files: VecDeque<EntryId>,
     files_opened: usize,
     bundle_turn: bool,
 
+    clock: Clock,
     epoch: u32,
     link_up: bool,
     connected: bool,
@@ -130,6 +177,7 @@ impl Source {
     /// A session that has not begun.
     pub fn new(config: Config) -> Self {
         assert!(config.bundle_bytes_max <= u64::from(config.object_bytes), "a member must fit into a slot");
+        let hands = Hands::new(config.hands, config.hands_max);
         Source {
             directories: Directories::new(config.roots.clone()),
             entries: HashMap::new(),
@@ -141,11 +189,22 @@ impl Source {
             blocks: HashMap::new(),
             next_block: 0,
             ready: VecDeque::new(),
+            scheduler: Scheduler::new(scheduler::Config {
+                patience_nanos: config.hangs_after_nanos,
+                ..scheduler::Config::new(hands.at_a_time(), config.slots, config.policy)
+            }),
+            reading: 0,
+            in_credit: HashMap::new(),
+            hands,
+            dead_at_sink: HashSet::new(),
+            several_targets: false,
             small: VecDeque::new(),
             small_bytes: 0,
+            waiting_to_open: Vec::new(),
             files: VecDeque::new(),
             files_opened: 0,
             bundle_turn: false,
+            clock: Clock::default(),
             epoch: 0,
             link_up: false,
             connected: false,
@@ -232,10 +291,11 @@ impl Source {
     }
 
     /// Takes one event in. Afterwards [`Source::next_action`] is to be drained.
-    pub fn on_event(&mut self, event: Event, log: &mut dyn LogView) {
+    pub fn on_event(&mut self, event: Event, log: &mut dyn LogView, now_nanos: u64) {
         if self.ended {
             return;
         }
+        self.clock.advance(now_nanos);
         if let Err(failure) = self.handle(event, log) {
             self.fail(failure);
         }
@@ -263,10 +323,14 @@ impl Source {
 
     fn on_message(&mut self, message: Message) -> Result<(), Failure> {
         match message {
-            Message::FileId(answers) => {
+            Message::FileId { answers, laid } => {
+                laid.into_iter().try_for_each(|(id, laid)| self.on_laid(id, laid))?;
                 answers.into_iter().try_for_each(|(id, answer)| self.on_answer(id, answer))
             }
-            Message::BlockDone(slots) => slots.into_iter().try_for_each(|slot| self.credits.granted(slot)),
+            Message::BlockDone { slots, allowances } => {
+                slots.into_iter().try_for_each(|slot| self.on_granted(slot))?;
+                allowances.into_iter().try_for_each(|(target, count)| self.on_allowance(target, count))
+            }
             Message::BlockSync { objects, entries } => {
                 objects.into_iter().for_each(|(id, index)| self.on_durable(id, index));
                 entries.into_iter().try_for_each(|(id, settled)| self.on_settled(id, settled))
@@ -313,6 +377,7 @@ impl Source {
             .map(|(id, block)| (*id, block.local, block.length))
             .collect();
         for (id, local, length) in lost {
+            // Its slot at the sink comes back, and the unit of the sink's target with it.
             self.blocks.remove(&id);
             // It has not left, at least not as a whole; it counts when it is sent again. (BYE has told the final counts.)
             if !self.bye_sent {
@@ -330,6 +395,7 @@ impl Source {
 
     /// Starts whatever can be started.
     fn pump(&mut self) {
+        self.write_off();
         self.start_reads();
         self.send_ready();
         let nothing_open = self.entries.is_empty()
@@ -361,6 +427,7 @@ impl Source {
         if let Some(objects) = &held.objects {
             if objects.opened {
                 self.files_opened -= 1;
+                self.show_waiting();
             }
             self.actions.push_back(Action::Log(LogOp::Remove { id }));
             self.leaving.push((id, held.entry.parent));

@@ -18,7 +18,6 @@ use crate::states::{SourceCause, SourceState};
 impl Source {
     /// BLOCK_SYNC of an object: only now is it logged. For entries that have ended meanwhile it means nothing.
     pub(super) fn on_durable(&mut self, id: EntryId, index: u32) {
-        let object_bytes = self.config.object_bytes;
         let Some(held) = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active) else {
             return;
         };
@@ -30,7 +29,7 @@ impl Source {
         let early = self.config.planted.has(Bug::SealWithoutAll)
             && objects.durable.count() + 1 == objects.durable.len();
         let full = objects.durable.is_full() || early;
-        self.stats.bytes_done += u64::from(object_range(size, object_bytes, index).1);
+        self.stats.bytes_done += u64::from(object_range(size, objects.object_bytes, index).1);
         self.actions.push_back(Action::Log(LogOp::Record { id, index }));
         if full {
             let _ = self.confirm(id);
@@ -91,18 +90,18 @@ impl Source {
         result: Result<Box<Entry>, Failure>,
     ) -> Result<(), Failure> {
         let held = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?;
-        let (restarts, old_size) = (held.restarts, held.entry.size());
+        let (restarts, old_size, laid) = (held.restarts, held.entry.size(), held.laid.clone());
         let entry = match result {
             Ok(entry) if entry.kind == Kind::File && restarts < RESTARTS_MAX => entry,
             Ok(_) => return self.give_up(id, SourceCause::ReadFailed, Code::SourceChanged.into()),
             Err(failure) => return self.give_up(id, SourceCause::ReadFailed, failure),
         };
-        if let Err(failure) = objects_of(entry.size(), self.config.object_bytes) {
+        if let Err(failure) = objects_of(entry.size(), laid.object_bytes) {
             return self.give_up(id, SourceCause::ReadFailed, failure);
         }
         self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size()).saturating_sub(old_size);
         let kept = self.log_of_old_version(id, &entry);
-        self.reopen(*entry, kept, restarts + 1);
+        self.reopen(*entry, laid, kept, restarts + 1);
         self.close(id, SourceCause::Restated)?;
         let failure = Code::SourceChanged.into();
         self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: true }));
@@ -116,7 +115,7 @@ impl Source {
         }
         let objects = self.entries.get(&id)?.objects.as_deref()?;
         let token = haul_model::Token([0xee; 16]);
-        let object_bytes = self.config.object_bytes;
+        let object_bytes = objects.object_bytes;
         Some(Logged { identity: entry.identity, object_bytes, token, done: objects.durable.clone() })
     }
 
@@ -175,9 +174,8 @@ impl Source {
         }
         objects.again.push(index);
         self.stats.objects_repaired += 1;
-        if !self.files.contains(&id) {
-            self.files.push_front(id);
-        }
+        // It was shown, so its file is open.
+        self.show(id);
         Ok(())
     }
 

@@ -8,10 +8,12 @@ use haul_model::op::{MemberRead, SourceOp};
 use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, SlotId};
 use haul_wire::{Member, Message};
 
+use super::choose::Wanted;
 use super::{Block, Content, Source, Stage};
 use crate::event::{Action, LogOp};
 use crate::planted::Bug;
 use crate::resume::object_range;
+use crate::scheduler::{Picked, Ticket};
 use crate::states::{SourceCause, SourceState};
 
 impl Source {
@@ -24,7 +26,9 @@ impl Source {
 
     /// Fills free slots. Bundles and objects take turns, so that neither waits for the other.
     pub(super) fn start_reads(&mut self) {
-        while let Some(local) = self.free.pop() {
+        while self.reading < self.hands.at_a_time()
+            && let Some(local) = self.free.pop()
+        {
             self.bundle_turn = !self.bundle_turn;
             let started = self.bundle_turn && self.start_bundle(local)
                 || self.start_object(local)
@@ -69,73 +73,45 @@ impl Source {
             }
         }
         let asked = members.iter().map(|entry| entry.id).collect();
-        let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() });
+        let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() }, None);
         self.actions.push_back(Action::Source(SourceOp::ReadMembers { block, slot: local, members, again }));
         true
     }
 
     fn start_object(&mut self, local: SlotId) -> bool {
-        while let Some(id) = self.files.front().copied() {
-            let may_open = self.may_open_file();
-            let object_bytes = self.config.object_bytes;
-            let Some(held) = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active)
-            else {
-                self.files.pop_front();
-                continue;
-            };
-            let Some(objects) = held.objects.as_deref_mut() else {
-                self.files.pop_front();
-                continue;
-            };
-            let repair = objects.again.pop();
-            let again = repair.is_some();
-            let index = repair.or_else(|| {
-                let index = objects.durable.next_zero(objects.next)?;
-                objects.next = index + 1;
-                Some(index as u32)
-            });
-            let Some(index) = index else {
-                self.files.pop_front();
-                continue;
-            };
-            if !objects.opened {
-                if !may_open {
-                    objects.again.push(index);
-                    return false;
-                }
-                objects.opened = true;
-                self.files_opened += 1;
-            }
-            let entry = held.entry.clone();
-            let single = objects.durable.len() == 1;
-            let (offset, length) = object_range(entry.size(), object_bytes, index);
-            let content = Content::Object { id, index, hash: Hash([0; 32]) };
-            let block = self.new_block(local, length, content);
-            let slot = local;
-            self.actions.push_back(Action::Source(SourceOp::ReadObject {
-                block,
-                entry,
-                offset,
-                length,
-                slot,
-                single,
-                again,
-            }));
-            return true;
-        }
-        false
+        let Some(Picked { ticket, item, .. }) = self.choose() else { return false };
+        let Wanted { id, index, again } = item;
+        let Some(held) = self.entries.get(&id) else { return false };
+        let Some(objects) = held.objects.as_deref() else { return false };
+        let entry = held.entry.clone();
+        let single = objects.durable.len() == 1;
+        let (offset, length) = object_range(entry.size(), objects.object_bytes, index);
+        let content = Content::Object { id, index, hash: Hash([0; 32]) };
+        let block = self.new_block(local, length, content, Some(ticket));
+        let slot = local;
+        let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again };
+        self.actions.push_back(Action::Source(op));
+        true
     }
 
-    fn new_block(&mut self, local: SlotId, length: u32, content: Content) -> BlockId {
+    fn new_block(&mut self, local: SlotId, length: u32, content: Content, ticket: Option<Ticket>) -> BlockId {
+        self.reading += 1;
         self.next_block += 1;
         let block = BlockId(self.next_block);
-        self.blocks.insert(block, Block { local, length, content, stage: Stage::Reading });
+        self.blocks.insert(block, Block { local, length, content, stage: Stage::Reading, ticket });
         block
     }
 
-    fn free_block(&mut self, block: BlockId) {
-        if let Some(block) = self.blocks.remove(&block) {
-            self.free.push(block.local);
+    fn free_block(&mut self, block: BlockId) -> Option<Ticket> {
+        let block = self.blocks.remove(&block)?;
+        self.free.push(block.local);
+        block.ticket
+    }
+
+    /// It will not be sent: it burdens nothing at the sink.
+    fn drop_block(&mut self, block: BlockId) {
+        if let Some(ticket) = self.free_block(block) {
+            self.scheduler.gate_done(ticket);
         }
     }
 
@@ -145,10 +121,18 @@ impl Source {
         result: Result<Hash, Failure>,
     ) -> Result<(), Failure> {
         let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
-        let Content::Object { id: file, hash, .. } = &mut block.content else {
+        let (Content::Object { id: file, .. }, Some(ticket)) = (&block.content, block.ticket) else {
             return Err(Failure::new(Code::Internal));
         };
         let file = *file;
+        if !self.has_read(ticket, result.is_ok()) {
+            self.free_block(id);
+            return Ok(());
+        }
+        let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let Content::Object { hash, .. } = &mut block.content else {
+            return Err(Failure::new(Code::Internal));
+        };
         let active = self.entries.get(&file).is_some_and(|held| held.state == SourceState::Active);
         match result {
             Ok(read) if active => {
@@ -156,7 +140,7 @@ impl Source {
                 block.stage = Stage::Ready;
                 self.ready.push_back(id);
             }
-            Ok(_) => self.free_block(id),
+            Ok(_) => self.drop_block(id),
             Err(failure) => {
                 self.free_block(id);
                 if active {
@@ -174,6 +158,7 @@ impl Source {
         length: u32,
         results: Vec<Result<MemberRead, Failure>>,
     ) -> Result<(), Failure> {
+        self.reading -= 1;
         let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
         let Content::Bundle { asked, members } = &mut block.content else {
             return Err(Failure::new(Code::Internal));
@@ -189,7 +174,7 @@ impl Source {
         block.length = length;
         block.stage = Stage::Ready;
         if members.is_empty() {
-            self.free_block(id)
+            self.free_block(id);
         } else {
             self.ready.push_back(id)
         }
@@ -203,7 +188,7 @@ impl Source {
         {
             if !self.still_wanted(id) {
                 self.ready.pop_front();
-                self.free_block(id);
+                self.drop_block(id);
                 continue;
             }
             let twice = self.config.planted.has(Bug::CreditUsedTwice) && self.credits.held() == 1;
@@ -230,6 +215,7 @@ impl Source {
         let Some(block) = self.blocks.get_mut(&id) else { return };
         block.stage = Stage::Sending;
         let (local, length) = (block.local, block.length);
+        self.in_credit.extend(block.ticket.map(|ticket| (slot, ticket)));
         let mut sent = None;
         let announcement = match &mut block.content {
             Content::Object { id: file, index, hash } => {

@@ -10,6 +10,7 @@ mod storage;
 
 use haul_model::op::{SinkOp, SourceOp};
 use haul_model::{BlockId, EntryId, Identity, Item, JobId, Kind, SessionId, SlotId, Timestamp, Token};
+use haul_protocol::scheduler::{Adaptive, Policy};
 use haul_protocol::sink::{self, Sink};
 use haul_protocol::source::{self, Source};
 use haul_protocol::{Action, Event, LogView, Logged, Planted};
@@ -31,8 +32,8 @@ fn through_the_wire(message: &Message) -> Option<Message> {
 
 fn peer(role: Role, random: &mut Random) -> Connect {
     Connect {
-        version: 1,
-        version_min: 1,
+        version: haul_wire::VERSION,
+        version_min: haul_wire::VERSION_MIN,
         role,
         session: SessionId([0; 16]),
         job: JobId([0; 16]),
@@ -57,6 +58,10 @@ fn a_sink_survives_whatever_a_source_says() {
         let random = &mut Random(seed);
         let config = sink::Config {
             slots: SLOTS,
+            hands: 2,
+            hands_max: 5,
+            policy: Policy::Adaptive(Adaptive::default()),
+            hangs_after_nanos: None,
             slot_bytes: OBJECT_BYTES,
             roots: roots(),
             report_done: true,
@@ -189,6 +194,10 @@ fn a_source_survives_whatever_a_sink_says() {
             object_bytes: OBJECT_BYTES,
             bundle_bytes_max: 1000,
             slots: SLOTS,
+            hands: 2,
+            hands_max: 5,
+            policy: Policy::Adaptive(Adaptive::default()),
+            hangs_after_nanos: None,
             roots: roots(),
             report_done: true,
             planted: Planted::default(),
@@ -201,7 +210,7 @@ fn a_source_survives_whatever_a_sink_says() {
         let mut answerer = Answerer::default();
         answerer.withheld.extend((0..SLOTS).map(SlotId));
         let senseless = random.pick(&[2, 20, 100_000]);
-        for _ in 0..STEPS {
+        for step in 0..STEPS {
             let event = match random.below(10) {
                 _ if !up => {
                     epoch += 1;
@@ -239,13 +248,13 @@ fn a_source_survives_whatever_a_sink_says() {
                     }
                 }
             };
-            if let Event::Message(Message::BlockDone(slots)) = &event {
+            if let Event::Message(Message::BlockDone { slots, .. }) = &event {
                 // A slot that is granted again is the same credit.
                 credits.extend(slots);
                 credits.sort_unstable();
                 credits.dedup();
             }
-            source.on_event(event, &mut log);
+            source.on_event(event, &mut log, step * 1_000_000);
             while let Some(action) = source.next_action() {
                 assert!(!ended, "seed {seed}: it acts after its end: {action:?}");
                 match action {

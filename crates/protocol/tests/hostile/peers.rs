@@ -76,7 +76,7 @@ impl Announcer {
                 self.durable.dedup();
                 self.files.retain(|(id, _)| entries.iter().all(|(settled, _)| settled != id));
             }
-            Message::FileId(answers) => {
+            Message::FileId { answers, .. } => {
                 for (id, answer) in answers {
                     let Some(size) = self.announced.iter().find(|(of, _)| of == id).map(|(_, size)| *size)
                     else {
@@ -131,7 +131,8 @@ impl Announcer {
                 Kind::File => self.announced.push((id, size)),
                 _ => {}
             }
-            items.push(NewFile::Entry { entry: Arc::new(entry), objects, resume: None });
+            let object_bytes = objects.then_some(OBJECT_BYTES);
+            items.push(NewFile::Entry { entry: Arc::new(entry), object_bytes, resume: None });
         }
         if random.one_in(6) && !self.directories.is_empty() {
             let ended = self.directories.swap_remove(random.below(self.directories.len() as u64) as usize);
@@ -156,8 +157,8 @@ impl Answerer {
         match message {
             Message::NewFile(items) => {
                 for item in items {
-                    let NewFile::Entry { entry, objects, resume } = item else { continue };
-                    self.open.push((entry.id, entry.kind, *objects, *resume));
+                    let NewFile::Entry { entry, object_bytes, resume } = item else { continue };
+                    self.open.push((entry.id, entry.kind, object_bytes.is_some(), *resume));
                 }
             }
             Message::NewBlock { id, index, slot, .. } => {
@@ -185,9 +186,13 @@ impl Answerer {
                     _ if objects => (id, Answer::Start(Token([2; 16]))),
                     _ => (id, Answer::Start(Token::NONE)),
                 };
-                Message::FileId(self.open.drain(..).map(answer).collect())
+                let answers = self.open.drain(..).map(answer).collect();
+                Message::FileId { answers, laid: Vec::new() }
             }
-            2 if !self.withheld.is_empty() => Message::BlockDone(std::mem::take(&mut self.withheld)),
+            2 if !self.withheld.is_empty() => {
+                let allowances = (0..random.below(3)).map(|_| random.allowance()).collect();
+                Message::BlockDone { slots: std::mem::take(&mut self.withheld), allowances }
+            }
             3 if !self.objects.is_empty() => {
                 let (id, index) = self.objects.swap_remove(random.below(self.objects.len() as u64) as usize);
                 match random.below(4) {

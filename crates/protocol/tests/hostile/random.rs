@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use haul_model::limits::TARGETS_MAX;
 use haul_model::report::Stats;
-use haul_model::{Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, Kind, SlotId, Token};
+use haul_model::{
+    Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, Kind, Laid, Placement, SlotId,
+    Target, Token,
+};
 use haul_wire::{Answer, Member, Message, NewFile, Repair, RepairReason, Settled};
 
 pub const OBJECT_BYTES: u32 = 64 << 10;
@@ -91,7 +95,13 @@ impl Random {
                         let (id, parent) = (self.id(), self.id());
                         let resume = self.one_in(3).then(|| self.token());
                         let entry = Arc::new(self.entry(id, parent));
-                        NewFile::Entry { entry, objects: !self.one_in(3), resume }
+                        let object_bytes =
+                            self.pick(&[OBJECT_BYTES, OBJECT_BYTES, OBJECT_BYTES, 0, 1, u32::MAX]);
+                        NewFile::Entry {
+                            entry,
+                            object_bytes: (!self.one_in(3)).then_some(object_bytes),
+                            resume,
+                        }
                     })
                     .collect(),
             ),
@@ -114,6 +124,11 @@ impl Random {
         }
     }
 
+    /// What a target of the sink may have under way.
+    pub fn allowance(&mut self) -> (Target, u32) {
+        (self.below(TARGETS_MAX as u64) as Target, self.pick(&[0, 1, 7, u32::MAX]))
+    }
+
     /// What a sink may say.
     pub fn sink_message(&mut self) -> Message {
         let count = 1 + self.below(4);
@@ -132,9 +147,19 @@ impl Random {
                     5 => Answer::Resume(random.token()),
                     _ => Answer::Fail(random.failure()),
                 };
-                Message::FileId((0..count).map(|_| (self.id(), answer(self))).collect())
+                let laid = |random: &mut Random| Laid {
+                    object_bytes: random.pick(&[OBJECT_BYTES, OBJECT_BYTES / 2, 0, 3, u32::MAX]),
+                    placement: Placement::default(),
+                };
+                Message::FileId {
+                    answers: (0..count).map(|_| (self.id(), answer(self))).collect(),
+                    laid: (0..self.below(2)).map(|_| (self.id(), laid(self))).collect(),
+                }
             }
-            5 | 6 => Message::BlockDone((0..count).map(|_| self.slot()).collect()),
+            5 | 6 => Message::BlockDone {
+                slots: (0..count).map(|_| self.slot()).collect(),
+                allowances: (0..self.below(3)).map(|_| self.allowance()).collect(),
+            },
             7 | 8 => Message::BlockSync {
                 objects: (0..count).map(|_| (self.id(), self.below(4) as u32)).collect(),
                 entries: (0..self.below(3)).map(|_| (self.id(), settled(self))).collect(),

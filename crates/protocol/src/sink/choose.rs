@@ -1,0 +1,159 @@
+//! Which payload is written next: the scheduler knows which target each one burdens.
+
+use haul_model::{BlockId, Code, EntryId, Failure, Target};
+use haul_wire::RepairReason;
+
+use super::Sink;
+use super::receive::{Stage, Work};
+use crate::committer::Lane;
+use crate::event::Action;
+use crate::scheduler::{Class, Finished, Pace, Request, TargetId};
+use crate::states::{SinkCause, SinkState};
+
+impl Sink {
+    /// A payload waits for a thread.
+    pub(super) fn queue_write(&mut self, block: BlockId, work: &Work) {
+        match work {
+            Work::Bundle { .. } => self.bundles.push_back(block),
+            Work::Object { id, index, length, .. } => {
+                let target = self.target_of(*id, *index);
+                if let Some(hands) = self.hands.meet(target) {
+                    self.scheduler.set_threads(hands, self.clock.now());
+                    self.actions.push_back(Action::Hands(hands));
+                }
+                let item = block;
+                let target = TargetId(u32::from(target));
+                let request = Request { item, target, gate: None, class: Class::Object, bytes: *length };
+                // Numbers of targets are below the scheduler's bound; see `haul_model::limits`.
+                let _ = self.scheduler.push(request, self.clock.now());
+            }
+        }
+    }
+
+    fn target_of(&self, id: EntryId, index: u32) -> Target {
+        let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
+        objects.map_or(0, |objects| objects.placement.target(index))
+    }
+
+    /// Gives threads that are idle something to do. Bundles and objects take turns, so that neither waits for the other.
+    pub(super) fn start_writes(&mut self) -> Result<(), Failure> {
+        self.write_off()?;
+        while self.writing < self.hands.at_a_time() {
+            self.bundle_turn = !self.bundle_turn;
+            let bundle = if self.bundle_turn { self.bundles.pop_front() } else { None };
+            let (block, ticket, gently) = match bundle {
+                Some(block) => (block, None, false),
+                None => match self.scheduler.pick(self.clock.now()) {
+                    Some(picked) => (picked.item, Some(picked.ticket), picked.pace == Pace::Gentle),
+                    None => match self.bundles.pop_front() {
+                        Some(block) => (block, None, false),
+                        None => break,
+                    },
+                },
+            };
+            self.start_write(block, ticket, gently)?;
+        }
+        self.give_up_dead()
+    }
+
+    /// Storage has answered. False if nobody waited any more.
+    pub(super) fn has_written(&mut self, block: BlockId, done: bool) -> bool {
+        let Some(write) = self.writes.get(&block) else { return true };
+        let late = write.ticket.is_some_and(|ticket| {
+            matches!(self.scheduler.finished(ticket, self.clock.now(), done), Finished::Late { .. })
+        });
+        self.writing -= u32::from(!late);
+        !late
+    }
+
+    /// Writes that take too long: their threads are replaced, and their objects are asked for again. Where everything is on
+    /// one target there is nothing better to do than to wait for it.
+    fn write_off(&mut self) -> Result<(), Failure> {
+        if !self.hands.has_several_targets() {
+            return Ok(());
+        }
+        while let Some(lost) = self.scheduler.expire(self.clock.now()) {
+            let Some(write) = self.writes.get_mut(&lost.item) else { continue };
+            write.stage = Stage::Lost;
+            self.lost += 1;
+            self.writing -= 1;
+            let Work::Object { id, index, .. } = write.work else { continue };
+            self.count_lost(id, 1);
+            if lost.replace {
+                self.actions.push_back(Action::Replace(lost.item));
+            }
+            if self.no_longer_written(id) {
+                self.ask_again(id, Some(index), RepairReason::Sync);
+            }
+        }
+        self.give_up_dead()
+    }
+
+    /// So many more, or less, of the writes into a file hang.
+    pub(super) fn count_lost(&mut self, id: EntryId, change: i32) {
+        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+            objects.lost = objects.lost.saturating_add_signed(change);
+        }
+    }
+
+    /// Files on a target that answers no more.
+    fn give_up_dead(&mut self) -> Result<(), Failure> {
+        while let Some((block, _)) = self.scheduler.take_dead() {
+            let Some(write) = self.writes.remove(&block) else { continue };
+            self.free(write.slot);
+            let Work::Object { id, .. } = write.work else { continue };
+            if self.no_longer_written(id) {
+                self.give_up(id, SinkCause::WriteFailed, Failure::os(Code::SinkWrite, TIMED_OUT))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One write less into a file. False if the file was dropped meanwhile.
+    pub(super) fn no_longer_written(&mut self, id: EntryId) -> bool {
+        let Some(held) = self.entries.get_mut(&id) else { return false };
+        if let Some(objects) = held.objects.as_deref_mut() {
+            objects.writing -= 1;
+        }
+        let open = held.state == SinkState::Open;
+        if !open {
+            self.discard_when_written(id);
+        }
+        open
+    }
+
+    /// What the source is to know of this end's targets: how many blocks may be under way to each.
+    pub(super) fn next_allowances(&mut self) -> alloc::vec::Vec<(Target, u32)> {
+        let next = || self.scheduler.next_allowance();
+        core::iter::from_fn(next)
+            .filter_map(|(target, count)| Some((Target::try_from(target.0).ok()?, count)))
+            // Of files of which nothing is known nothing needs to be known at the source.
+            .filter(|(target, _)| *target != 0)
+            .collect()
+    }
+
+    /// Which groups an object of this file joins.
+    pub(super) fn lane_of(&self, id: EntryId, index: u32) -> Lane {
+        self.lane_of_target(self.target_of(id, index))
+    }
+
+    /// Which groups a whole file joins.
+    pub(super) fn lane_of_file(&self, id: EntryId) -> Lane {
+        let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
+        let pieces = objects.map_or(&[][..], |objects| objects.placement.pieces());
+        let mut targets = pieces.iter().flat_map(|piece| &piece.targets);
+        match targets.any(|target| self.lane_of_target(*target) == Lane::Slow) {
+            true => Lane::Slow,
+            false => Lane::Brisk,
+        }
+    }
+
+    fn lane_of_target(&self, target: Target) -> Lane {
+        let view = self.scheduler.target(TargetId(u32::from(target)));
+        let slow = |view: crate::scheduler::TargetView| view.congested || view.suspect || view.dead;
+        if target != 0 && view.is_some_and(slow) { Lane::Slow } else { Lane::Brisk }
+    }
+}
+
+/// ETIMEDOUT
+pub(super) const TIMED_OUT: i32 = 110;

@@ -1,0 +1,209 @@
+//! Which object is next: the scheduler knows which targets of both ends each one burdens.
+//!
+//! The scheduler sees a window of each file, and of no more files than it needs: where all is on one target, the next
+//! object of the first file; where there are several, enough that each of them has something to do.
+
+use haul_model::{Code, EntryId, Failure, SlotId, Target};
+
+use super::{Source, Stage};
+use crate::event::Action;
+use crate::resume::object_range;
+use crate::scheduler::{Class, Finished, Picked, Request, TargetId, Ticket};
+use crate::states::SourceState;
+
+/// Objects of one file that the scheduler has at a time.
+const WINDOW: u32 = 256;
+/// Objects that it is to have for each slot where there are several targets: the file that comes next may be the one that
+/// lies on an idle one.
+const SHOWN_PER_SLOT: u64 = 64;
+/// Objects that it has at most, those of files that were dropped included.
+const QUEUED_MAX: u64 = 1 << 20;
+
+/// An object that is to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub id: EntryId,
+    pub index: u32,
+    /// It was taken up before.
+    pub again: bool,
+}
+
+impl Source {
+    /// The next object that is worth reading.
+    pub(super) fn choose(&mut self) -> Option<Picked<Wanted>> {
+        if self.several_targets {
+            let enough = SHOWN_PER_SLOT * u64::from(self.config.slots);
+            while self.scheduler.queued() < enough && self.show_next_file() {}
+        }
+        loop {
+            let Some(picked) = self.scheduler.pick(self.clock.now()) else {
+                // What is shown has to wait: something else may go.
+                if self.show_next_file() {
+                    continue;
+                }
+                self.name_dead();
+                return None;
+            };
+            let Wanted { id, index, .. } = picked.item;
+            if self.may_begin(id) {
+                self.show(id);
+                return Some(picked);
+            }
+            // Dropped meanwhile, or one file too many.
+            self.scheduler.finished(picked.ticket, self.clock.now(), false);
+            if let Some(objects) = self.active_objects(id) {
+                objects.again.push(index);
+                self.waiting_to_open.push(id);
+            }
+        }
+    }
+
+    fn active_objects(&mut self, id: EntryId) -> Option<&mut super::Objects> {
+        let held = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active)?;
+        held.objects.as_deref_mut()
+    }
+
+    /// An object of this file was picked: may it be read? With its first one the file counts as open.
+    fn may_begin(&mut self, id: EntryId) -> bool {
+        let may_open = self.may_open_file();
+        let Some(objects) = self.active_objects(id) else { return false };
+        objects.shown -= 1;
+        if objects.opened {
+            return true;
+        }
+        objects.opened = may_open;
+        self.files_opened += usize::from(may_open);
+        may_open
+    }
+
+    /// A file has ended: those that had to wait for it may open.
+    pub(super) fn show_waiting(&mut self) {
+        for id in core::mem::take(&mut self.waiting_to_open) {
+            if self.active_objects(id).is_some() {
+                self.show(id);
+            }
+        }
+    }
+
+    fn show_next_file(&mut self) -> bool {
+        while self.may_open_file()
+            && self.scheduler.queued() < QUEUED_MAX
+            && let Some(id) = self.files.pop_front()
+        {
+            if self.active_objects(id).is_some() {
+                self.show(id);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Fills the window of a file.
+    pub(super) fn show(&mut self, id: EntryId) {
+        let Some(held) = self.entries.get_mut(&id) else { return };
+        let size = held.entry.size();
+        let Some(objects) = held.objects.as_deref_mut() else { return };
+        while objects.shown < WINDOW {
+            let repair = objects.again.pop();
+            let again = repair.is_some();
+            let index = repair.or_else(|| {
+                let index = objects.durable.next_zero(objects.next)?;
+                objects.next = index + 1;
+                Some(index as u32)
+            });
+            let Some(index) = index else { return };
+            let (here, there) = (objects.here.target(index), objects.there.target(index));
+            self.several_targets |= there != 0 || self.hands.has_several_targets();
+            if let Some(hands) = self.hands.meet(here) {
+                self.scheduler.set_threads(hands, self.clock.now());
+                self.actions.push_back(Action::Hands(hands));
+            }
+            let request = Request {
+                item: Wanted { id, index, again },
+                target: TargetId(u32::from(here)),
+                gate: (there != 0).then_some(TargetId(u32::from(there))),
+                class: Class::Object,
+                bytes: object_range(size, objects.object_bytes, index).1,
+            };
+            objects.shown += 1;
+            // Numbers of targets are below the scheduler's bound; see `haul_model::limits`.
+            let _ = self.scheduler.push(request, self.clock.now());
+        }
+    }
+
+    /// A slot of the sink is free again: what was sent into it burdens the sink's target no more.
+    pub(super) fn on_granted(&mut self, slot: SlotId) -> Result<(), Failure> {
+        self.credits.granted(slot)?;
+        if let Some(ticket) = self.in_credit.remove(&slot) {
+            self.scheduler.gate_done(ticket);
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_allowance(&mut self, target: Target, count: u32) -> Result<(), Failure> {
+        let gate = TargetId(u32::from(target));
+        let told = if count == 0 {
+            // It answers no more: what is for it will not get there.
+            self.dead_at_sink.insert(target);
+            self.scheduler.fail_gate(gate)
+        } else {
+            self.dead_at_sink.remove(&target);
+            self.scheduler.set_allowance(gate, count)
+        };
+        told.map_err(|_| Failure::new(Code::Protocol))
+    }
+
+    /// Reads that take too long: their threads are replaced, and their objects wait for the target to answer again. Where
+    /// everything is on one target there is nothing better to do than to wait for it.
+    pub(super) fn write_off(&mut self) {
+        if !self.hands.has_several_targets() {
+            return;
+        }
+        while let Some(lost) = self.scheduler.expire(self.clock.now()) {
+            let of = |(_, block): &(_, &mut super::Block)| block.ticket == Some(lost.ticket);
+            let Some((id, block)) = self.blocks.iter_mut().find(of) else { continue };
+            block.stage = Stage::Lost;
+            let block = *id;
+            self.reading -= 1;
+            if lost.replace {
+                self.actions.push_back(Action::Replace(block));
+            }
+            let Wanted { id, index, .. } = lost.item;
+            let active = |held: &&mut super::Held| held.state == SourceState::Active;
+            if let Some(held) = self.entries.get_mut(&id).filter(active)
+                && let Some(objects) = held.objects.as_deref_mut()
+            {
+                objects.again.push(index);
+                self.show(id);
+            }
+            self.leave(id);
+        }
+        self.name_dead();
+    }
+
+    /// Files on a target of either end that answers no more.
+    fn name_dead(&mut self) {
+        while let Some((Wanted { id, index, .. }, _)) = self.scheduler.take_dead() {
+            let active = |held: &&super::Held| held.state == SourceState::Active;
+            let Some(held) = self.entries.get(&id).filter(active) else { continue };
+            let there = held.objects.as_deref().map_or(0, |objects| objects.there.target(index));
+            let code = if self.dead_at_sink.contains(&there) { Code::SinkWrite } else { Code::SourceRead };
+            // It only fails for an entry that is gone.
+            let _ = self.on_unreadable(id, Failure::os(code, TIMED_OUT));
+        }
+    }
+
+    /// Storage has answered for this object. False if nobody waited any more.
+    pub(super) fn has_read(&mut self, ticket: Ticket, done: bool) -> bool {
+        match self.scheduler.finished(ticket, self.clock.now(), done) {
+            Finished::Late { .. } => false,
+            Finished::InTime | Finished::Unknown => {
+                self.reading -= 1;
+                true
+            }
+        }
+    }
+}
+
+/// ETIMEDOUT
+const TIMED_OUT: i32 = 110;
