@@ -68,6 +68,12 @@ pub struct TuningWords {
     pub object_bytes: u32,
     pub slots: u32,
     pub io_threads: usize,
+    pub io_threads_max: usize,
+    pub congestion: String,
+    #[serde(default)]
+    pub hang_after: Option<u64>,
+    #[serde(default)]
+    pub stripe: Option<String>,
     pub bundle_bytes_max: u64,
     pub reconnect_seconds: u64,
     pub report_done: bool,

@@ -42,6 +42,14 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("memory", memory, format!("{} ({slots} slots)", size(settings.memory.value)));
     setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
     setting!("io-threads", io_threads, settings.io_threads.value.to_string());
+    let stripe = settings.stripe.value.as_ref().map_or("by size".into(), ToString::to_string);
+    setting!("stripe", stripe, stripe);
+    if let Some(file) = &settings.layout_file.value {
+        setting!("layout-file", layout_file, file.display().to_string());
+    }
+    let after = settings.hang_after.value.map_or("as measured".into(), |after| format!("{after} s"));
+    setting!("hang-after", hang_after, after);
+    setting!("congestion", congestion, format!("{:?}", settings.congestion.value).to_lowercase());
     setting!("streams", streams, settings.streams.value.to_string());
     let bandwidth =
         settings.bandwidth.value.map_or("no limit".into(), |rate| format!("{}/s", size(rate.get())));

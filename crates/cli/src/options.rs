@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 pub use haul_model::size::parse as parse_size;
 use haul_mover::Error;
+use haul_storage::layout::stripe::StripeSpec;
 
 /// Moves datasets between file systems and hosts, and never loses its place.
 #[derive(Parser, Debug)]
@@ -93,6 +94,19 @@ pub struct Copy {
     /// Threads of each end that read or write contents
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub io_threads: Option<u16>,
+    /// What is done about storage targets that are slow: adaptive, lads, layout or none
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub congestion: Option<Congestion>,
+    /// Seconds until a read or write of a storage target that does not answer is given up [default: 30, or 20 times what
+    /// is usual there]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub hang_after: Option<u64>,
+    /// Stripes of new files on Lustre: COUNT[:SIZE[:POOL]], e.g. 8:4MiB; -1 is all targets [default: one for each GiB]
+    #[arg(long, value_name = "STRIPES", allow_negative_numbers = true)]
+    pub stripe: Option<StripeSpec>,
+    /// Where files are whose file system does not tell (docs/spec/layout-file.md); of this host
+    #[arg(long, value_name = "FILE")]
+    pub layout_file: Option<PathBuf>,
     /// Seconds to go on trying after the connection was lost
     #[arg(long, value_name = "SECONDS")]
     pub reconnect: Option<u64>,
@@ -133,6 +147,19 @@ pub struct Copy {
     /// End the transfer (exit 1) when the log cannot be written; without it, it goes on and says so
     #[arg(long, help_heading = "Object log")]
     pub log_required: bool,
+}
+
+/// What is done about storage targets that are slow.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Congestion {
+    /// How much is under way on each target follows its latency; a congested one gets one small request at a time
+    Adaptive,
+    /// Targets over a threshold of service time are skipped a number of times, as in LADS
+    Lads,
+    /// Targets take turns; congestion is not looked for
+    Layout,
+    /// Objects go in the order of files, whatever their targets
+    None,
 }
 
 /// Which end listens.

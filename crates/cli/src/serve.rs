@@ -24,6 +24,7 @@ use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::plan::{decision, labels};
 use crate::session::{Ends, greeting_bytes, response};
+use crate::settings::policy_of;
 use crate::{policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -89,14 +90,18 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
         && (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&words.object_bytes)
         && (2..=SLOTS_MAX).contains(&words.slots)
         && (1..=64).contains(&words.io_threads)
+        && (words.io_threads..=64).contains(&words.io_threads_max)
         && words.bundle_bytes_max <= u64::from(words.object_bytes)
         && words.reconnect_seconds <= 7 * 86_400;
-    match (fits, log_settings(words)) {
-        (true, Some(log)) => {
+    match (fits, log_settings(words), policy_of(&words.congestion)) {
+        (true, Some(log), Some(policy)) => {
             let tuning = Tuning {
                 object_bytes: words.object_bytes,
                 slots: words.slots,
                 io_threads: words.io_threads,
+                io_threads_max: words.io_threads_max,
+                policy,
+                hangs_after: words.hang_after.map(|seconds| Duration::from_secs(seconds.clamp(1, 86_400))),
                 bundle_bytes_max: words.bundle_bytes_max,
                 reconnect: Duration::from_secs(words.reconnect_seconds),
                 report_done: words.report_done,
@@ -144,6 +149,9 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     };
     go_home();
     let (tuning, log) = tuning(&request.tuning)?;
+    let stripe = request.tuning.stripe.as_deref().map(str::parse).transpose();
+    let stripe = stripe
+        .map_err(|reason: String| Error::new(Code::Protocol, format!("the greeting's stripes: {reason}")))?;
     let job = JobId(array(&request.job)?);
     let instance: [u8; 16] = array(&request.instance)?;
     let sources = request.sources.iter().map(|text| path(text)).collect::<Result<Vec<_>, _>>()?;
@@ -225,6 +233,8 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         instance,
         directory: &directory,
         log_trouble,
+        stripe,
+        layout_file: None,
         measure: &request.measure,
     };
     let answer =

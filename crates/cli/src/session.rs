@@ -13,6 +13,9 @@ use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduct
 use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning, log};
+use haul_storage::layout::stripe::StripeSpec;
+use haul_storage::layout::{self, LayoutFile, Layouts};
+use haul_storage::placing::Placing;
 use haul_storage::sink::{Contents, Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
 use haul_storage::synthetic::SyntheticSource;
@@ -27,6 +30,7 @@ use crate::plan::{
     Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
 };
 use crate::report::{Setup, Shared, verdict};
+use crate::settings::policy_name;
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
 
@@ -167,6 +171,10 @@ pub struct Ends<'a> {
     pub directory: &'a Path,
     /// They are not where they belong.
     pub log_trouble: Option<String>,
+    /// How new files are striped, if somebody says so.
+    pub stripe: Option<StripeSpec>,
+    /// Says where files are.
+    pub layout_file: Option<&'a Path>,
     /// What is not as in a transfer of files.
     pub measure: &'a Measure,
 }
@@ -194,8 +202,16 @@ impl Ends<'_> {
             ..SourceOptions::default()
         };
         let storage = PosixSource::new(roots.collect(), options);
-        let scan = Box::new(storage.scan(ids));
-        Ok(SourceEnd { common, storage: Arc::new(storage), scan, log })
+        let Tuning { bundle_bytes_max, object_bytes, .. } = common.tuning;
+        let scan = storage.scan(ids).placed(self.placing()?, bundle_bytes_max, object_bytes);
+        Ok(SourceEnd { common, storage: Arc::new(storage), scan: Box::new(scan), log })
+    }
+
+    fn placing(&self) -> Result<Arc<Placing>, Error> {
+        let layout_file = self.layout_file.map(LayoutFile::read).transpose();
+        let layout_file = layout_file.map_err(|error| Error::new(Code::Usage, error.to_string()))?;
+        let options = layout::Options { layout_file, ..layout::Options::default() };
+        Ok(Arc::new(Placing::new(Arc::new(Layouts::new(options)))))
     }
 
     /// The end that writes, ready to start.
@@ -212,6 +228,8 @@ impl Ends<'_> {
         let object_bytes = common.tuning.object_bytes;
         let settings = SinkSettings {
             preserve_owner: self.preserve && rustix::process::geteuid().is_root(),
+            placing: Some(self.placing()?),
+            stripe: self.stripe.clone(),
             contents: if self.measure.discard { Contents::Discarded } else { Contents::Written },
             ..SinkSettings::new(job_tag, session_tag, object_bytes, spool_directory)
         };
@@ -235,6 +253,8 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
         instance: job.instance(),
         directory: &job.directory,
         log_trouble: job.log_trouble.clone(),
+        stripe: plan.settings.stripe.value.clone(),
+        layout_file: plan.settings.layout_file.value.as_deref(),
         measure: &plan.measure,
     }
 }
@@ -298,12 +318,16 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
 }
 
 /// Tuning and log settings, as words for the greeting.
-fn words(tuning: &Tuning, log: &log::Settings) -> TuningWords {
+fn words(tuning: &Tuning, stripe: Option<&StripeSpec>, log: &log::Settings) -> TuningWords {
     let config = log.config.unwrap_or_default();
     TuningWords {
         object_bytes: tuning.object_bytes,
         slots: tuning.slots,
         io_threads: tuning.io_threads,
+        io_threads_max: tuning.io_threads_max,
+        congestion: policy_name(tuning.policy).into(),
+        hang_after: tuning.hangs_after.map(|after| after.as_secs()),
+        stripe: stripe.map(ToString::to_string),
         bundle_bytes_max: tuning.bundle_bytes_max,
         reconnect_seconds: tuning.reconnect.as_secs(),
         report_done: tuning.report_done,
@@ -362,7 +386,7 @@ fn run_remote(
         decision: decided.map(decision_word).map(str::to_owned).or_else(|| job.record.decision.clone()),
         recursive: plan.recursive,
         preserve: plan.preserve,
-        tuning: words(&tuning, &settings.log()),
+        tuning: words(&tuning, settings.stripe.value.as_ref(), &settings.log()),
         measure: plan.measure.clone(),
     };
     ssh.write(&Line::Request(Box::new(request)))?;

@@ -8,10 +8,16 @@ use std::time::Duration;
 
 use haul_model::Code;
 use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_MAX};
+use haul_mover::Policy;
+use haul_mover::scheduler::{Adaptive, Lads};
 use haul_mover::{Error, Tuning, log};
 use haul_objectlog::{Config, Mechanism, Method};
 
-use crate::options::{Copy, Listen, LogMechanism, LogMethod, LogWriter, parse_ports, parse_rate, parse_size};
+use haul_storage::layout::stripe::StripeSpec;
+
+use crate::options::{
+    Congestion, Copy, Listen, LogMechanism, LogMethod, LogWriter, parse_ports, parse_rate, parse_size,
+};
 
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
 /// small enough for a login node.
@@ -69,6 +75,14 @@ pub struct Settings {
     pub streams: Setting<u16>,
     /// `--io-threads`
     pub io_threads: Setting<u16>,
+    /// `--congestion`
+    pub congestion: Setting<Congestion>,
+    /// `--hang-after`, in seconds
+    pub hang_after: Setting<Option<u64>>,
+    /// `--stripe`
+    pub stripe: Setting<Option<StripeSpec>>,
+    /// `--layout-file`
+    pub layout_file: Setting<Option<PathBuf>>,
     /// `--reconnect`
     pub reconnect: Setting<u64>,
     /// `--plain`
@@ -185,7 +199,35 @@ impl Settings {
                 arguments.io_threads,
                 number,
                 cores.clamp(2, 8) as u16,
-                "one for each core, from 2 to 8",
+                "one for each core, from 2 to 8; more where files are on several targets",
+            )?,
+            congestion: layers.pick(
+                "congestion",
+                arguments.congestion,
+                one_of,
+                Congestion::Adaptive,
+                "a slow target holds up nothing but its own objects",
+            )?,
+            hang_after: layers.pick(
+                "hang-after",
+                arguments.hang_after.map(Some),
+                |text| number(text).map(Some),
+                None,
+                "20 times what is usual on the target, at least 30 s",
+            )?,
+            stripe: layers.pick(
+                "stripe",
+                arguments.stripe.clone().map(Some),
+                |text| text.parse().map(Some),
+                None,
+                "one stripe for each GiB",
+            )?,
+            layout_file: layers.pick(
+                "layout-file",
+                arguments.layout_file.clone().map(Some),
+                |text| word(text).map(|path| Some(path.into())),
+                None,
+                "file systems tell",
             )?,
             reconnect: layers.pick(
                 "reconnect",
@@ -296,6 +338,12 @@ impl Settings {
             object_bytes: self.object_bytes.value as u32,
             slots: slots.min(u64::from(SLOTS_MAX)) as u32,
             io_threads: usize::from(self.io_threads.value),
+            io_threads_max: match self.io_threads.origin {
+                Origin::Default(_) => IO_THREADS_MAX,
+                _ => usize::from(self.io_threads.value),
+            },
+            policy: policy(self.congestion.value),
+            hangs_after: self.hang_after.value.map(Duration::from_secs),
             bundle_bytes_max: self.bundle_below.value.min(self.object_bytes.value),
             reconnect: Duration::from_secs(self.reconnect.value),
             report_done,
@@ -381,4 +429,31 @@ fn read_file(path: &Path) -> Result<toml::Table, Error> {
         }
         None => Ok(table),
     }
+}
+
+/// Threads that read or write contents at most, where there are many targets.
+const IO_THREADS_MAX: usize = 48;
+
+fn policy(congestion: Congestion) -> Policy {
+    match congestion {
+        Congestion::Adaptive => Policy::Adaptive(Adaptive::default()),
+        Congestion::Lads => Policy::Lads(Lads::default()),
+        Congestion::Layout => Policy::Layout,
+        Congestion::None => Policy::FileOrder,
+    }
+}
+
+/// The word for the greeting.
+pub fn policy_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Adaptive(_) => "adaptive",
+        Policy::Lads(_) => "lads",
+        Policy::Layout => "layout",
+        Policy::FileOrder => "none",
+    }
+}
+
+/// What the word means.
+pub fn policy_of(name: &str) -> Option<Policy> {
+    one_of(name).ok().map(policy)
 }

@@ -98,6 +98,8 @@ fn open(destination: &Path) -> Result<PosixSink, Box<dyn Error>> {
         spool_directory,
         sync: SyncMode::Measured,
         contents: haul_storage::sink::Contents::Written,
+        placing: None,
+        stripe: None,
         #[cfg(feature = "faults")]
         faults: None,
     };
@@ -122,7 +124,7 @@ fn entry(id: u64, parent: EntryId, name: Vec<u8>, kind: Kind, size: u64) -> Arc<
 }
 
 fn prepare(entries: Vec<Arc<Entry>>) -> SinkOp {
-    let item = |entry| Prepare::Entry { entry, resume: None, objects: false };
+    let item = |entry| Prepare::Entry { entry, resume: None, object_bytes: None };
     SinkOp::Prepare { batch: 0, items: entries.into_iter().map(item).collect() }
 }
 

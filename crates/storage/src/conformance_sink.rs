@@ -11,6 +11,7 @@ use haul_model::op::{MemberWrite, Prepared, SinkOp};
 use haul_model::{Attributes, Code, EntryId, Failure, Hash, Kind, SlotId, Timestamp, Token};
 
 use crate::SinkStorage;
+use crate::scan::is_unfinished_name;
 use crate::sink::SourceName;
 use crate::sink::tokens::{TempName, TokenMaker};
 pub use driver::{Driver, TIME, content};
@@ -32,6 +33,11 @@ pub trait Fixture {
 
     /// The names in the directory at this path; empty for the destination itself.
     fn names(&self, path: &[u8]) -> BTreeSet<Vec<u8>>;
+
+    /// Unfinished files have their full size from the beginning: only the master knows then what is missing.
+    fn sizes_at_once(&self) -> bool {
+        false
+    }
 
     /// Puts something there by other means, replacing what there was.
     fn plant(&self, path: &[u8], seen: &Seen);
@@ -112,6 +118,11 @@ fn session(fixture: &dyn Fixture, tag: [u8; 4]) -> (Driver, EntryId) {
 
 fn seen(fixture: &dyn Fixture, path: &str) -> Seen {
     fixture.look(path.as_bytes()).unwrap_or_else(|| panic!("{path} is missing"))
+}
+
+/// Names but for unfinished files: a sink may make that of a file as soon as it may come.
+fn finished(fixture: &dyn Fixture, path: &str) -> Vec<Vec<u8>> {
+    names(fixture, path).into_iter().filter(|name| !is_unfinished_name(name)).collect()
 }
 
 fn names(fixture: &dyn Fixture, path: &str) -> Vec<Vec<u8>> {
@@ -250,7 +261,7 @@ fn bad_names_are_refused(fixture: &dyn Fixture) {
         let link = driver.symlink(top, name, target);
         assert_eq!(driver.prepare(&link, None, false), failed(Code::NameInvalid));
     }
-    assert_eq!(names(fixture, "top"), Vec::<Vec<u8>>::new());
+    assert_eq!(finished(fixture, "top"), Vec::<Vec<u8>>::new());
     assert_eq!(names(fixture, ""), [b"top"]);
 }
 
@@ -335,7 +346,7 @@ fn ranges_are_checked(fixture: &dyn Fixture) {
     driver.discard(EntryId(77_777), stray);
     driver.run(SinkOp::Forget { id: EntryId(77_777) });
     driver.end(EntryId(77_777));
-    assert_eq!(names(fixture, "top"), Vec::<Vec<u8>>::new());
+    assert_eq!(finished(fixture, "top"), Vec::<Vec<u8>>::new());
 }
 
 fn roots(fixture: &dyn Fixture) {
@@ -359,7 +370,9 @@ fn roots(fixture: &dyn Fixture) {
     let short = driver.file(top, b"short", 2 * unit);
     let token = driver.start(&short);
     assert_eq!(driver.write_object(&short, token, &content(1, 2 * unit), 0), Ok(()));
-    assert_eq!(code_of(driver.seal(&short, token, None)), Code::SinkWrite, "an object is missing");
+    if !fixture.sizes_at_once() {
+        assert_eq!(code_of(driver.seal(&short, token, None)), Code::SinkWrite, "an object is missing");
+    }
 }
 
 fn resume(fixture: &dyn Fixture) {
@@ -591,7 +604,7 @@ fn discard(fixture: &dyn Fixture) {
     driver.write_objects(&large, again, &bytes);
     // Prepared anew: what it had goes.
     let third = driver.start(&large);
-    assert_eq!(names(fixture, "top"), Vec::<Vec<u8>>::new());
+    assert_eq!(names(fixture, "top").len(), usize::from(fixture.sizes_at_once()));
     driver.write_objects(&large, third, &bytes);
     assert_eq!(driver.seal(&large, third, None), Ok(root_of(&bytes)));
     driver.settle(&[large.id]);

@@ -11,6 +11,7 @@ pub mod layout;
 mod local;
 pub mod memory_sink;
 pub mod memory_source;
+pub mod placing;
 pub mod scan;
 pub mod sink;
 pub mod source;

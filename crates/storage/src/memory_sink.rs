@@ -109,10 +109,6 @@ impl MemorySink {
         })
     }
 
-    fn cut(&self, entry: &Entry) -> Cut {
-        Cut { size: entry.size(), object_bytes: self.object_bytes }
-    }
-
     fn locate(&self, session: &Session, entry: &Entry) -> Outcome<(Directory, Vec<u8>)> {
         if entry.id.root_index().is_some() {
             return Err(Code::Protocol.into());
@@ -152,10 +148,10 @@ impl MemorySink {
         let mut answers = Vec::new();
         for item in items {
             match item {
-                Prepare::Entry { entry, resume, objects } => {
+                Prepare::Entry { entry, resume, object_bytes } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(session, &entry),
-                        Kind::File => self.prepare_file(session, &entry, resume, objects),
+                        Kind::File => self.prepare_file(session, &entry, resume, object_bytes.is_some()),
                         Kind::Symlink => self.prepare_symlink(session, &entry),
                         Kind::Other => Err(Code::UnsupportedKind.into()),
                     };
@@ -338,10 +334,10 @@ impl MemorySink {
         session: &mut Session,
         entry: &Arc<Entry>,
         token: Token,
-        (offset, single, hash): (u64, bool, Hash),
+        (object_bytes, offset, single, hash): (u32, u64, bool, Hash),
         bytes: &[u8],
     ) -> Outcome<()> {
-        let cut = self.cut(entry);
+        let cut = Cut::of(entry, object_bytes, self.object_bytes)?;
         let index = cut.index(offset, bytes.len() as u32, single)?;
         if object_hash(bytes, offset, single) != hash {
             return Err(Code::HashMismatch.into());
@@ -378,10 +374,11 @@ impl MemorySink {
         session: &mut Session,
         entry: &Arc<Entry>,
         token: Token,
+        object_bytes: u32,
         root: Option<Hash>,
     ) -> Outcome<Hash> {
         let state = self.unfinished(session, entry, token)?;
-        let cut = self.cut(entry);
+        let cut = Cut::of(entry, object_bytes, self.object_bytes)?;
         let mut nodes = self.tree.nodes();
         let table = nodes.get(&temporary(&state.directory, TempName::sums(token))).cloned();
         let Some(MemoryNode { kind: MemoryKind::File(content), attributes }) =
@@ -475,12 +472,23 @@ impl SinkStorage for MemorySink {
         };
         Some(match op {
             SinkOp::Prepare { batch, items } => {
-                SinkDone::Prepared { batch, answers: self.prepare(session, items) }
+                SinkDone::Prepared { batch, answers: self.prepare(session, items), laid: Vec::new() }
             }
-            SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single } => {
+            SinkOp::WriteObject {
+                block,
+                entry,
+                token,
+                object_bytes,
+                offset,
+                length,
+                slot,
+                hash,
+                single,
+                ..
+            } => {
                 let result = pool.lease(slot).ok_or(Failure::new(Code::Internal)).and_then(|lease| {
                     let bytes = lease.get(..length as usize).ok_or(Code::Protocol)?;
-                    self.write_object(session, &entry, token, (offset, single, hash), bytes)
+                    self.write_object(session, &entry, token, (object_bytes, offset, single, hash), bytes)
                 });
                 SinkDone::Written { block, result }
             }
@@ -493,9 +501,10 @@ impl SinkStorage for MemorySink {
                 };
                 SinkDone::WrittenMembers { block, results }
             }
-            SinkOp::Seal { entry, token, root } => {
-                SinkDone::Sealed { id: entry.id, result: self.seal(session, &entry, token, root) }
-            }
+            SinkOp::Seal { entry, token, object_bytes, root } => SinkDone::Sealed {
+                id: entry.id,
+                result: self.seal(session, &entry, token, object_bytes, root),
+            },
             SinkOp::Sync { group, files } => {
                 let known = |id: &EntryId| session.states.get(id).map(|_| ()).ok_or(Code::Internal.into());
                 let results = files.iter().map(|id| (*id, known(id))).collect();

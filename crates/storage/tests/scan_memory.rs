@@ -49,7 +49,9 @@ fn scan(scan: &mut dyn Scan, storage: &dyn SourceStorage) -> (usize, usize) {
     while scan.next(&mut batch) {
         for scanned in batch.drain(..) {
             match scanned {
-                Scanned::Item(Item::Entry(entry)) => files += usize::from(entry.kind == Kind::File),
+                Scanned::Item(Item::Entry(entry) | Item::Laid(entry, _)) => {
+                    files += usize::from(entry.kind == Kind::File);
+                }
                 Scanned::Item(Item::End(id)) => drop(storage.run(SourceOp::Forget { id }, &pool)),
                 Scanned::Error { path, failure } => panic!("{}: {failure}", path.escape_ascii()),
             }

@@ -55,6 +55,11 @@ fn the_sink_in_memory_conforms() {
 }
 
 #[test]
+fn the_posix_sink_conforms_where_files_are_striped() {
+    conformance_sink::check_all(|| Box::new(Scratch::new(SyncMode::Measured).striped()));
+}
+
+#[test]
 fn the_posix_sink_conforms_where_a_file_system_is_synced_as_a_whole() {
     conformance_sink::check_all(|| Box::new(Scratch::new(SyncMode::Measured)));
 }

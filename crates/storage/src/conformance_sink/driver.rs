@@ -77,9 +77,10 @@ impl Driver {
 
     /// What the sink says to one entry.
     pub fn prepare(&self, entry: &Entry, resume: Option<Token>, objects: bool) -> Prepared {
-        let item = Prepare::Entry { entry: Arc::new(entry.clone()), resume, objects };
+        let object_bytes = objects.then_some(OBJECT);
+        let item = Prepare::Entry { entry: Arc::new(entry.clone()), resume, object_bytes };
         match self.run(SinkOp::Prepare { batch: 7, items: vec![item] }) {
-            Some(SinkDone::Prepared { batch: 7, answers }) => {
+            Some(SinkDone::Prepared { batch: 7, answers, .. }) => {
                 let [(id, answer)] = answers[..] else { panic!("one answer was expected: {answers:?}") };
                 assert_eq!(id, entry.id);
                 answer
@@ -163,7 +164,18 @@ impl Driver {
     ) -> Result<(), Failure> {
         let entry = Arc::new(entry.clone());
         let (block, slot) = (BlockId(9), SlotId(1));
-        match self.run(SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single }) {
+        match self.run(SinkOp::WriteObject {
+            block,
+            entry,
+            token,
+            object_bytes: OBJECT,
+            offset,
+            length,
+            slot,
+            hash,
+            single,
+            gently: false,
+        }) {
             Some(SinkDone::Written { block: BlockId(9), result }) => result,
             other => panic!("a result was expected: {other:?}"),
         }
@@ -178,7 +190,7 @@ impl Driver {
 
     /// Ends a file.
     pub fn seal(&self, entry: &Entry, token: Token, root: Option<Hash>) -> Result<Hash, Failure> {
-        match self.run(SinkOp::Seal { entry: Arc::new(entry.clone()), token, root }) {
+        match self.run(SinkOp::Seal { entry: Arc::new(entry.clone()), token, object_bytes: OBJECT, root }) {
             Some(SinkDone::Sealed { id, result }) if id == entry.id => result,
             other => panic!("a result was expected: {other:?}"),
         }

@@ -168,6 +168,12 @@ pub struct Layouts {
     devices: Mutex<HashMap<u64, Arc<Device>>>,
 }
 
+impl fmt::Debug for Layouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layouts").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
 /// `f_type`, from linux/magic.h and the file systems' own headers.
 const LUSTRE_MAGIC: u64 = 0x0BD0_0BD0;
 const CEPH_MAGIC: u64 = 0x00C3_6400;
@@ -243,6 +249,31 @@ impl Layouts {
             }
         }
         device.other.clone()
+    }
+
+    /// What holds for all files of a device, where it is known and no file needs to be asked.
+    pub fn uniform(&self, device: u64) -> Option<Found> {
+        let known = self.devices.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()?;
+        let asked = |place: usize| {
+            known.may_answer[place] && known.in_vain[place].load(Ordering::Relaxed) < QUESTIONS_MAX
+        };
+        let varies =
+            self.rules.is_some() || known.answers.get().is_some() || (0..self.asked.len()).any(asked);
+        (!varies).then(|| known.other.clone())
+    }
+
+    /// Looks a device up by any open file or directory of it.
+    pub fn meet(&self, file: BorrowedFd<'_>, device: u64) {
+        self.device(file, device);
+    }
+
+    /// Whether files of a device can be told how to be striped, as far as that is known.
+    pub fn may_be_striped(&self, device: u64) -> bool {
+        let known = self.devices.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned();
+        known.is_some_and(|known| match known.answers.get() {
+            Some(answers) => *answers == 0,
+            None => known.may_answer[0] && known.in_vain[0].load(Ordering::Relaxed) < QUESTIONS_MAX,
+        })
     }
 
     /// How an open file was striped, or new files in an open directory are, if the file system says so: what a copy of

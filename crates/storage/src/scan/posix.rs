@@ -15,13 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_model::limits::DEPTH_MAX;
-use haul_model::{Code, EntryId, Failure, Item, Kind};
+use haul_model::{Code, EntryId, Failure, Item, Kind, Laid};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::listing::{Listing, Scratch};
 use super::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, open_beneath, source_failure};
+use crate::placing::{Objects, Placing};
 use crate::source::{Directories, Noatime, Place, Status, link_target};
 
 /// Directories that the scan itself keeps open.
@@ -43,6 +44,14 @@ pub struct PosixScan {
     spare: Vec<Listing>,
     noatime: Noatime,
     unfinished_skipped: u64,
+    placed: Option<Placed>,
+}
+
+/// Which files' layouts are looked at.
+struct Placed {
+    placing: Arc<Placing>,
+    above: u64,
+    objects: Objects,
 }
 
 struct Frame {
@@ -99,7 +108,14 @@ impl PosixScan {
             spare: Vec::new(),
             noatime: Noatime::new(),
             unfinished_skipped: 0,
+            placed: None,
         }
+    }
+
+    /// Files above this size are told with how they lie, in objects of at most `object_bytes`.
+    pub fn placed(mut self, placing: Arc<Placing>, above: u64, object_bytes: u32) -> PosixScan {
+        self.placed = Some(Placed { placing, above, objects: Objects::AtMost(object_bytes) });
+        self
     }
 
     /// Begins the next SOURCE. False after the last one.
@@ -286,7 +302,11 @@ impl PosixScan {
             Ok(mut entry) => {
                 let id = EntryId(self.ids.fetch_add(1, Ordering::Relaxed));
                 entry.id = id;
-                batch.push(Item::Entry(entry));
+                let laid = self.lay(at, status, entry.size());
+                batch.push(match laid {
+                    Some(laid) => Item::Laid(entry, Box::new(laid)),
+                    None => Item::Entry(entry),
+                });
                 Some(id)
             }
             Err(failure) => {
@@ -294,6 +314,23 @@ impl PosixScan {
                 None
             }
         }
+    }
+
+    /// How a file lies that is large enough for objects of its own. What cannot be found out is not told.
+    fn lay(&self, at: At<'_>, status: &Status, size: u64) -> Option<Laid> {
+        let Placed { placing, above, objects } = self.placed.as_ref()?;
+        if status.kind() != Kind::File || size <= *above {
+            return None;
+        }
+        let device = status.place().device;
+        if let Ok(told) = placing.without_a_look(device, size, *objects) {
+            return told;
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = self.noatime.open(None, |extra| at.open(flags | extra)).ok()?;
+        let same =
+            Status::of(&file).is_ok_and(|now| now.kind() == Kind::File && now.place() == status.place());
+        same.then(|| placing.laid(file.as_fd(), device, size, *objects))?
     }
 
     /// `name`: in the deepest directory; empty for that directory itself, or for the SOURCE.

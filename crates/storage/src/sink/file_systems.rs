@@ -73,6 +73,10 @@ impl FileSystem {
         if self.started.load(Ordering::Acquire) != before.0 && self.errors() == before.1 {
             return Ok(());
         }
+        // An error is told once, and somebody else was told of this one.
+        if self.errors() != before.1 {
+            return Err(rustix::io::Errno::IO);
+        }
         self.started.fetch_add(1, Ordering::AcqRel);
         let result = hooks.sync(point, self.anchor.as_fd(), Reach::FileSystem);
         if result.is_err() {

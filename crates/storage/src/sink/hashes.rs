@@ -5,8 +5,9 @@
 
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
-use haul_model::limits::{FILE_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_BYTES_MIN};
-use haul_model::{Code, Failure, Hash};
+use haul_model::limits::{FILE_BYTES_MAX, OBJECT_BYTES_MAX};
+use haul_model::placement::is_object_size;
+use haul_model::{Code, Entry, Failure, Hash};
 
 /// How a file is cut into objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +21,13 @@ pub(crate) struct Cut {
 impl Cut {
     /// Whether files can be cut into objects of this size at all.
     pub fn allows(object_bytes: u32) -> bool {
-        (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&object_bytes) && object_bytes.is_power_of_two()
+        is_object_size(object_bytes, OBJECT_BYTES_MAX)
+    }
+
+    /// Of a file in objects of this size, in a session in which they have at most `max`.
+    pub fn of(entry: &Entry, object_bytes: u32, max: u32) -> Result<Cut, Failure> {
+        let cut = Cut { size: entry.size(), object_bytes };
+        if is_object_size(object_bytes, max) { Ok(cut) } else { Err(Code::Protocol.into()) }
     }
 
     /// How many objects.
@@ -106,7 +113,7 @@ mod tests {
 
     #[test]
     fn objects_combine_to_the_root_of_the_whole_file_around_every_edge() {
-        let object_bytes = OBJECT_BYTES_MIN;
+        let object_bytes = haul_model::limits::OBJECT_BYTES_MIN;
         let unit = u64::from(object_bytes);
         let bytes: Vec<u8> = (0..19 * unit).map(|at| (at.wrapping_mul(2_654_435_761) >> 7) as u8).collect();
         let mut sizes = Vec::new();

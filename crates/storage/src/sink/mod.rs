@@ -23,6 +23,7 @@ mod faults;
 mod file_systems;
 mod finish;
 pub(crate) mod hashes;
+mod lay;
 mod leftovers;
 mod members;
 mod objects;
@@ -47,6 +48,8 @@ use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
 
 use crate::SinkStorage;
 use crate::confine::{check_name, sink_failure};
+use crate::layout::stripe::StripeSpec;
+use crate::placing::Placing;
 use attributes::{Preserve, status};
 use directories::{Directories, Directory, Found};
 use faults::Hooks;
@@ -92,6 +95,10 @@ pub struct SinkSettings {
     pub sync: SyncMode,
     /// Whether contents are written.
     pub contents: Contents,
+    /// Tells how files lie; nobody: all on one target.
+    pub placing: Option<Arc<Placing>>,
+    /// How new files are to be striped where that is possible; by their size if nobody says.
+    pub stripe: Option<StripeSpec>,
     /// Instead of what the environment asks for.
     #[cfg(feature = "faults")]
     pub faults: Option<Arc<Faults>>,
@@ -108,6 +115,8 @@ impl SinkSettings {
             spool_directory,
             sync: SyncMode::default(),
             contents: Contents::default(),
+            placing: None,
+            stripe: None,
             #[cfg(feature = "faults")]
             faults: None,
         }
@@ -140,6 +149,8 @@ pub struct PosixSink {
     tokens: TokenMaker,
     sync: SyncMode,
     contents: Contents,
+    placing: Option<Arc<Placing>>,
+    stripe: Option<StripeSpec>,
     hooks: Hooks,
     holder: Arc<Directory>,
     places: Vec<Place>,
@@ -194,6 +205,8 @@ impl PosixSink {
             tokens,
             sync: settings.sync,
             contents: settings.contents,
+            placing: settings.placing,
+            stripe: settings.stripe,
             #[cfg(feature = "faults")]
             hooks: Hooks::new(settings.faults),
             #[cfg(not(feature = "faults"))]
@@ -266,10 +279,22 @@ impl SinkStorage for PosixSink {
     fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone> {
         match op {
             SinkOp::Prepare { batch, items } => {
-                Some(SinkDone::Prepared { batch, answers: self.prepare(items) })
+                let (answers, laid) = self.prepare(items);
+                Some(SinkDone::Prepared { batch, answers, laid })
             }
-            SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single } => {
-                let object = objects::Object { offset, length, hash, single };
+            SinkOp::WriteObject {
+                block,
+                entry,
+                token,
+                object_bytes,
+                offset,
+                length,
+                slot,
+                hash,
+                single,
+                gently,
+            } => {
+                let object = objects::Object { object_bytes, offset, length, hash, single, gently };
                 let result = self.write_object(&entry, token, object, slot, pool);
                 Some(SinkDone::Written { block, result })
             }
@@ -277,8 +302,8 @@ impl SinkStorage for PosixSink {
                 let results = self.write_members(members, slot, length, pool);
                 Some(SinkDone::WrittenMembers { block, results })
             }
-            SinkOp::Seal { entry, token, root } => {
-                Some(SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, root) })
+            SinkOp::Seal { entry, token, object_bytes, root } => {
+                Some(SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, object_bytes, root) })
             }
             SinkOp::Sync { group, files } => {
                 Some(SinkDone::Synced { group, failed: self.sync_files(&files) })

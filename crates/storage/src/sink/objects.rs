@@ -1,7 +1,7 @@
 //! Files that arrive in objects, in any order, from several threads, over several sessions.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haul_buffers::Pool;
@@ -16,19 +16,25 @@ use super::prepare::open_whatever_its_mode;
 use super::tokens::TempName;
 use super::{Contents, PosixSink, State, lock, sums};
 use crate::confine::{self, sink_failure};
+use crate::layout::{self, stripe::Plan};
 
 /// One object, as it is to be written.
 #[derive(Clone, Copy)]
 pub(super) struct Object {
+    pub object_bytes: u32,
     pub offset: u64,
     pub length: u32,
     pub hash: Hash,
     pub single: bool,
+    /// In small pieces.
+    pub gently: bool,
 }
 
 /// A file between its first byte and its final name.
 pub(super) struct Unfinished {
     pub token: Token,
+    /// Of each of its objects but the last.
+    pub object_bytes: AtomicU32,
     pub entry: Arc<Entry>,
     pub directory: Arc<Directory>,
     open: Mutex<Open>,
@@ -67,10 +73,11 @@ struct Losses {
 
 impl Unfinished {
     /// A file of this session; it is made by the first write.
-    pub fn new(entry: &Arc<Entry>, token: Token, directory: Arc<Directory>) -> Self {
+    pub fn new(entry: &Arc<Entry>, token: Token, object_bytes: u32, directory: Arc<Directory>) -> Self {
         let failures = directory.file_system.errors();
         Unfinished {
             token,
+            object_bytes: AtomicU32::new(object_bytes),
             entry: Arc::clone(entry),
             directory,
             open: Mutex::default(),
@@ -89,10 +96,11 @@ impl Unfinished {
     pub fn resumed(
         entry: &Arc<Entry>,
         token: Token,
+        object_bytes: u32,
         directory: Arc<Directory>,
         identity: (u64, u64),
     ) -> Self {
-        let file = Self::new(entry, token, directory);
+        let file = Self::new(entry, token, object_bytes, directory);
         lock(&file.open).identity = Some(identity);
         file
     }
@@ -159,14 +167,14 @@ impl PosixSink {
         slot: SlotId,
         pool: &Pool,
     ) -> Result<(), Failure> {
-        let cut = self.cut(entry);
+        let cut = Cut::of(entry, object.object_bytes, self.object_bytes)?;
         let index = cut.index(object.offset, object.length, object.single)?;
         let lease = pool.lease(slot).ok_or(Code::Internal)?;
         let bytes = lease.get(..object.length as usize).ok_or(Code::Protocol)?;
         if object_hash(bytes, object.offset, object.single) != object.hash {
             return Err(Code::HashMismatch.into());
         }
-        let file = self.unfinished(entry, token)?;
+        let file = self.unfinished(entry, token, object.object_bytes)?;
         // A second copy of an object that the root has vouched for: writing it would change the times.
         if file.sealed.load(Ordering::Acquire) {
             return Ok(());
@@ -175,7 +183,11 @@ impl PosixSink {
         let contents = self.contents(&file)?;
         self.hooks.before_write().map_err(sink_failure)?;
         let written = match self.contents {
-            Contents::Written => write_all_at(&contents, bytes, object.offset),
+            Contents::Written => {
+                let piece = if object.gently { GENTLE_PIECE_BYTES } else { bytes.len().max(1) };
+                let mut pieces = (object.offset..).step_by(piece).zip(bytes.chunks(piece));
+                pieces.try_for_each(|(offset, piece)| write_all_at(&contents, piece, offset))
+            }
             Contents::Discarded => fs::ftruncate(&contents, entry.size()),
         };
         written.map_err(sink_failure)?;
@@ -189,13 +201,13 @@ impl PosixSink {
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
     }
 
-    /// How this file is cut.
-    pub(super) fn cut(&self, entry: &Entry) -> Cut {
-        Cut { size: entry.size(), object_bytes: self.object_bytes }
-    }
-
     /// The unfinished file `token` of `entry`, new if this is the first that is heard of it.
-    pub(super) fn unfinished(&self, entry: &Arc<Entry>, token: Token) -> Result<Arc<Unfinished>, Failure> {
+    pub(super) fn unfinished(
+        &self,
+        entry: &Arc<Entry>,
+        token: Token,
+        object_bytes: u32,
+    ) -> Result<Arc<Unfinished>, Failure> {
         if let Some(State::Unfinished(file)) = lock(&self.states).get(&entry.id)
             && file.token == token
         {
@@ -206,7 +218,7 @@ impl PosixSink {
             return Err(Code::Internal.into());
         }
         let (directory, _) = self.locate(entry)?;
-        let new = Arc::new(Unfinished::new(entry, token, directory));
+        let new = Arc::new(Unfinished::new(entry, token, object_bytes, directory));
         let mut states = lock(&self.states);
         // Another thread may have been first.
         if let Some(State::Unfinished(file)) = states.get(&entry.id)
@@ -224,6 +236,15 @@ impl PosixSink {
 
     /// The descriptor of its contents: made by the first call, opened again after a failed sync or a restart.
     pub(super) fn contents(&self, file: &Unfinished) -> Result<Arc<OwnedFd>, Failure> {
+        self.contents_striped(file, None)
+    }
+
+    /// The same; if it is made now, it is to be striped like this.
+    pub(super) fn contents_striped(
+        &self,
+        file: &Unfinished,
+        plan: Option<&Plan>,
+    ) -> Result<Arc<OwnedFd>, Failure> {
         let mut open = lock(&file.open);
         if let Some(contents) = &open.contents {
             return Ok(Arc::clone(contents));
@@ -231,10 +252,19 @@ impl PosixSink {
         let held = self.directories.descriptor(&file.directory)?;
         let name = TempName::contents(file.token);
         let opened = match open.identity {
-            None => {
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-                confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE).map_err(sink_failure)?
-            }
+            None => match plan {
+                // Striped otherwise is better than not there.
+                Some(plan) => {
+                    let (made, _) =
+                        layout::create(held.as_fd(), name.as_bytes(), PRIVATE, plan).map_err(sink_failure)?;
+                    made
+                }
+                None => {
+                    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                    confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE)
+                        .map_err(sink_failure)?
+                }
+            },
             Some(_) => {
                 let flags = OFlags::RDWR | OFlags::NONBLOCK;
                 open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags).map_err(sink_failure)?
@@ -283,6 +313,9 @@ impl PosixSink {
 
 /// Until it is complete, nobody else may read it.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// What goes at a time to a target that others wait for too.
+const GENTLE_PIECE_BYTES: usize = 256 << 10;
 
 fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
     while !bytes.is_empty() {

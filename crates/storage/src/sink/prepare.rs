@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use haul_model::limits::{DEPTH_MAX, LINK_TARGET_BYTES_MAX};
 use haul_model::op::{Prepare, Prepared};
-use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, Laid, Token};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -21,24 +21,33 @@ use super::tokens::TempName;
 use super::{PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
 
+/// One for each entry, in order.
+type Answers = Vec<(EntryId, Prepared)>;
+
 impl PosixSink {
-    pub(super) fn prepare(&self, items: Vec<Prepare>) -> Vec<(EntryId, Prepared)> {
-        let mut answers = Vec::with_capacity(items.len());
+    pub(super) fn prepare(&self, items: Vec<Prepare>) -> (Answers, Vec<(EntryId, Laid)>) {
+        let (mut answers, mut laid) = (Vec::with_capacity(items.len()), Vec::new());
         for item in items {
             match item {
-                Prepare::Entry { entry, resume, objects } => {
+                Prepare::Entry { entry, resume, object_bytes } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(&entry).map(|()| Prepared::Made),
-                        Kind::File => self.prepare_file(&entry, resume, objects),
+                        Kind::File => self.prepare_file(&entry, resume, object_bytes),
                         Kind::Symlink => self.prepare_symlink(&entry),
                         Kind::Other => Err(Code::UnsupportedKind.into()),
                     };
+                    let told =
+                        answer.and_then(|prepared| Ok((prepared, self.lay(&entry, prepared, object_bytes)?)));
+                    let answer = told.map(|(prepared, found)| {
+                        laid.extend(found.map(|found| (entry.id, found)));
+                        prepared
+                    });
                     answers.push((entry.id, answer.unwrap_or_else(Prepared::Fail)));
                 }
                 Prepare::End(id) => self.directory_ended(id),
             }
         }
-        answers
+        (answers, laid)
     }
 
     fn prepare_directory(&self, entry: &Entry) -> Result<(), Failure> {
@@ -108,7 +117,7 @@ impl PosixSink {
         &self,
         entry: &Arc<Entry>,
         resume: Option<Token>,
-        objects: bool,
+        object_bytes: Option<u32>,
     ) -> Result<Prepared, Failure> {
         let (directory, name) = self.locate(entry)?;
         if Arc::ptr_eq(&directory, &self.holder) {
@@ -130,13 +139,11 @@ impl PosixSink {
                 Err(errno) => return Err(parent_failure(errno)),
             }
         }
-        if !objects {
-            return Ok(Prepared::Start(Token::NONE));
-        }
+        let Some(object_bytes) = object_bytes else { return Ok(Prepared::Start(Token::NONE)) };
         if let Some(token) = resume
             && self.tokens.is_of_job(token)
             && (!directory.made || self.tokens.is_of_session(token))
-            && self.claim(&directory, entry, token)?
+            && self.claim(&directory, entry, token, object_bytes)?
         {
             return Ok(Prepared::Resume(token));
         }
@@ -205,7 +212,13 @@ impl PosixSink {
     }
 
     /// Goes on with the unfinished file of an earlier session, if it is one beyond doubt.
-    fn claim(&self, directory: &Arc<Directory>, entry: &Arc<Entry>, token: Token) -> Result<bool, Failure> {
+    fn claim(
+        &self,
+        directory: &Arc<Directory>,
+        entry: &Arc<Entry>,
+        token: Token,
+        object_bytes: u32,
+    ) -> Result<bool, Failure> {
         let held = self.directories.descriptor(directory)?;
         let name = TempName::contents(token);
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
@@ -242,7 +255,7 @@ impl PosixSink {
             _ => false,
         };
         if !known {
-            let file = Unfinished::resumed(entry, token, Arc::clone(directory), identity);
+            let file = Unfinished::resumed(entry, token, object_bytes, Arc::clone(directory), identity);
             states.insert(entry.id, State::Unfinished(Arc::new(file)));
         }
         drop(states);

@@ -9,6 +9,7 @@ use rustix::fs::{self, AtFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::directories::Directory;
+use super::hashes::Cut;
 use super::members::remove;
 use super::objects::Unfinished;
 use super::prepare::rename;
@@ -123,7 +124,8 @@ impl PosixSink {
     }
 
     fn remove_sums(&self, file: &Unfinished) {
-        if self.cut(&file.entry).count() > 1
+        let cut = Cut { size: file.entry.size(), object_bytes: file.object_bytes.load(Ordering::Acquire) };
+        if cut.count() > 1
             && let Ok(held) = self.directories.descriptor(&file.directory)
         {
             let _ = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());

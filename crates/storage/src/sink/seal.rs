@@ -21,10 +21,16 @@ const ENTRIES: u64 = 1024;
 const REREAD_BYTES: usize = 256 << 10;
 
 impl PosixSink {
-    pub(super) fn seal(&self, entry: &Arc<Entry>, token: Token, root: Option<Hash>) -> Result<Hash, Failure> {
-        let file = self.unfinished(entry, token)?;
+    pub(super) fn seal(
+        &self,
+        entry: &Arc<Entry>,
+        token: Token,
+        object_bytes: u32,
+        root: Option<Hash>,
+    ) -> Result<Hash, Failure> {
+        let file = self.unfinished(entry, token, object_bytes)?;
         let contents = self.contents(&file)?;
-        let cut = self.cut(entry);
+        let cut = Cut::of(entry, object_bytes, self.object_bytes)?;
         let present = status(contents.as_fd()).map_err(sink_failure)?;
         if present.size != cut.size {
             return Err(Code::SinkWrite.into());

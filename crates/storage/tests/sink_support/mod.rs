@@ -12,6 +12,8 @@ use std::sync::Arc;
 use haul_model::{EntryId, Kind, Timestamp};
 use haul_storage::SinkStorage;
 use haul_storage::conformance_sink::{Driver, Fixture, JOB, OBJECT, Seen};
+use haul_storage::layout::{self, LayoutFile, Layouts};
+use haul_storage::placing::Placing;
 use haul_storage::sink::{
     Contents, Decision, Faults, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode,
 };
@@ -24,6 +26,7 @@ pub struct Scratch {
     pub outside: PathBuf,
     state: PathBuf,
     mode: SyncMode,
+    placing: Option<Arc<Placing>>,
 }
 
 impl Scratch {
@@ -38,6 +41,14 @@ impl Scratch {
         Self::at(scratch.expect("a directory for the test"), mode)
     }
 
+    /// All files lie on several targets.
+    pub fn striped(mut self) -> Self {
+        let layout_file = LayoutFile::parse(b"/ 1MiB one two three\n").expect("a good layout file");
+        let options = layout::Options { layout_file: Some(layout_file), ..layout::Options::default() };
+        self.placing = Some(Arc::new(Placing::new(Arc::new(Layouts::new(options)))));
+        self
+    }
+
     fn at(scratch: TempDir, mode: SyncMode) -> Self {
         let at = |name: &str| {
             let path = scratch.path().join(name);
@@ -50,6 +61,7 @@ impl Scratch {
             state: at("state"),
             _scratch: scratch,
             mode,
+            placing: None,
         }
     }
 
@@ -62,6 +74,8 @@ impl Scratch {
             spool_directory: self.state.clone(),
             sync: self.mode,
             contents: Contents::Written,
+            placing: self.placing.clone(),
+            stripe: None,
             faults: None,
         }
     }
@@ -98,6 +112,10 @@ impl Scratch {
 }
 
 impl Fixture for Scratch {
+    fn sizes_at_once(&self) -> bool {
+        self.placing.is_some()
+    }
+
     fn open(&self, session_tag: [u8; 4], sources: &[SourceName]) -> Box<dyn SinkStorage> {
         Box::new(self.posix(session_tag, sources, None))
     }

@@ -1,0 +1,75 @@
+//! What the masters are told of where files lie.
+//!
+//! A layout says all that can be known of a file; the masters need only what keeps one target's trouble to itself. Of
+//! files that lie on the one target of the device that was met first (a plain local file system, say) nothing is told.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+
+use haul_model::limits::TARGETS_MAX;
+use haul_model::{Laid, Target, TargetId};
+
+use crate::layout::{Found, Kind, Layouts};
+
+/// Tells how files lie. Shared between threads.
+#[derive(Debug)]
+pub struct Placing {
+    layouts: Arc<Layouts>,
+    /// The device of which nothing is told.
+    home: OnceLock<u64>,
+}
+
+impl Placing {
+    /// Nothing was met yet.
+    pub fn new(layouts: Arc<Layouts>) -> Placing {
+        Placing { layouts, home: OnceLock::new() }
+    }
+
+    /// What is asked.
+    pub fn layouts(&self) -> &Layouts {
+        &self.layouts
+    }
+
+    /// How an open regular file of this size lies.
+    pub fn laid(&self, file: BorrowedFd<'_>, device: u64, size: u64, objects: Objects) -> Option<Laid> {
+        self.tell(&self.layouts.find(file, device), device, size, objects)
+    }
+
+    /// The same without a look at the file, where all files of its device lie alike and that is known already: `Err` else.
+    pub fn without_a_look(&self, device: u64, size: u64, objects: Objects) -> Result<Option<Laid>, Unknown> {
+        let found = self.layouts.uniform(device).ok_or(Unknown)?;
+        Ok(self.tell(&found, device, size, objects))
+    }
+
+    fn tell(&self, found: &Found, device: u64, size: u64, objects: Objects) -> Option<Laid> {
+        let one = matches!(found.kind, Kind::Local | Kind::Mount);
+        if one && *self.home.get_or_init(|| device) == device {
+            return None;
+        }
+        match objects {
+            Objects::AtMost(bytes) => found.layout.laid(size, bytes, number),
+            Objects::Of(object_bytes) => {
+                let placement = found.layout.placement(size, object_bytes, number)?;
+                Some(Laid { object_bytes, placement })
+            }
+        }
+    }
+}
+
+/// How large the objects of a file are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Objects {
+    /// As large as its layout allows, and no larger than this.
+    AtMost(u32),
+    /// It was begun so. If it lies otherwise by now, some are on two targets and count for the first.
+    Of(u32),
+}
+
+/// It takes a look at the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unknown;
+
+/// The masters' number of a target; 0 is what nothing is told of.
+fn number(target: TargetId) -> Target {
+    target.0.saturating_add(1).min(TARGETS_MAX as u32 - 1) as Target
+}
