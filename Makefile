@@ -18,7 +18,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(PROFILE)
 RELEASED := $(TARGET)/release
 
-.PHONY: help deps build release test lint unit sim torture crash syncs bench faults fuzz demo clean
+.PHONY: help deps build release test lint unit sim torture crash syncs striped bench faults fuzz demo clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,11 +32,12 @@ build: deps ## Build everything as the tests use it
 release: deps ## Build the program
 	$(CARGO) build --locked --release -p haul
 
-test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, power cuts
+test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, power cuts, striped file systems
 	$(MAKE) --no-print-directory sim HISTORIES=60000
 	$(MAKE) --no-print-directory torture ROUNDS=50
 	$(MAKE) --no-print-directory crash CRASH_ROUNDS=30
 	$(MAKE) --no-print-directory syncs
+	$(MAKE) --no-print-directory striped
 	@echo "make test: all parts ran and passed"
 
 lint: deps ## Format and lints
@@ -62,6 +63,9 @@ syncs: build ## Remove each sync from the program in turn: a power cut must show
 	cp $(BUILT)/haul $(BUILT)/haul-faults
 	$(CARGO) build --locked --profile $(PROFILE) -p haul
 	$(BUILT)/testbed syncs --haul $(BUILT)/haul-faults
+
+striped: build ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root, for FUSE)
+	$(BUILT)/testbed striped --haul $(BUILT)/haul
 
 bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/bench.md
 	$(CARGO) build --locked --release -p haul-testbed

@@ -182,7 +182,8 @@ fn a_small_request_waits_behind_what_came_before_it() {
     small.read_exact_at(&mut [0; 10], 0).unwrap();
     let waited = begin.elapsed();
     let big = reader.join().unwrap();
-    assert!(waited.as_secs_f64() >= MIB as f64 / 2e6, "{waited:?}, and the big one {big:?}");
+    // Time is taken in pieces, each rounded.
+    assert!(waited.as_secs_f64() >= 0.98 * MIB as f64 / 2e6, "{waited:?}, and the big one {big:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! - [`world`], [`attack`], [`rounds`]: two hosts, runs between them, and what is done to these.
 //! - [`torture`], [`crash`]: loops that kill, stop, cut and power off at random instants, and check every claim.
 //! - [`syncs`]: each sync is removed from the program in turn, and a power cut must show it.
+//! - [`striped`]: what is slow, fails or hangs on one target of a parallel file system stays with it.
 //!
 //! - [`demo`], [`bench`]: the same for people; [`machine`] says where.
 //!
@@ -20,6 +21,7 @@ pub mod dataset;
 pub mod demo;
 pub mod rounds;
 pub mod sshd;
+pub mod striped;
 pub mod syncs;
 pub mod torture;
 pub mod tree;

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use haul_crashfs::{Mood, SyncClass};
 use haul_testbed::process::{adopt_orphans, end_all_on_signal, end_descendants, own_pid};
 use haul_testbed::sshd::Sshd;
-use haul_testbed::{bench, crash, dataset, demo, remember_directory, rounds, syncs, torture, tree};
+use haul_testbed::{bench, crash, dataset, demo, remember_directory, rounds, striped, syncs, torture, tree};
 
 /// Hosts, datasets, attacks and measurements for haul.
 #[derive(Parser)]
@@ -67,6 +67,15 @@ enum Command {
         /// Only this sync; may be given again.
         #[arg(long = "only")]
         only: Vec<String>,
+    },
+    /// Copy between emulated parallel file systems whose targets are slow, fail or hang.
+    Striped {
+        /// The binary under test.
+        #[arg(long)]
+        haul: PathBuf,
+        /// Where files go (a new directory in it); a memory file system where there is room.
+        #[arg(long)]
+        dir: Option<PathBuf>,
     },
     /// Cut the power of hosts whose disks lose what was not synced, continue, compare.
     Crash {
@@ -269,6 +278,12 @@ fn run(command: Command) -> io::Result<bool> {
             let parent = dir.unwrap_or_else(|| rounds::default_directory(2 << 30));
             in_new_directory(&parent, false, |directory| {
                 syncs::run(&syncs::Settings { haul, directory: directory.to_owned(), only })
+            })
+        }
+        Command::Striped { haul, dir } => {
+            let parent = dir.unwrap_or_else(|| rounds::default_directory(1 << 30));
+            in_new_directory(&parent, false, |directory| {
+                striped::run(&striped::Settings { haul, directory: directory.to_owned() })
             })
         }
         Command::Demo(arguments) => in_new_directory(&arguments.dir, arguments.keep, |directory| {

@@ -1,0 +1,296 @@
+//! haul on an emulated parallel file system: what is slow, fails or hangs on one target stays with it.
+//!
+//! Called by `make striped`. Source and destination are striped file systems (lab/stripefs) of this process; haul is the
+//! real binary. Each scenario is looked at by other means than haul's.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use haul_stripefs::{Mount, Options, StripeFs, control};
+use serde_json::Value;
+
+use crate::dataset::big_file;
+use crate::process::{Guarded, unblock_signals};
+use crate::remember_mount;
+use crate::tree::{self, compare};
+use crate::world::parse_events;
+
+const TARGETS: usize = 6;
+const STRIPES: u16 = 3;
+const STRIPE_BYTES: u32 = 1 << 20;
+const FILES: usize = 8;
+const FILE_BYTES: u64 = 12 << 20;
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+/// After so long a target of these tests hangs.
+const HANGS_AFTER: &str = "2";
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The binary under test.
+    pub haul: PathBuf,
+    /// Where all files go.
+    pub directory: PathBuf,
+}
+
+/// Plays all scenarios. True if all went as they should.
+pub fn run(settings: &Settings) -> io::Result<bool> {
+    let haul = settings.haul.canonicalize()?;
+    let mut passed = true;
+    let scenarios: [(&str, Scenario); 5] = [
+        ("striped-to-striped", striped_to_striped),
+        ("slow-target", slow_target),
+        ("failing-source-target", failing_source_target),
+        ("failing-sink-target", failing_sink_target),
+        ("hanging-source-target", hanging_source_target),
+    ];
+    for (name, scenario) in scenarios {
+        let directory = settings.directory.join(name);
+        fs::create_dir(&directory)?;
+        let bed = Bed::new(&haul, &directory)?;
+        let started = Instant::now();
+        let finding = scenario(&bed)?;
+        drop(bed);
+        tree::remove(&directory)?;
+        let verdict = finding.as_deref().unwrap_or("as it should be");
+        println!("striped: {name:<24} {:5.1} s: {verdict}", started.elapsed().as_secs_f64());
+        passed &= finding.is_none();
+    }
+    println!("striped: {}", if passed { "passed" } else { "FAILED" });
+    Ok(passed)
+}
+
+type Scenario = fn(&Bed) -> io::Result<Option<String>>;
+
+/// All of it arrives, cut and striped as asked for.
+fn striped_to_striped(bed: &Bed) -> io::Result<Option<String>> {
+    bed.source.fill()?;
+    let ended = bed.copy(&["--stripe", "2:2MiB"])?;
+    if let Some(wrong) = ended.is_not(0).or_else(|| differences(&bed.source, &bed.sink)) {
+        return Ok(Some(wrong));
+    }
+    for name in names() {
+        let (targets, stripe_bytes) = lov(&bed.sink.directory.join("tree").join(&name))?;
+        if (targets.len(), stripe_bytes) != (2, 2 << 20) {
+            return Ok(Some(format!("{name} has {} stripes of {stripe_bytes} bytes", targets.len())));
+        }
+    }
+    let again = bed.copy(&[])?;
+    let sent = again.summary["bytes_sent"].as_u64();
+    Ok(again.is_not(0).or_else(|| (sent != Some(0)).then(|| format!("the second run sent {sent:?} bytes"))))
+}
+
+/// What is not on the slow target goes as if it were not there.
+fn slow_target(bed: &Bed) -> io::Result<Option<String>> {
+    bed.source.fill()?;
+    bed.source.control("target all rate=24MB");
+    bed.source.control("target 1 rate=1MB");
+    let mut run = bed.start(&[])?;
+    // Everything that has no part on it is done long before what has.
+    let slow = bed.source.files_on(1)?;
+    let quick = names().filter(|name| !slow.contains(name)).count();
+    let share =
+        |sink: &Striped| names().filter(|name| sink.directory.join("tree").join(name).exists()).count();
+    let deadline = Instant::now() + RUN_LIMIT;
+    while share(&bed.sink) < quick && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let left = run.child().try_wait()?.is_none();
+    bed.source.control("target 1 rate=24MB");
+    let ended = bed.wait(run)?;
+    let all_waited = (!left).then(|| "the others waited for the slow target".to_owned());
+    Ok(ended.is_not(0).or(all_waited).or_else(|| differences(&bed.source, &bed.sink)))
+}
+
+fn failing_source_target(bed: &Bed) -> io::Result<Option<String>> {
+    bed.source.fill()?;
+    let struck = bed.source.files_on(2)?;
+    bed.source.control("target 2 error=EIO");
+    let ended = bed.copy(&[])?;
+    let wrong = ended.is_not(3).or_else(|| ended.failed_are_not(&struck, "source-read"));
+    bed.source.control("target 2 ok");
+    Ok(wrong.or(bed.second_run_completes()?))
+}
+
+fn failing_sink_target(bed: &Bed) -> io::Result<Option<String>> {
+    bed.source.fill()?;
+    bed.sink.control("target 4 error=EIO");
+    let ended = bed.copy(&["--stripe", "1:1MiB"])?;
+    let failed = ended.failed("sink-write");
+    let wrong = ended.is_not(3).or_else(|| {
+        let some = !failed.is_empty() && failed.len() < FILES;
+        (!some).then(|| format!("{} of {FILES} files failed, one target of {TARGETS} did", failed.len()))
+    });
+    bed.sink.control("target 4 ok");
+    Ok(wrong.or(bed.second_run_completes()?))
+}
+
+/// The summary comes, though a thread of the source is stuck; when the target answers again the process ends.
+fn hanging_source_target(bed: &Bed) -> io::Result<Option<String>> {
+    bed.source.fill()?;
+    let struck = bed.source.files_on(0)?;
+    bed.source.control("target 0 hang");
+    let started = Instant::now();
+    let run = bed.start(&["--hang-after", HANGS_AFTER])?;
+    let done = || {
+        let text = fs::read_to_string(bed.directory.join("events")).unwrap_or_default();
+        text.contains("\"event\":\"summary\"")
+    };
+    while !done() && started.elapsed() < RUN_LIMIT {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let in_time = done();
+    bed.source.control("target 0 ok");
+    let ended = bed.wait(run)?;
+    let waited = (!in_time).then(|| "the transfer waits for a target that hangs".to_owned());
+    let wrong = waited.or_else(|| ended.is_not(3)).or_else(|| ended.failed_are_not(&struck, "source-read"));
+    Ok(wrong.or(bed.second_run_completes()?))
+}
+
+fn names() -> impl Iterator<Item = String> {
+    (0..FILES).map(|number| format!("file-{number}"))
+}
+
+fn differences(source: &Striped, sink: &Striped) -> Option<String> {
+    let options = tree::Options::default();
+    match compare(&source.directory.join("tree"), &sink.directory.join("tree"), &options) {
+        Ok(found) if found.is_same() => None,
+        Ok(found) => Some(format!("{} differences: {:?}", found.count, found.differences.first())),
+        Err(error) => Some(format!("the trees cannot be compared: {error}")),
+    }
+}
+
+/// Targets and stripe size of a file, as its attribute says (version 1 or 3).
+fn lov(path: &Path) -> io::Result<(Vec<u32>, u32)> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let mut value = vec![0; 64 << 10];
+    let length = rustix::fs::getxattr(&name, "lustre.lov", &mut value[..])?;
+    let word = |at: usize| u32::from_le_bytes(value[at..at + 4].try_into().expect("four bytes"));
+    let objects = if word(0) == 0x0BD3_0BD0 { 48 } else { 32 };
+    let targets = (objects..length).step_by(24).map(|at| word(at + 20)).collect();
+    Ok((targets, word(24)))
+}
+
+/// One striped file system.
+struct Striped {
+    filesystem: StripeFs,
+    _mount: Mount,
+    directory: PathBuf,
+}
+
+impl Striped {
+    fn new(directory: &Path) -> io::Result<Striped> {
+        fs::create_dir(directory)?;
+        let targets = (0..TARGETS).map(|number| directory.join(format!("target-{number}"))).collect();
+        let mut options = Options::new(targets, directory.join("mds"));
+        (options.stripe_count, options.stripe_bytes) = (STRIPES, STRIPE_BYTES);
+        let mountpoint = directory.join("mount");
+        fs::create_dir(&mountpoint)?;
+        let filesystem = StripeFs::open(&options)?;
+        remember_mount(mountpoint.clone());
+        let mount = Mount::new(&filesystem, &mountpoint)?;
+        Ok(Striped { filesystem, _mount: mount, directory: mountpoint })
+    }
+
+    fn control(&self, line: &str) {
+        control::execute(&self.filesystem, line).expect("a good command");
+    }
+
+    fn fill(&self) -> io::Result<()> {
+        let tree = self.directory.join("tree");
+        fs::create_dir(&tree)?;
+        for (seed, name) in names().enumerate() {
+            big_file(&tree.join(name), seed as u64, FILE_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// The files that have a stripe on this target.
+    fn files_on(&self, target: u32) -> io::Result<BTreeSet<String>> {
+        let mut found = BTreeSet::new();
+        for name in names() {
+            if lov(&self.directory.join("tree").join(&name))?.0.contains(&target) {
+                found.insert(name);
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Drop for Striped {
+    fn drop(&mut self) {
+        self.control("target all ok");
+    }
+}
+
+struct Bed {
+    haul: PathBuf,
+    directory: PathBuf,
+    source: Striped,
+    sink: Striped,
+}
+
+impl Bed {
+    fn new(haul: &Path, directory: &Path) -> io::Result<Bed> {
+        let (source, sink) =
+            (Striped::new(&directory.join("source"))?, Striped::new(&directory.join("sink"))?);
+        Ok(Bed { haul: haul.to_owned(), directory: directory.to_owned(), source, sink })
+    }
+
+    fn start(&self, options: &[&str]) -> io::Result<Guarded> {
+        let mut command = Command::new(&self.haul);
+        command.env("HAUL_STATE_DIR", self.directory.join("state"));
+        command.env("XDG_CONFIG_HOME", self.directory.join("no-config"));
+        command.args(["cp", "-r", "--json", "--object-size", "1MiB"]).args(options);
+        command.arg(self.source.directory.join("tree")).arg(&self.sink.directory);
+        command.stdin(Stdio::null()).stderr(fs::File::create(self.directory.join("stderr"))?);
+        command.stdout(fs::File::create(self.directory.join("events"))?);
+        Guarded::spawn(unblock_signals(&mut command))
+    }
+
+    fn wait(&self, mut run: Guarded) -> io::Result<Ended> {
+        let status = run.wait(RUN_LIMIT);
+        let events = parse_events(&self.directory.join("events"));
+        let summary = events.last().cloned().unwrap_or_default();
+        let failed = events.into_iter().filter(|event| event["event"] == "failed").collect();
+        Ok(Ended { code: status.and_then(|status| status.code()), summary, failed })
+    }
+
+    fn copy(&self, options: &[&str]) -> io::Result<Ended> {
+        self.wait(self.start(options)?)
+    }
+
+    fn second_run_completes(&self) -> io::Result<Option<String>> {
+        let ended = self.copy(&[])?;
+        Ok(ended.is_not(0).or_else(|| differences(&self.source, &self.sink)))
+    }
+}
+
+struct Ended {
+    code: Option<i32>,
+    summary: Value,
+    failed: Vec<Value>,
+}
+
+impl Ended {
+    fn is_not(&self, code: i32) -> Option<String> {
+        (self.code != Some(code)).then(|| format!("exit code {:?}, not {code}: {}", self.code, self.summary))
+    }
+
+    fn failed(&self, code: &str) -> BTreeSet<String> {
+        let of = |event: &&Value| event["code"] == code;
+        let name = |event: &Value| event["path"].as_str()?.rsplit('/').next().map(str::to_owned);
+        self.failed.iter().filter(of).filter_map(name).collect()
+    }
+
+    fn failed_are_not(&self, expected: &BTreeSet<String>, code: &str) -> Option<String> {
+        let failed = self.failed(code);
+        (failed != *expected).then(|| format!("{failed:?} failed with {code}, not {expected:?}"))
+    }
+}
