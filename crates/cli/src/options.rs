@@ -97,8 +97,8 @@ pub struct Copy {
     /// What is done about storage targets that are slow: adaptive, lads, layout or none
     #[arg(long, value_enum, value_name = "POLICY")]
     pub congestion: Option<Congestion>,
-    /// Seconds until a read or write of a storage target that does not answer is given up [default: 30, or 20 times what
-    /// is usual there]
+    /// Seconds until a read or write of one of several storage targets is given up that does not answer [default: 30, or 20
+    /// times what is usual there]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub hang_after: Option<u64>,
     /// Stripes of new files on Lustre: COUNT[:SIZE[:POOL]], e.g. 8:4MiB; -1 is all targets [default: one for each GiB]
