@@ -46,8 +46,8 @@ pub(super) struct Write {
     pub stage: Stage,
     /// Of an object: what the scheduler knows it by.
     pub ticket: Option<Ticket>,
-    /// A sync of its file has failed since it began: whatever storage answers, it may be lost.
     length: u32,
+    /// A sync of its file has failed since it began: whatever storage answers, it may be lost.
     lost: bool,
 }
 

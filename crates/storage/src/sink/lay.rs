@@ -63,7 +63,10 @@ impl PosixSink {
             }
             Ok(None) => Ok(None),
             Err(failure) => {
-                self.discard(entry.id, token);
+                // What was begun by an earlier session stays for a later one.
+                if matches!(prepared, Prepared::Start(_)) {
+                    self.discard(entry.id, token);
+                }
                 Err(failure)
             }
         }
