@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_model::report::{Fact, Stats};
+use haul_model::stripe::Unlike;
 use haul_model::{Blame, Code, Failure};
 use haul_mover::end::Summary;
 use haul_mover::{Error, Report, Reports};
@@ -130,6 +131,7 @@ impl Reporter {
                     self.line(&shown);
                 }
             }
+            Report::Fact(Fact::Unlike { path, why }) => self.unlike(&path, why),
             Report::Progress { stats, totals_are_final } => self.progress(stats, totals_are_final),
             Report::Connected { streams, cipher } => {
                 self.connections += 1;
@@ -173,6 +175,20 @@ impl Reporter {
             let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
             self.note(&error.to_string());
         }
+    }
+
+    fn unlike(&self, path: &[u8], why: Unlike) {
+        if self.json {
+            let mut event = path_fields("striped_otherwise", path);
+            event.insert("why".into(), why.name().into());
+            return self.event(Value::Object(event));
+        }
+        let why = match why {
+            Unlike::NoPool => "there is no pool of that name",
+            Unlike::NotTaken => "the file system does not take it",
+        };
+        let shown = show(path);
+        self.note(&format!("{shown} and maybe others are not striped as at the source: {why}"));
     }
 
     /// How often progress is told in JSON.

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::{EntryId, Laid};
+use crate::{EntryId, Laid, Plan};
 
 /// Seconds and nanoseconds since 1970, as the file system stores them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -87,8 +87,8 @@ impl Entry {
 pub enum Item {
     /// A new entry; its parent came before.
     Entry(Entry),
-    /// A new file that lies on several targets.
-    Laid(Entry, Box<Laid>),
+    /// A new file of which it is known how it lies, and what it was striped as if that was chosen for it.
+    Laid(Entry, Box<Laid>, Option<Box<Plan>>),
     /// No further entry of this directory will come.
     End(EntryId),
 }

@@ -17,6 +17,7 @@ pub mod op;
 pub mod placement;
 pub mod report;
 pub mod size;
+pub mod stripe;
 
 pub use bitmap::Bitmap;
 pub use entry::{Attributes, Entry, Identity, Item, Kind, Timestamp};
@@ -24,3 +25,4 @@ pub use error::{Blame, Code, Failure};
 pub use id::{BlockId, EntryId, Hash, JobId, SessionId, SlotId, Token};
 pub use layout::{Layout, TargetId};
 pub use placement::{Laid, Placement, Target};
+pub use stripe::Plan;

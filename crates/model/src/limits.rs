@@ -26,6 +26,10 @@ pub const TARGETS_MAX: usize = 4096;
 pub const PLACEMENT_PIECES_MAX: usize = 64;
 /// Targets in all pieces of one file's placement (Lustre: 2,000 stripes).
 pub const PLACEMENT_TARGETS_MAX: usize = 2048;
+/// Parts of a file that are striped each in its own way (Lustre's tools stop at 32).
+pub const PLAN_PARTS_MAX: usize = 64;
+/// Stripes of one part (`LOV_MAX_STRIPE_COUNT`).
+pub const STRIPES_MAX: u16 = 2000;
 /// Slots of one pool.
 pub const SLOTS_MAX: u32 = 4096;
 /// Data streams of one session.

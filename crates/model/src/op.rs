@@ -9,7 +9,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::{BlockId, Entry, EntryId, Failure, Hash, Laid, SlotId, Token};
+use crate::stripe::Unlike;
+use crate::{BlockId, Entry, EntryId, Failure, Hash, Laid, Plan, SlotId, Token};
 
 /// Which kind of thread runs an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +136,8 @@ pub enum Prepare {
         /// The file will come in objects of so many bytes, or smaller ones where it lies better then; `None`: as a bundle
         /// member.
         object_bytes: Option<u32>,
+        /// What it was striped as at the source, if that was chosen for it.
+        stripes: Option<Box<Plan>>,
     },
     /// No further entry of this directory: left-over unfinished files of earlier sessions of this job go.
     End(EntryId),
@@ -273,6 +276,8 @@ pub enum SinkDone {
         answers: Vec<(EntryId, Prepared)>,
         /// Of those files of them that lie on several targets: how. One that goes on keeps the size of its objects.
         laid: Vec<(EntryId, Laid)>,
+        /// Files that are not striped as their sources are; one of each kind in all of a session.
+        unlike: Vec<(EntryId, Unlike)>,
     },
     /// Of `WriteObject`.
     Written {

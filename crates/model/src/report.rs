@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::stripe::Unlike;
 use crate::{Failure, Hash};
 
 /// Counters of a session, kept by the source and sent to the sink with BYE, so that both ends print the same summary.
@@ -53,5 +54,12 @@ pub enum Fact {
         bytes: u64,
         /// BLAKE3 root; none for symlinks.
         hash: Option<Hash>,
+    },
+    /// The first file that is not striped as its source is; there may be more.
+    Unlike {
+        /// Below the destination, any bytes.
+        path: Vec<u8>,
+        /// Why.
+        why: Unlike,
     },
 }

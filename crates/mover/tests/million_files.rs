@@ -42,7 +42,7 @@ impl SinkStorage for Keepless {
                     }
                     Prepare::End(_) => None,
                 });
-                SinkDone::Prepared { batch, answers: answers.collect(), laid: Vec::new() }
+                SinkDone::Prepared { batch, answers: answers.collect(), laid: Vec::new(), unlike: Vec::new() }
             }
             SinkOp::WriteMembers { block, slot, members, length } => {
                 let lease = pool.lease(slot).expect("the slot is the writer's");

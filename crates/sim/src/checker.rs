@@ -200,7 +200,7 @@ impl World {
     }
 
     fn on_announced(&mut self, item: &NewFile) {
-        let NewFile::Entry { entry, object_bytes, resume } = item else { return };
+        let NewFile::Entry { entry, object_bytes, resume, .. } = item else { return };
         let (path, stamp) = (self.tree.path_of(entry), Tree::stamp_of(entry));
         let mut resumable = None;
         if object_bytes.is_some()
@@ -346,7 +346,7 @@ impl World {
     /// What the sink is about to say.
     pub(crate) fn check_sink_message(&mut self, message: &Message) {
         match message {
-            Message::FileId { answers, laid } => {
+            Message::FileId { answers, laid, .. } => {
                 for (id, laid) in laid {
                     if let Some(record) = self.checker.record_mut(*id) {
                         let size = self.tree.stamps[record.stamp as usize].size;

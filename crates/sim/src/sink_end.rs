@@ -133,6 +133,9 @@ impl World {
                     end.done.push(path);
                 }
             }
+            Action::Fact(Fact::Unlike { path, .. }) => {
+                self.violate(format!("{path:?} is striped otherwise"));
+            }
             Action::Ended(outcome) => {
                 note!(self, "sink of session {session} has ended: {outcome:?}");
                 if let Some(end) = self.sink_of(session) {

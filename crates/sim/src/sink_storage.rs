@@ -136,7 +136,7 @@ impl SinkStorage {
         Some(match op {
             SinkOp::Prepare { batch, items } => {
                 let (answers, laid) = self.prepare(items, context);
-                SinkDone::Prepared { batch, answers, laid }
+                SinkDone::Prepared { batch, answers, laid, unlike: Vec::new() }
             }
             SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single, .. } => {
                 let payload = &slots[slot.0 as usize];
@@ -180,7 +180,7 @@ impl SinkStorage {
         let (mut answers, mut laid) = (Vec::new(), Vec::new());
         for item in items {
             match item {
-                Prepare::Entry { entry, resume, object_bytes } => {
+                Prepare::Entry { entry, resume, object_bytes, .. } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(&entry, context),
                         Kind::Symlink => self.prepare_link(&entry, context),
@@ -569,7 +569,7 @@ pub fn refused(op: &SinkOp) -> Option<SinkDone> {
                 Prepare::End(_) => None,
             };
             let answers = items.iter().filter_map(refuse).collect();
-            SinkDone::Prepared { batch: *batch, answers, laid: Vec::new() }
+            SinkDone::Prepared { batch: *batch, answers, laid: Vec::new(), unlike: Vec::new() }
         }
         SinkOp::WriteObject { block, .. } => SinkDone::Written { block: *block, result: Err(failure) },
         SinkOp::WriteMembers { block, members, .. } => {

@@ -154,6 +154,8 @@ impl World {
                 }
             }
             Fact::Done { path, bytes, hash } => self.check_done_fact(&path, bytes, hash),
+            // Nothing here is striped.
+            Fact::Unlike { path, .. } => self.violate(format!("{path:?} is striped otherwise")),
         }
     }
 
@@ -221,7 +223,8 @@ impl World {
                     items.push(match item {
                         Item::Entry(entry) if entry.kind == Kind::File && self.random.chance(300) => {
                             let object_bytes = self.plan.grain << self.random.below(3);
-                            Item::Laid(entry, Box::new(laid(object_bytes, &mut self.random)))
+                            let laid = laid(object_bytes, &mut self.random);
+                            Item::Laid(entry, Box::new(laid), None)
                         }
                         item => item,
                     });

@@ -61,7 +61,7 @@ short! {
     };
     NewFile, |item, f| match item {
         NewFile::End(id) => write!(f, "end of {}", Short(id)),
-        NewFile::Entry { entry, object_bytes, resume } => {
+        NewFile::Entry { entry, object_bytes, resume, .. } => {
             write!(f, "{}", Short(&**entry))?;
             object_bytes.map_or(Ok(()), |bytes| write!(f, " in objects of {bytes}"))?;
             resume.map_or(Ok(()), |token| write!(f, " from {}", Short(&token)))
@@ -115,7 +115,7 @@ short! {
     Message, |message, f| match message {
         Message::Connect(_) => f.write_str("CONNECT"),
         Message::NewFile(items) => write!(f, "NEW_FILE {}", List(items)),
-        Message::FileId { answers, laid } => write!(f, "FILE_ID {}{}", List(answers), List(laid)),
+        Message::FileId { answers, laid, .. } => write!(f, "FILE_ID {}{}", List(answers), List(laid)),
         Message::NewBlock { block, slot, epoch, id, index, length, hash } => write!(
             f,
             "NEW_BLOCK {} = {}[{index}], {length} B of hash {}, into {} (connection {epoch})",
@@ -197,7 +197,7 @@ short! {
         SinkOp::FinishDirectories => f.write_str("finish directories"),
     };
     SinkDone, |done, f| match done {
-        SinkDone::Prepared { batch, answers, laid } => {
+        SinkDone::Prepared { batch, answers, laid, .. } => {
             write!(f, "prepared {batch}: {}{}", List(answers), List(laid))
         }
         SinkDone::Written { block, result } => write!(f, "{} written: {}", Short(block), Short(result)),

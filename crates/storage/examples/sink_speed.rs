@@ -124,7 +124,7 @@ fn entry(id: u64, parent: EntryId, name: Vec<u8>, kind: Kind, size: u64) -> Arc<
 }
 
 fn prepare(entries: Vec<Arc<Entry>>) -> SinkOp {
-    let item = |entry| Prepare::Entry { entry, resume: None, object_bytes: None };
+    let item = |entry| Prepare::Entry { entry, resume: None, object_bytes: None, stripes: None };
     SinkOp::Prepare { batch: 0, items: entries.into_iter().map(item).collect() }
 }
 

@@ -92,7 +92,7 @@ fn scan(path: &Path) -> Result<Dataset, Box<dyn Error>> {
     while scan.next(&mut batch) {
         for found in batch.drain(..) {
             match found {
-                Scanned::Item(Item::Entry(entry) | Item::Laid(entry, _)) => entries.push(Arc::new(entry)),
+                Scanned::Item(Item::Entry(entry) | Item::Laid(entry, ..)) => entries.push(Arc::new(entry)),
                 Scanned::Item(Item::End(_)) => {}
                 Scanned::Error { failure, .. } => return Err(failure.to_string().into()),
             }

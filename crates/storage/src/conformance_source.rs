@@ -115,7 +115,7 @@ pub fn check_order(items: &[Item], first_id: u64) {
     let mut open: Vec<EntryId> = Vec::new();
     for item in items {
         match item {
-            Item::Entry(entry) | Item::Laid(entry, _) => {
+            Item::Entry(entry) | Item::Laid(entry, ..) => {
                 assert_eq!(entry.id, EntryId(next_id), "ids are consecutive");
                 next_id += 1;
                 match open.last() {
@@ -138,7 +138,7 @@ fn files_of(items: &[Item]) -> Vec<(Vec<u8>, Arc<Entry>)> {
     let mut paths: HashMap<EntryId, Vec<u8>> = HashMap::new();
     let mut files = Vec::new();
     for item in items {
-        let (Item::Entry(entry) | Item::Laid(entry, _)) = item else { continue };
+        let (Item::Entry(entry) | Item::Laid(entry, ..)) = item else { continue };
         let mut path = paths.get(&entry.parent).cloned().unwrap_or_default();
         push_name(&mut path, &entry.name);
         match entry.kind {

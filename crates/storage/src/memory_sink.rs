@@ -148,7 +148,7 @@ impl MemorySink {
         let mut answers = Vec::new();
         for item in items {
             match item {
-                Prepare::Entry { entry, resume, object_bytes } => {
+                Prepare::Entry { entry, resume, object_bytes, .. } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(session, &entry),
                         Kind::File => self.prepare_file(session, &entry, resume, object_bytes.is_some()),
@@ -471,9 +471,12 @@ impl SinkStorage for MemorySink {
             results.into_iter().filter_map(|(id, result)| Some((id, result.err()?))).collect()
         };
         Some(match op {
-            SinkOp::Prepare { batch, items } => {
-                SinkDone::Prepared { batch, answers: self.prepare(session, items), laid: Vec::new() }
-            }
+            SinkOp::Prepare { batch, items } => SinkDone::Prepared {
+                batch,
+                answers: self.prepare(session, items),
+                laid: Vec::new(),
+                unlike: Vec::new(),
+            },
             SinkOp::WriteObject {
                 block,
                 entry,

@@ -49,7 +49,7 @@ fn scan(scan: &mut dyn Scan, storage: &dyn SourceStorage) -> (usize, usize) {
     while scan.next(&mut batch) {
         for scanned in batch.drain(..) {
             match scanned {
-                Scanned::Item(Item::Entry(entry) | Item::Laid(entry, _)) => {
+                Scanned::Item(Item::Entry(entry) | Item::Laid(entry, ..)) => {
                     files += usize::from(entry.kind == Kind::File);
                 }
                 Scanned::Item(Item::End(id)) => drop(storage.run(SourceOp::Forget { id }, &pool)),

@@ -11,6 +11,7 @@ mod bytes;
 mod entry;
 mod frame;
 mod message;
+mod stripes;
 
 pub use bytes::Malformed;
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, PAYLOAD_HEADER_BYTES, PayloadHeader};

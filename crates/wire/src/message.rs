@@ -10,12 +10,14 @@ use haul_model::limits::{
 };
 use haul_model::placement::Piece;
 use haul_model::report::Stats;
+use haul_model::stripe::Unlike;
 use haul_model::{
-    BlockId, Entry, EntryId, Failure, Hash, JobId, Laid, Placement, SessionId, SlotId, Target, Token,
+    BlockId, Entry, EntryId, Failure, Hash, JobId, Laid, Placement, Plan, SessionId, SlotId, Target, Token,
 };
 
 use crate::bytes::{Malformed, Reader, put_bytes, put_failure, put_varint};
 use crate::entry::{entry, id, put_entry, put_id};
+use crate::stripes::{plan, put_plan};
 
 /// The protocol version that this code speaks best.
 pub const VERSION: u16 = 2;
@@ -141,6 +143,8 @@ pub enum Message {
         answers: Vec<(EntryId, Answer)>,
         /// How files lie that are on several targets of the sink.
         laid: Vec<(EntryId, Laid)>,
+        /// Files that are not striped as their sources are; one of each kind in a session.
+        unlike: Vec<(EntryId, Unlike)>,
     },
     /// Source: an object is on its way into the slot.
     NewBlock {
@@ -237,6 +241,8 @@ pub enum NewFile {
         object_bytes: Option<u32>,
         /// The unfinished file of an earlier session that the log speaks of.
         resume: Option<Token>,
+        /// What it was striped as, if that was chosen for it; only of files with objects.
+        stripes: Option<Box<Plan>>,
     },
     /// No further entry of this directory.
     End(EntryId),
@@ -360,11 +366,12 @@ impl Message {
                             out.push(1);
                             put_entry(out, entry);
                         }
-                        NewFile::Entry { entry, object_bytes: Some(bytes), resume } => {
+                        NewFile::Entry { entry, object_bytes: Some(bytes), resume, stripes } => {
                             out.push(2);
                             put_entry(out, entry);
                             put_varint(out, u64::from(*bytes));
                             put_token(out, *resume);
+                            put_plan(out, stripes.as_deref());
                         }
                         NewFile::End(id) => {
                             out.push(0);
@@ -373,7 +380,7 @@ impl Message {
                     }
                 }
             }
-            Message::FileId { answers, laid } => {
+            Message::FileId { answers, laid, unlike } => {
                 put_varint(out, answers.len() as u64);
                 for (id, answer) in answers {
                     put_id(out, *id);
@@ -399,6 +406,11 @@ impl Message {
                 for (id, laid) in laid {
                     put_id(out, *id);
                     put_laid(out, laid);
+                }
+                put_varint(out, unlike.len() as u64);
+                for (id, why) in unlike {
+                    put_id(out, *id);
+                    out.push(*why as u8);
                 }
             }
             Message::NewBlock { block, slot, epoch, id, index, length, hash } => {
@@ -507,11 +519,17 @@ impl Message {
             1 => Message::NewFile(list(reader, BATCH_ITEMS_MAX, |reader| {
                 Ok(match reader.u8()? {
                     0 => NewFile::End(id(reader)?),
-                    1 => NewFile::Entry { entry: Arc::new(entry(reader)?), object_bytes: None, resume: None },
+                    1 => NewFile::Entry {
+                        entry: Arc::new(entry(reader)?),
+                        object_bytes: None,
+                        resume: None,
+                        stripes: None,
+                    },
                     2 => NewFile::Entry {
                         entry: file(reader)?,
                         object_bytes: Some(object_bytes(reader)?),
                         resume: token(reader)?,
+                        stripes: plan(reader)?.map(Box::new),
                     },
                     _ => return Err(Malformed("no such step")),
                 })
@@ -519,6 +537,7 @@ impl Message {
             2 => Message::FileId {
                 answers: list(reader, BATCH_ITEMS_MAX, |reader| Ok((id(reader)?, answer(reader)?)))?,
                 laid: list(reader, BATCH_ITEMS_MAX, |reader| Ok((id(reader)?, laid(reader)?)))?,
+                unlike: list(reader, Unlike::ALL.len(), |reader| Ok((id(reader)?, unlike(reader)?)))?,
             },
             3 => Message::NewBlock {
                 block: BlockId(reader.varint()?),
@@ -613,6 +632,10 @@ fn answer(reader: &mut Reader<'_>) -> Result<Answer, Malformed> {
         5 => Answer::Fail(reader.failure()?),
         _ => return Err(Malformed("no such answer")),
     })
+}
+
+fn unlike(reader: &mut Reader<'_>) -> Result<Unlike, Malformed> {
+    Unlike::ALL.get(usize::from(reader.u8()?)).copied().ok_or(Malformed("no such difference"))
 }
 
 fn settled(reader: &mut Reader<'_>) -> Result<Settled, Malformed> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use haul_model::limits::{MESSAGE_BYTES_MAX, TARGETS_MAX};
 use haul_model::placement::{Laid, Piece, Placement};
 use haul_model::report::Stats;
+use haul_model::stripe::{Count, Part, Plan, Pool, Unlike, Where};
 use haul_model::{
     Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, JobId, Kind, SessionId, SlotId,
     Timestamp, Token,
@@ -69,14 +70,37 @@ fn failure() -> impl Strategy<Value = Failure> {
 fn new_file() -> impl Strategy<Value = NewFile> {
     prop_oneof![
         id().prop_map(NewFile::End),
-        (entry(), prop::option::of(0u32..=64 << 20), prop::option::of(token())).prop_map(
-            |(entry, object_bytes, resume)| {
+        (entry(), prop::option::of(0u32..=64 << 20), prop::option::of(token()), prop::option::of(plan()))
+            .prop_map(|(entry, object_bytes, resume, stripes)| {
                 let object_bytes = object_bytes.filter(|_| entry.size() > 0);
                 let resume = resume.filter(|_| object_bytes.is_some());
-                NewFile::Entry { entry: Arc::new(entry), object_bytes, resume }
-            }
-        ),
+                let stripes = stripes.filter(|_| object_bytes.is_some()).map(Box::new);
+                NewFile::Entry { entry: Arc::new(entry), object_bytes, resume, stripes }
+            }),
     ]
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let count = prop_oneof![Just(Count::Default), Just(Count::All), (1u16..=2000).prop_map(Count::Exactly)];
+    let place = prop::sample::select(vec![Where::Targets, Where::TargetsRepeated, Where::Metadata]);
+    let pool = prop::option::of("[a-z0-9_-]{1,15}").prop_map(|name| name.and_then(|name| Pool::new(&name)));
+    let part = (1u64..1 << 40, place, count, any::<u32>(), pool);
+    (prop::collection::vec(part, 1..6), any::<bool>()).prop_map(|(parts, to_the_end)| {
+        let mut end = 0;
+        let parts = parts.into_iter().map(|(length, place, count, stripe_size, pool)| {
+            end += length;
+            Part { end, place, count, stripe_size, pool }
+        });
+        let mut parts: Vec<_> = parts.collect();
+        if to_the_end {
+            parts.last_mut().unwrap().end = u64::MAX;
+        }
+        Plan::new(parts).expect("upwards and within the limits")
+    })
+}
+
+fn unlike() -> impl Strategy<Value = (EntryId, Unlike)> {
+    (id(), prop::sample::select(&Unlike::ALL[..]))
 }
 
 fn answer() -> impl Strategy<Value = Answer> {
@@ -151,8 +175,8 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         connect.prop_map(Message::Connect),
         list(new_file()).prop_map(Message::NewFile),
-        (list((id(), answer())), list((id(), laid())))
-            .prop_map(|(answers, laid)| Message::FileId { answers, laid }),
+        (list((id(), answer())), list((id(), laid())), prop::collection::vec(unlike(), 0..=2))
+            .prop_map(|(answers, laid, unlike)| Message::FileId { answers, laid, unlike }),
         (block(), id(), 0u32..u32::MAX, hash()).prop_map(
             |((block, slot, epoch, length), id, index, hash)| {
                 Message::NewBlock { block, slot, epoch, id, index, length, hash }
@@ -271,7 +295,12 @@ fn names_that_leave_their_directory_are_refused() {
         link_target: Box::default(),
     };
     let decoded = |entry: &Entry| {
-        let step = NewFile::Entry { entry: Arc::new(entry.clone()), object_bytes: None, resume: None };
+        let step = NewFile::Entry {
+            entry: Arc::new(entry.clone()),
+            object_bytes: None,
+            resume: None,
+            stripes: None,
+        };
         let message = Message::NewFile(vec![step]);
         Message::decode(1, &encode(&message))
     };
@@ -303,6 +332,46 @@ fn lengths_over_their_limit_are_refused() {
     let mut bytes = payload.encode();
     bytes[0] ^= 1;
     assert!(PayloadHeader::decode(&bytes).is_err(), "the stream has lost its place");
+}
+
+/// A plan is a wish of a stranger: it is bounded, and a pool's name is no path.
+#[test]
+fn plans_that_make_no_sense_are_refused() {
+    let entry = Entry {
+        id: EntryId(2),
+        parent: EntryId(1),
+        name: Box::from(&b"x"[..]),
+        kind: Kind::File,
+        attributes: Attributes::default(),
+        identity: Identity { size: 1, ..Identity::default() },
+        links: 1,
+        link_target: Box::default(),
+    };
+    let file =
+        NewFile::Entry { entry: Arc::new(entry), object_bytes: Some(1 << 16), resume: None, stripes: None };
+    let mut before = encode(&Message::NewFile(vec![file]));
+    assert_eq!(before.pop(), Some(0), "no plan");
+    let decoded = |plan: &[u8]| Message::decode(1, &[&before, plan].concat());
+    let part = |end: &[u8], place: u8, count: &[u8], pool: &[u8]| {
+        [end, &[place], count, &[0], &[pool.len() as u8], pool].concat()
+    };
+    let plan = |parts: &[Vec<u8>]| [&[parts.len() as u8][..], &parts.concat()].concat();
+    let good = part(&[9], 0, &[4], b"flash");
+    assert!(decoded(&plan(std::slice::from_ref(&good))).is_ok() && decoded(&[0]).is_ok());
+    for wrong in [
+        plan(&[part(&[9], 3, &[4], b"")]),
+        plan(&[part(&[9], 0, &[0xd2, 0x0f], b"")]),
+        plan(&[part(&[9], 0, &[4], b"..")]),
+        plan(&[part(&[9], 0, &[4], b"a/b")]),
+        plan(&[part(&[9], 0, &[4], b"sixteen-letters-")]),
+        plan(&[good.clone(), good.clone()]),
+        plan(&[part(&[0], 0, &[4], b""), good.clone()]),
+        plan(&(1..=65).map(|end| part(&[end], 0, &[4], b"")).collect::<Vec<_>>()),
+        vec![64],
+    ] {
+        assert!(decoded(&wrong).is_err(), "{wrong:x?}");
+    }
+    assert!(decoded(&plan(&(1..=64).map(|end| part(&[end], 0, &[4], b"")).collect::<Vec<_>>())).is_ok());
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -340,11 +409,40 @@ fn version_2_is_pinned() {
                     entry: Arc::new(entry),
                     object_bytes: Some(1 << 20),
                     resume: Some(Token([7; 16])),
+                    stripes: Plan::new(vec![
+                        Part {
+                            end: 1 << 20,
+                            place: Where::Metadata,
+                            count: Count::Default,
+                            stripe_size: 0,
+                            pool: None,
+                        },
+                        Part {
+                            end: 1 << 30,
+                            place: Where::Targets,
+                            count: Count::Exactly(3),
+                            stripe_size: 2 << 20,
+                            pool: Pool::new("flash"),
+                        },
+                        Part {
+                            end: u64::MAX,
+                            place: Where::TargetsRepeated,
+                            count: Count::All,
+                            stripe_size: 4 << 20,
+                            pool: None,
+                        },
+                    ])
+                    .map(Box::new),
                 },
                 NewFile::End(EntryId(4)),
             ]),
             "0202000a0300a403e8076401ff93ebdc030200ac020403090280804001".to_owned()
                 + &"07".repeat(16)
+                + "03"
+                + "80804002000000"
+                + "8080808004000380808001"
+                + "05666c617368"
+                + "0001d10f8080800200"
                 + "0008",
         ),
         (
@@ -370,8 +468,9 @@ fn version_2_is_pinned() {
                             .unwrap(),
                     },
                 )],
+                unlike: vec![(EntryId(2), Unlike::NotTaken)],
             },
-            "02020004020104808040010004020".to_owned() + "1c801",
+            "02020004020104808040010004020".to_owned() + "1c801" + "010401",
         ),
         (
             Message::BlockSync {

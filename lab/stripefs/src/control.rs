@@ -6,6 +6,7 @@
 //! | `mds WORD...` | changes the metadata server |
 //! | `rename_flags=allow`, `=refuse` | `renameat2` with flags works, or is refused with `EINVAL` |
 //! | `set_again=ignore`, `=refuse` | setting the layout of a file that has one does nothing, or fails with `EEXIST` |
+//! | `unknown_pool=ignore`, `=refuse` | a layout with a pool that does not exist is taken, or fails with `EINVAL` |
 //! | `stats` | counters of every target and the metadata server, as JSON; the trace is in its file up to now |
 //!
 //! | word | what it does |
@@ -50,6 +51,14 @@ pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
         }
         ["set_again=refuse"] => {
             filesystem.behave(|behaviour| &behaviour.refuse_set_again, true);
+            Ok(String::new())
+        }
+        ["unknown_pool=ignore"] => {
+            filesystem.behave(|behaviour| &behaviour.refuse_unknown_pool, false);
+            Ok(String::new())
+        }
+        ["unknown_pool=refuse"] => {
+            filesystem.behave(|behaviour| &behaviour.refuse_unknown_pool, true);
             Ok(String::new())
         }
         ["stats"] => {

@@ -7,7 +7,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::attribute::{self, View};
-use crate::filesystem::StripeFs;
+use crate::filesystem::{Shared, StripeFs};
 use crate::layout::{Component, Layout};
 use crate::names::ROOT;
 use crate::node::Node;
@@ -50,6 +50,10 @@ impl StripeFs {
             _ => return Err(Errno::INVAL),
         }
         let wish = attribute::decode_wish(value)?;
+        let Shared { behaviour, policy, .. } = self.shared();
+        if behaviour.refuse_unknown_pool.load(Ordering::Relaxed) && policy.has_unknown_pool(&wish) {
+            return Err(Errno::INVAL);
+        }
         if node.kind == FileType::Directory {
             let only = wish.components.first().filter(|_| !wish.composite);
             let nothing = Component::plain(0, 0);

@@ -85,6 +85,9 @@ pub(crate) struct Behaviour {
     /// Setting the layout of a file that has one fails with `EEXIST`, as the ioctl does; else it does nothing and
     /// succeeds, as `setxattr` does in Lustre (`ll_setstripe_ea`).
     pub refuse_set_again: AtomicBool,
+    /// A layout with a pool that does not exist fails with `EINVAL`; else the pool restricts nothing, as in Lustre
+    /// (`lod_find_pool`).
+    pub refuse_unknown_pool: AtomicBool,
 }
 
 pub(crate) struct Shared {

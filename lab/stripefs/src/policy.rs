@@ -132,6 +132,13 @@ impl Policy {
         (0..count).map(|index| members[(first + index) % members.len()]).collect()
     }
 
+    /// It names a pool that does not exist.
+    pub fn has_unknown_pool(&self, wish: &Layout) -> bool {
+        let unknown =
+            |component: &Component| !component.pool.is_empty() && !self.pools.contains_key(&component.pool);
+        wish.components.iter().any(unknown)
+    }
+
     fn members(&self, pool: &str) -> Option<Vec<u32>> {
         self.pools.get(pool).cloned()
     }

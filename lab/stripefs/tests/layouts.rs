@@ -122,6 +122,9 @@ fn pools_restrict_and_an_unknown_one_does_not() {
     assert_eq!(of(bench.file("b", &wish_in_pool(0xffff, K64, ANY, "nowhere"))).len(), 5);
     bench.mknod("c");
     assert_eq!(bench.set_layout("c", &wish_in_pool(1, K64, 2, "flash")), Err(Errno::INVAL));
+    bench.control("unknown_pool=refuse");
+    assert_eq!(bench.set_layout("c", &wish_in_pool(1, K64, ANY, "nowhere")), Err(Errno::INVAL));
+    bench.set_layout("c", &wish_in_pool(1, K64, ANY, "flash")).unwrap();
 }
 
 #[test]

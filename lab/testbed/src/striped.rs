@@ -3,11 +3,12 @@
 //! Called by `make striped`. Source and destination are striped file systems (lab/stripefs) of this process; haul is the
 //! real binary. Each scenario is looked at by other means than haul's.
 
-use std::collections::BTreeSet;
-use std::ffi::CString;
+mod chosen;
+mod lov;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -24,6 +25,9 @@ use crate::world::parse_events;
 const TARGETS: usize = 6;
 const STRIPES: u16 = 3;
 const STRIPE_BYTES: u32 = 1 << 20;
+/// A pool that both file systems have.
+const POOL: &str = "flash";
+const POOL_TARGETS: [u32; 4] = [1, 3, 4, 5];
 const FILES: usize = 8;
 const FILE_BYTES: u64 = 12 << 20;
 const RUN_LIMIT: Duration = Duration::from_secs(120);
@@ -43,12 +47,14 @@ pub struct Settings {
 pub fn run(settings: &Settings) -> io::Result<bool> {
     let haul = settings.haul.canonicalize()?;
     let mut passed = true;
-    let scenarios: [(&str, Scenario); 5] = [
+    let scenarios: [(&str, Scenario); 7] = [
         ("striped-to-striped", striped_to_striped),
         ("slow-target", slow_target),
         ("failing-source-target", failing_source_target),
         ("failing-sink-target", failing_sink_target),
         ("hanging-source-target", hanging_source_target),
+        ("chosen-stripes", chosen::chosen_stripes),
+        ("pool-only-at-the-source", chosen::pool_only_at_the_source),
     ];
     for (name, scenario) in scenarios {
         let directory = settings.directory.join(name);
@@ -76,9 +82,9 @@ fn striped_to_striped(bed: &Bed) -> io::Result<Option<String>> {
         return Ok(Some(wrong));
     }
     for name in names() {
-        let (targets, stripe_bytes) = lov(&bed.sink.directory.join("tree").join(&name))?;
-        if (targets.len(), stripe_bytes) != (2, 2 << 20) {
-            return Ok(Some(format!("{name} has {} stripes of {stripe_bytes} bytes", targets.len())));
+        let found = lov::of(&bed.sink.directory.join("tree").join(&name))?;
+        if (found.targets().len(), found.parts[0].stripe_bytes) != (2, 2 << 20) {
+            return Ok(Some(format!("{name} is striped as {:?}", found.parts)));
         }
     }
     let again = bed.copy(&[])?;
@@ -166,17 +172,6 @@ fn differences(source: &Striped, sink: &Striped) -> Option<String> {
     }
 }
 
-/// Targets and stripe size of a file, as its attribute says (version 1 or 3).
-fn lov(path: &Path) -> io::Result<(Vec<u32>, u32)> {
-    let name = CString::new(path.as_os_str().as_bytes())?;
-    let mut value = vec![0; 64 << 10];
-    let length = rustix::fs::getxattr(&name, "lustre.lov", &mut value[..])?;
-    let word = |at: usize| u32::from_le_bytes(value[at..at + 4].try_into().expect("four bytes"));
-    let objects = if word(0) == 0x0BD3_0BD0 { 48 } else { 32 };
-    let targets = (objects..length).step_by(24).map(|at| word(at + 20)).collect();
-    Ok((targets, word(24)))
-}
-
 /// One striped file system.
 struct Striped {
     filesystem: StripeFs,
@@ -190,6 +185,7 @@ impl Striped {
         let targets = (0..TARGETS).map(|number| directory.join(format!("target-{number}"))).collect();
         let mut options = Options::new(targets, directory.join("mds"));
         (options.stripe_count, options.stripe_bytes) = (STRIPES, STRIPE_BYTES);
+        options.pools = BTreeMap::from([(POOL.into(), POOL_TARGETS.to_vec())]);
         let mountpoint = directory.join("mount");
         fs::create_dir(&mountpoint)?;
         let filesystem = StripeFs::open(&options)?;
@@ -215,7 +211,7 @@ impl Striped {
     fn files_on(&self, target: u32) -> io::Result<BTreeSet<String>> {
         let mut found = BTreeSet::new();
         for name in names() {
-            if lov(&self.directory.join("tree").join(&name))?.0.contains(&target) {
+            if lov::of(&self.directory.join("tree").join(&name))?.targets().contains(&target) {
                 found.insert(name);
             }
         }
@@ -244,11 +240,15 @@ impl Bed {
     }
 
     fn start(&self, options: &[&str]) -> io::Result<Guarded> {
+        self.start_from(&[self.source.directory.join("tree")], options)
+    }
+
+    fn start_from(&self, sources: &[PathBuf], options: &[&str]) -> io::Result<Guarded> {
         let mut command = Command::new(&self.haul);
         command.env("HAUL_STATE_DIR", self.directory.join("state"));
         command.env("XDG_CONFIG_HOME", self.directory.join("no-config"));
         command.args(["cp", "-r", "--json", "--object-size", "1MiB"]).args(options);
-        command.arg(self.source.directory.join("tree")).arg(&self.sink.directory);
+        command.args(sources).arg(&self.sink.directory);
         command.stdin(Stdio::null()).stderr(fs::File::create(self.directory.join("stderr"))?);
         command.stdout(fs::File::create(self.directory.join("events"))?);
         Guarded::spawn(unblock_signals(&mut command))
@@ -258,8 +258,9 @@ impl Bed {
         let status = run.wait(RUN_LIMIT);
         let events = parse_events(&self.directory.join("events"));
         let summary = events.last().cloned().unwrap_or_default();
-        let failed = events.into_iter().filter(|event| event["event"] == "failed").collect();
-        Ok(Ended { code: status.and_then(|status| status.code()), summary, failed })
+        let those = |kind: &str| events.iter().filter(|event| event["event"] == kind).cloned().collect();
+        let (failed, striped_otherwise) = (those("failed"), those("striped_otherwise"));
+        Ok(Ended { code: status.and_then(|status| status.code()), summary, failed, striped_otherwise })
     }
 
     fn copy(&self, options: &[&str]) -> io::Result<Ended> {
@@ -276,6 +277,7 @@ struct Ended {
     code: Option<i32>,
     summary: Value,
     failed: Vec<Value>,
+    striped_otherwise: Vec<Value>,
 }
 
 impl Ended {

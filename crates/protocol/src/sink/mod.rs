@@ -307,7 +307,9 @@ impl Sink {
 
     fn on_done(&mut self, done: SinkDone, now_nanos: u64) -> Result<(), Failure> {
         match done {
-            SinkDone::Prepared { answers, laid, .. } => self.on_prepared(answers, laid, now_nanos),
+            SinkDone::Prepared { answers, laid, unlike, .. } => {
+                self.on_prepared(answers, laid, unlike, now_nanos)
+            }
             SinkDone::Written { block, result } => self.on_written(block, result, now_nanos),
             SinkDone::WrittenMembers { block, results } => self.on_members_written(block, results, now_nanos),
             SinkDone::Sealed { id, result } => self.on_sealed(id, result, now_nanos),

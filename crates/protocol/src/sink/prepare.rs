@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 use haul_model::limits::{BATCH_ITEMS_MAX, ENTRIES_OPEN_MAX};
 use haul_model::op::{Prepare, Prepared, SinkOp};
 use haul_model::placement::is_object_size;
+use haul_model::report::Fact;
+use haul_model::stripe::Unlike;
 use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, Placement, Token};
 use haul_wire::{Answer, Message, NewFile};
 
@@ -33,7 +35,7 @@ impl Sink {
                         ended.push(id);
                     }
                 }
-                NewFile::Entry { entry, object_bytes, resume } => {
+                NewFile::Entry { entry, object_bytes, resume, stripes } => {
                     if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(&entry.id) {
                         return Err(Failure::new(Code::LimitExceeded));
                     }
@@ -61,7 +63,7 @@ impl Sink {
                     };
                     self.entries.insert(entry.id, held);
                     self.preparing += 1;
-                    steps.push(Prepare::Entry { entry, resume, object_bytes });
+                    steps.push(Prepare::Entry { entry, resume, object_bytes, stripes });
                 }
             }
         }
@@ -94,8 +96,14 @@ impl Sink {
         &mut self,
         prepared: Vec<(EntryId, Prepared)>,
         laid: Vec<(EntryId, Laid)>,
+        mut unlike: Vec<(EntryId, Unlike)>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
+        for (id, why) in &unlike {
+            let entry = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.entry.clone();
+            let path = self.directories.path(entry.parent, &entry.name);
+            self.actions.push_back(Action::Fact(Fact::Unlike { path, why: *why }));
+        }
         for (id, laid) in &laid {
             self.lay(*id, laid)?;
         }
@@ -114,7 +122,9 @@ impl Sink {
         let pieces = if laid.is_empty() { BATCH_ITEMS_MAX } else { LAID_ANSWERS_MAX };
         for answers in answers.chunks(pieces) {
             let laid = of(answers, &laid);
-            self.actions.push_back(Action::Send(Message::FileId { answers: answers.to_vec(), laid }));
+            let told = |(id, _): &(EntryId, Unlike)| answers.iter().any(|(answered, _)| answered == id);
+            let unlike = unlike.extract_if(.., |item| told(item)).collect();
+            self.actions.push_back(Action::Send(Message::FileId { answers: answers.to_vec(), laid, unlike }));
         }
         Ok(())
     }

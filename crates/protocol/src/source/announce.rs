@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use haul_model::limits::{BATCH_BYTES_SOFT, BATCH_ITEMS_MAX};
 use haul_model::placement::is_object_size;
 use haul_model::report::Fact;
-use haul_model::{Bitmap, Code, Entry, EntryId, Failure, Item, Kind, Laid, Placement, Token};
+use haul_model::stripe::Unlike;
+use haul_model::{Bitmap, Code, Entry, EntryId, Failure, Item, Kind, Laid, Placement, Plan, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::{Held, Objects, Source};
@@ -23,6 +24,18 @@ struct Batch {
     bytes: usize,
 }
 
+/// Bytes of a part of a plan of stripes, at most.
+const PART_BYTES: usize = 36;
+
+/// An entry that is to be announced.
+pub(super) struct Opening {
+    pub entry: Arc<Entry>,
+    pub laid: Laid,
+    pub stripes: Option<Box<Plan>>,
+    pub logged: Option<Logged>,
+    pub restarts: u8,
+}
+
 impl Source {
     pub(super) fn on_scanned(&mut self, items: Vec<Item>, log: &mut dyn LogView) -> Result<(), Failure> {
         let mut batch = Batch::default();
@@ -32,8 +45,10 @@ impl Source {
                     self.stats.files_total += 1;
                     self.fail_unannounced(&entry, Code::UnsupportedKind.into());
                 }
-                Item::Entry(entry) => self.announce(Arc::new(entry), self.plain(), log, &mut batch)?,
-                Item::Laid(entry, laid) => self.announce(Arc::new(entry), *laid, log, &mut batch)?,
+                Item::Entry(entry) => self.announce(Arc::new(entry), self.plain(), None, log, &mut batch)?,
+                Item::Laid(entry, laid, stripes) => {
+                    self.announce(Arc::new(entry), *laid, stripes, log, &mut batch)?;
+                }
                 Item::End(id) => {
                     self.push(&mut batch, NewFile::End(id), 16);
                     let mut settled = Vec::new();
@@ -72,6 +87,7 @@ impl Source {
         &mut self,
         entry: Arc<Entry>,
         laid: Laid,
+        stripes: Option<Box<Plan>>,
         log: &mut dyn LogView,
         batch: &mut Batch,
     ) -> Result<(), Failure> {
@@ -106,28 +122,26 @@ impl Source {
                 laid = laid.cut_to_at_most(logged.object_bytes);
             }
         }
-        self.open(entry, laid, logged, 0, batch);
+        self.open(Opening { entry, laid, stripes, logged, restarts: 0 }, batch);
         Ok(())
     }
 
-    fn open(
-        &mut self,
-        entry: Arc<Entry>,
-        laid: Laid,
-        logged: Option<Logged>,
-        restarts: u8,
-        batch: &mut Batch,
-    ) {
+    fn open(&mut self, opening: Opening, batch: &mut Batch) {
+        let Opening { entry, laid, stripes, logged, restarts } = opening;
         self.directories.hold(entry.parent);
         let resume = logged.as_ref().map(|logged| logged.token);
-        let bytes = entry.name.len() + entry.link_target.len() + 80;
         let object_bytes = self.has_objects(&entry).then_some(laid.object_bytes);
-        self.push(batch, NewFile::Entry { entry: entry.clone(), object_bytes, resume }, bytes);
+        let told = stripes.clone().filter(|_| object_bytes.is_some());
+        let parts = told.as_ref().map_or(0, |plan| plan.parts().len());
+        let bytes = entry.name.len() + entry.link_target.len() + 80 + parts * PART_BYTES;
+        let file = NewFile::Entry { entry: entry.clone(), object_bytes, resume, stripes: told };
+        self.push(batch, file, bytes);
         self.announced += 1;
         let held = Held {
             entry,
             state: SourceState::Announced,
             laid,
+            stripes,
             logged,
             attempts: 0,
             restarts,
@@ -139,11 +153,11 @@ impl Source {
 
     /// The entry as it is now takes the place of the one that changed. It is announced before the old one is dropped,
     /// so that their directory stays alive.
-    pub(super) fn reopen(&mut self, mut entry: Entry, laid: Laid, logged: Option<Logged>, restarts: u8) {
+    pub(super) fn reopen(&mut self, mut entry: Entry, as_before: Opening) {
         entry.id = EntryId(self.next_restart);
         self.next_restart += 1;
         let mut batch = Batch::default();
-        self.open(Arc::new(entry), laid, logged, restarts, &mut batch);
+        self.open(Opening { entry: Arc::new(entry), ..as_before }, &mut batch);
         self.flush(&mut batch);
     }
 
@@ -175,6 +189,17 @@ impl Source {
             return Err(Failure::new(Code::Protocol));
         }
         held.at_sink = Some(Box::new(laid));
+        Ok(())
+    }
+
+    /// The sink cannot stripe a file as it is striped here; its answer follows.
+    pub(super) fn on_unlike(&mut self, id: EntryId, why: Unlike) -> Result<(), Failure> {
+        let held = self.entries.get(&id).filter(|held| held.state == SourceState::Announced);
+        let entry = held.ok_or(Failure::new(Code::Protocol))?.entry.clone();
+        if !core::mem::replace(&mut self.unlike_told[why as usize], true) {
+            let path = self.directories.path(entry.parent, &entry.name);
+            self.actions.push_back(Action::Fact(Fact::Unlike { path, why }));
+        }
         Ok(())
     }
 

@@ -18,8 +18,9 @@ use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
 use haul_model::op::{SourceDone, SourceOp};
 use haul_model::report::{Fact, Stats};
+use haul_model::stripe::Unlike;
 use haul_model::{
-    Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, SlotId, Target, Token,
+    Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, Plan, SlotId, Target, Token,
 };
 use haul_wire::{Member, Message};
 
@@ -65,6 +66,8 @@ struct Held {
     state: SourceState,
     /// How it lies here, in objects of the size that is proposed to the sink.
     laid: Laid,
+    /// What it is striped as, if that was chosen for it.
+    stripes: Option<Box<Plan>>,
     /// What the log said when it was announced; until it is answered.
     logged: Option<Logged>,
     /// How often it was asked for again as a member.
@@ -151,6 +154,8 @@ pub struct Source {
     dead_at_sink: HashSet<Target>,
     /// Files are on several targets, of this end or the other.
     several_targets: bool,
+    /// It was told that there is a file at the sink that is striped otherwise.
+    unlike_told: [bool; Unlike::ALL.len()],
 
     small: VecDeque<EntryId>,
     small_bytes: u64,
@@ -198,6 +203,7 @@ impl Source {
             hands,
             dead_at_sink: HashSet::new(),
             several_targets: false,
+            unlike_told: Default::default(),
             small: VecDeque::new(),
             small_bytes: 0,
             waiting_to_open: Vec::new(),
@@ -323,7 +329,8 @@ impl Source {
 
     fn on_message(&mut self, message: Message) -> Result<(), Failure> {
         match message {
-            Message::FileId { answers, laid } => {
+            Message::FileId { answers, laid, unlike } => {
+                unlike.into_iter().try_for_each(|(id, why)| self.on_unlike(id, why))?;
                 laid.into_iter().try_for_each(|(id, laid)| self.on_laid(id, laid))?;
                 answers.into_iter().try_for_each(|(id, answer)| self.on_answer(id, answer))
             }

@@ -10,6 +10,7 @@ use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind};
 use haul_wire::{Message, Repair, RepairReason, Settled};
 
 use super::Source;
+use super::announce::Opening;
 use crate::event::{Action, LogOp, Logged};
 use crate::planted::Bug;
 use crate::resume::{object_range, objects_of};
@@ -90,7 +91,8 @@ impl Source {
         result: Result<Box<Entry>, Failure>,
     ) -> Result<(), Failure> {
         let held = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?;
-        let (restarts, old_size, laid) = (held.restarts, held.entry.size(), held.laid.clone());
+        let (restarts, old, old_size) = (held.restarts, held.entry.clone(), held.entry.size());
+        let (laid, stripes) = (held.laid.clone(), held.stripes.clone());
         let entry = match result {
             Ok(entry) if entry.kind == Kind::File && restarts < RESTARTS_MAX => entry,
             Ok(_) => return self.give_up(id, SourceCause::ReadFailed, Code::SourceChanged.into()),
@@ -101,7 +103,7 @@ impl Source {
         }
         self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size()).saturating_sub(old_size);
         let kept = self.log_of_old_version(id, &entry);
-        self.reopen(*entry, laid, kept, restarts + 1);
+        self.reopen(*entry, Opening { entry: old, laid, stripes, logged: kept, restarts: restarts + 1 });
         self.close(id, SourceCause::Restated)?;
         let failure = Code::SourceChanged.into();
         self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: true }));

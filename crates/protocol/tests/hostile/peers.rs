@@ -132,7 +132,7 @@ impl Announcer {
                 _ => {}
             }
             let object_bytes = objects.then_some(OBJECT_BYTES);
-            items.push(NewFile::Entry { entry: Arc::new(entry), object_bytes, resume: None });
+            items.push(NewFile::Entry { entry: Arc::new(entry), object_bytes, resume: None, stripes: None });
         }
         if random.one_in(6) && !self.directories.is_empty() {
             let ended = self.directories.swap_remove(random.below(self.directories.len() as u64) as usize);
@@ -157,7 +157,7 @@ impl Answerer {
         match message {
             Message::NewFile(items) => {
                 for item in items {
-                    let NewFile::Entry { entry, object_bytes, resume } = item else { continue };
+                    let NewFile::Entry { entry, object_bytes, resume, .. } = item else { continue };
                     self.open.push((entry.id, entry.kind, object_bytes.is_some(), *resume));
                 }
             }
@@ -187,7 +187,7 @@ impl Answerer {
                     _ => (id, Answer::Start(Token::NONE)),
                 };
                 let answers = self.open.drain(..).map(answer).collect();
-                Message::FileId { answers, laid: Vec::new() }
+                Message::FileId { answers, laid: Vec::new(), unlike: Vec::new() }
             }
             2 if !self.withheld.is_empty() => {
                 let allowances = (0..random.below(3)).map(|_| random.allowance()).collect();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use haul_model::limits::TARGETS_MAX;
 use haul_model::report::Stats;
+use haul_model::stripe::Unlike;
 use haul_model::{
     Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, Kind, Laid, Placement, SlotId,
     Target, Token,
@@ -101,6 +102,7 @@ impl Random {
                             entry,
                             object_bytes: (!self.one_in(3)).then_some(object_bytes),
                             resume,
+                            stripes: None,
                         }
                     })
                     .collect(),
@@ -154,6 +156,7 @@ impl Random {
                 Message::FileId {
                     answers: (0..count).map(|_| (self.id(), answer(self))).collect(),
                     laid: (0..self.below(2)).map(|_| (self.id(), laid(self))).collect(),
+                    unlike: (0..self.below(3)).map(|_| (self.id(), Unlike::NoPool)).collect(),
                 }
             }
             5 | 6 => Message::BlockDone {

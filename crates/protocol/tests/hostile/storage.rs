@@ -25,7 +25,7 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
         SinkOp::Prepare { batch, items } => {
             let mut answers = Vec::new();
             for item in items {
-                let Prepare::Entry { entry, resume, object_bytes } = item else { continue };
+                let Prepare::Entry { entry, resume, object_bytes, .. } = item else { continue };
                 let objects = object_bytes.is_some();
                 let token = Token([9; 16]);
                 let answer = match (entry.kind, random.below(5)) {
@@ -38,7 +38,7 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
                 };
                 answers.push((entry.id, answer));
             }
-            SinkDone::Prepared { batch, answers, laid: Vec::new() }
+            SinkDone::Prepared { batch, answers, laid: Vec::new(), unlike: Vec::new() }
         }
         SinkOp::WriteObject { block, entry, offset, length, .. } => {
             assert!(offset + u64::from(length) <= entry.size(), "a write past the end of the file");

@@ -78,7 +78,7 @@ impl Driver {
     /// What the sink says to one entry.
     pub fn prepare(&self, entry: &Entry, resume: Option<Token>, objects: bool) -> Prepared {
         let object_bytes = objects.then_some(OBJECT);
-        let item = Prepare::Entry { entry: Arc::new(entry.clone()), resume, object_bytes };
+        let item = Prepare::Entry { entry: Arc::new(entry.clone()), resume, object_bytes, stripes: None };
         match self.run(SinkOp::Prepare { batch: 7, items: vec![item] }) {
             Some(SinkDone::Prepared { batch: 7, answers, .. }) => {
                 let [(id, answer)] = answers[..] else { panic!("one answer was expected: {answers:?}") };

@@ -25,6 +25,8 @@ pub enum Outcome {
     Set,
     /// The file system chose another way, e.g. because there are fewer targets.
     Other(Plan),
+    /// As far as it does not say which targets: its pools were not taken.
+    WithoutPools,
     /// The file system does not take it; the file is striped as it likes.
     Refused(Errno),
 }
@@ -34,9 +36,13 @@ pub enum Outcome {
 /// As `openat` with `O_CREAT | O_EXCL`, no symlink is followed, and an error leaves nothing behind.
 pub fn create(parent: BorrowedFd<'_>, name: &[u8], mode: Mode, plan: &Plan) -> Result<(OwnedFd, Outcome)> {
     let (file, writable) = create_without_objects(parent, name, mode)?;
-    let outcome = match fs::fsetxattr(&file, ATTRIBUTE, &lov::encode(plan), XattrFlags::empty()) {
-        Ok(()) | Err(Errno::EXIST) => stored(file.as_fd(), plan),
-        Err(errno) => Outcome::Refused(errno),
+    let outcome = match set(&file, plan) {
+        // Lustre takes a pool that is not there and restricts nothing; others may say no.
+        Outcome::Refused(_) if plan.pools().next().is_some() => match set(&file, &plan.without_pools()) {
+            Outcome::Refused(errno) => Outcome::Refused(errno),
+            Outcome::Set | Outcome::Other(_) | Outcome::WithoutPools => Outcome::WithoutPools,
+        },
+        outcome => outcome,
     };
     if writable {
         return Ok((file, outcome));
@@ -94,12 +100,19 @@ fn identity(file: &OwnedFd) -> Result<(u64, u64)> {
     Ok((found.st_dev, found.st_ino))
 }
 
+fn set(file: &OwnedFd, plan: &Plan) -> Outcome {
+    match fs::fsetxattr(file, ATTRIBUTE, &lov::encode(plan), XattrFlags::empty()) {
+        Ok(()) | Err(Errno::EXIST) => stored(file.as_fd(), plan),
+        Err(errno) => Outcome::Refused(errno),
+    }
+}
+
 fn stored(file: BorrowedFd<'_>, wanted: &Plan) -> Outcome {
     let value = match file.get(ATTRIBUTE) {
         Ok(value) => value,
         Err(errno) => return Outcome::Refused(errno),
     };
-    match lov::decode(&value).as_ref().and_then(Plan::of) {
+    match lov::decode(&value).and_then(|lov| lov.plan()) {
         Some(plan) if plan.fulfils(wanted) => Outcome::Set,
         Some(plan) => Outcome::Other(plan),
         None => Outcome::Refused(Errno::ILSEQ),

@@ -103,6 +103,32 @@ pub struct LovComponent {
     pub extension: bool,
 }
 
+impl Lov {
+    /// What a file of this layout was striped as. Room for extension counts as part of what it extends. `None` where a
+    /// part of the file has no layout at all, and beyond the limits of a plan.
+    pub fn plan(&self) -> Option<Plan> {
+        let mut parts: Vec<Part> = Vec::with_capacity(self.components.len());
+        let mut start = 0;
+        for component in &self.components {
+            if component.start != start {
+                return None;
+            }
+            start = component.end;
+            match parts.last_mut() {
+                Some(before) if component.extension => before.end = component.end,
+                _ => parts.push(Part {
+                    end: component.end,
+                    place: component.place,
+                    count: component.count,
+                    stripe_size: component.stripe_size,
+                    pool: component.pool.clone(),
+                }),
+            }
+        }
+        Plan::new(parts)
+    }
+}
+
 /// Reads a value. `None` for everything that is not known or not sound.
 pub fn decode(value: &[u8]) -> Option<Lov> {
     let components = match number(value, 0)? {
@@ -147,8 +173,17 @@ fn plain(value: &[u8], start: u64, end: u64) -> Option<LovComponent> {
     if !targets.is_empty() && u64::from(stripe_size) < STRIPE_BYTES_MIN {
         return None;
     }
-    let pool = if head == V3_BYTES { Pool::from_field(&value[V1_BYTES..V3_BYTES])? } else { None };
+    let pool = if head == V3_BYTES { pool(&value[V1_BYTES..V3_BYTES])? } else { None };
     Some(LovComponent { start, end, place, stripe_size, count, pool, targets, extension: false })
+}
+
+/// From a field of 16 bytes that is filled up with NUL: `Some(None)` if it is empty, `None` if it is no text.
+fn pool(field: &[u8]) -> Option<Option<Pool>> {
+    let name = &field[..field.iter().position(|byte| *byte == 0)?];
+    match std::str::from_utf8(name).ok()? {
+        "" => Some(None),
+        name => Pool::new(name).map(Some),
+    }
 }
 
 const OVERSTRIPED: u32 = PATTERN_STRIPED | PATTERN_OVERSTRIPED;

@@ -35,7 +35,7 @@ impl LayoutSource for Lustre {
     }
 
     fn plan(&self, thing: &Subject<'_>) -> Option<Plan> {
-        Plan::of(&lov::decode(&thing.attributes.get(ATTRIBUTE).ok()?)?)
+        lov::decode(&thing.attributes.get(ATTRIBUTE).ok()?)?.plan()
     }
 }
 

@@ -15,7 +15,7 @@
 //! | `rules` | the user's layout file |
 //! | `mounts` | what is mounted; one target for each mount |
 //! | `targets` | numbers and names of targets |
-//! | `stripe`, `create` | how new files are striped |
+//! | `stripe`, `create`, `pools` | how new files are striped |
 
 mod attributes;
 mod ceph;
@@ -25,20 +25,22 @@ mod local;
 pub mod lov;
 mod lustre;
 mod mounts;
+mod pools;
 mod rules;
 pub mod stripe;
 mod targets;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use haul_model::{Layout, TargetId};
-use rustix::fs;
+use rustix::fs::{self, Mode, OFlags};
 
 pub use attributes::Attributes;
 pub use ceph::Ceph;
@@ -288,6 +290,40 @@ impl Layouts {
             let source = &self.asked[place];
             Some((source.plan(&subject)?, source.kind()))
         })
+    }
+
+    /// What an open file on Lustre was striped as, if that was chosen for it: `default` says what a new file beside it would
+    /// get.
+    pub fn chosen_stripes(
+        &self,
+        file: BorrowedFd<'_>,
+        device: u64,
+        default: impl FnOnce() -> Option<stripe::Plan>,
+    ) -> Option<stripe::Plan> {
+        if !self.may_be_striped(device) {
+            return None;
+        }
+        let (plan, _) = self.plan_of(file, device).filter(|(_, kind)| *kind == Kind::Lustre)?;
+        plan.is_chosen(default().as_ref()).then_some(plan)
+    }
+
+    /// What new files in the directory of an open file get, if it says so: of a file that was found by its path alone.
+    pub fn default_beside(&self, file: BorrowedFd<'_>, device: u64) -> Option<stripe::Plan> {
+        let path = path_of(file)?;
+        let directory = Path::new(OsStr::from_bytes(path.to_bytes())).parent()?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let held = fs::open(directory, flags, Mode::empty()).ok()?;
+        Some(self.plan_of(held.as_fd(), device)?.0)
+    }
+
+    /// A plan as the file system of a device can fulfil it: without its pools if one of them is known not to be there.
+    pub fn without_missing_pools(&self, device: u64, plan: stripe::Plan) -> (stripe::Plan, bool) {
+        let known = self.devices.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned();
+        let Some(known) = known else { return (plan, false) };
+        let source = &known.file_system.mount.source;
+        let places = pools::usual_places();
+        let missing = plan.pools().any(|pool| pools::exists(&places, source, pool.as_str()) == Some(false));
+        if missing { (plan.without_pools(), true) } else { (plan, false) }
     }
 
     /// The name of a target.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_model::limits::DEPTH_MAX;
-use haul_model::{Code, EntryId, Failure, Item, Kind, Laid};
+use haul_model::{Code, EntryId, Failure, Item, Kind, Laid, Placement, Plan};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -62,6 +62,8 @@ struct Frame {
     /// The position behind the name looked at last.
     cookie: u64,
     held: Option<Held>,
+    /// What new files in it are striped as, once that was asked.
+    default: Option<Option<Box<Plan>>>,
 }
 
 struct Held {
@@ -258,7 +260,7 @@ impl PosixScan {
         let descriptor = Arc::new(descriptor);
         self.directories.enter(id, parent, name, place, Some(Arc::clone(&descriptor)));
         let held = Some(Held { descriptor, listing: self.spare.pop().unwrap_or_default() });
-        Entered::Frame(Frame { id, name: name.into(), place, cookie: 0, held })
+        Entered::Frame(Frame { id, name: name.into(), place, cookie: 0, held, default: None })
     }
 
     /// A directory that cannot be listed: it will exist at the sink, empty, and is named.
@@ -304,7 +306,7 @@ impl PosixScan {
                 entry.id = id;
                 let laid = self.lay(at, status, entry.size());
                 batch.push(match laid {
-                    Some(laid) => Item::Laid(entry, Box::new(laid)),
+                    Some((laid, stripes)) => Item::Laid(entry, Box::new(laid), stripes),
                     None => Item::Entry(entry),
                 });
                 Some(id)
@@ -316,21 +318,41 @@ impl PosixScan {
         }
     }
 
-    /// How a file lies that is large enough for objects of its own. What cannot be found out is not told.
-    fn lay(&self, at: At<'_>, status: &Status, size: u64) -> Option<Laid> {
+    /// How a file lies that is large enough for objects of its own, and what it is striped as if that was chosen for it. What
+    /// cannot be found out is not told.
+    fn lay(&mut self, at: At<'_>, status: &Status, size: u64) -> Option<(Laid, Option<Box<Plan>>)> {
         let Placed { placing, above, objects } = self.placed.as_ref()?;
         if status.kind() != Kind::File || size <= *above {
             return None;
         }
         let device = status.place().device;
         if let Ok(told) = placing.without_a_look(device, size, *objects) {
-            return told;
+            return told.map(|laid| (laid, None));
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = self.noatime.open(None, |extra| at.open(flags | extra)).ok()?;
         let same =
             Status::of(&file).is_ok_and(|now| now.kind() == Kind::File && now.place() == status.place());
-        same.then(|| placing.laid(file.as_fd(), device, size, *objects))?
+        if !same {
+            return None;
+        }
+        let laid = placing.laid(file.as_fd(), device, size, *objects);
+        let stripes = placing.layouts().chosen_stripes(file.as_fd(), device, || match at {
+            At::Root { .. } => placing.layouts().default_beside(file.as_fd(), device),
+            At::Below { directory, .. } => {
+                // All files of a directory have the same.
+                let frame = self.stack.last_mut()?;
+                let ask = || placing.layouts().plan_of(directory, device).map(|(plan, _)| Box::new(plan));
+                frame.default.get_or_insert_with(ask).as_deref().cloned()
+            }
+        });
+        match (laid, stripes.map(Box::new), objects) {
+            (Some(laid), stripes, _) => Some((laid, stripes)),
+            (None, stripes @ Some(_), Objects::AtMost(bytes) | Objects::Of(bytes)) => {
+                Some((Laid { object_bytes: *bytes, placement: Placement::default() }, stripes))
+            }
+            (None, None, _) => None,
+        }
     }
 
     /// `name`: in the deepest directory; empty for that directory itself, or for the SOURCE.

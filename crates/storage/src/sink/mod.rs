@@ -44,6 +44,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use haul_buffers::Pool;
 use haul_model::op::{SinkDone, SinkOp};
+use haul_model::stripe::Unlike;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
 
 use crate::SinkStorage;
@@ -151,6 +152,8 @@ pub struct PosixSink {
     contents: Contents,
     placing: Option<Arc<Placing>>,
     stripe: Option<StripeSpec>,
+    /// It was told that a file is not striped as its source.
+    unlike_told: [AtomicBool; Unlike::ALL.len()],
     hooks: Hooks,
     holder: Arc<Directory>,
     places: Vec<Place>,
@@ -207,6 +210,7 @@ impl PosixSink {
             contents: settings.contents,
             placing: settings.placing,
             stripe: settings.stripe,
+            unlike_told: Default::default(),
             #[cfg(feature = "faults")]
             hooks: Hooks::new(settings.faults),
             #[cfg(not(feature = "faults"))]
@@ -279,8 +283,8 @@ impl SinkStorage for PosixSink {
     fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone> {
         match op {
             SinkOp::Prepare { batch, items } => {
-                let (answers, laid) = self.prepare(items);
-                Some(SinkDone::Prepared { batch, answers, laid })
+                let prepare::Prepares { answers, laid, unlike } = self.prepare(items);
+                Some(SinkDone::Prepared { batch, answers, laid, unlike })
             }
             SinkOp::WriteObject {
                 block,

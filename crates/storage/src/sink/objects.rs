@@ -236,27 +236,29 @@ impl PosixSink {
 
     /// The descriptor of its contents: made by the first call, opened again after a failed sync or a restart.
     pub(super) fn contents(&self, file: &Unfinished) -> Result<Arc<OwnedFd>, Failure> {
-        self.contents_striped(file, None)
+        Ok(self.contents_striped(file, None)?.0)
     }
 
-    /// The same; if it is made now, it is to be striped like this.
+    /// The same; if it is made now, it is to be striped like this. What came of that is told.
     pub(super) fn contents_striped(
         &self,
         file: &Unfinished,
         plan: Option<&Plan>,
-    ) -> Result<Arc<OwnedFd>, Failure> {
+    ) -> Result<(Arc<OwnedFd>, Option<layout::Outcome>), Failure> {
         let mut open = lock(&file.open);
         if let Some(contents) = &open.contents {
-            return Ok(Arc::clone(contents));
+            return Ok((Arc::clone(contents), None));
         }
+        let mut outcome = None;
         let held = self.directories.descriptor(&file.directory)?;
         let name = TempName::contents(file.token);
         let opened = match open.identity {
             None => match plan {
                 // Striped otherwise is better than not there.
                 Some(plan) => {
-                    let (made, _) =
+                    let (made, came_of_it) =
                         layout::create(held.as_fd(), name.as_bytes(), PRIVATE, plan).map_err(sink_failure)?;
+                    outcome = Some(came_of_it);
                     made
                 }
                 None => {
@@ -279,7 +281,7 @@ impl PosixSink {
         open.identity = Some(identity);
         let opened = Arc::new(opened);
         open.contents = Some(Arc::clone(&opened));
-        Ok(opened)
+        Ok((opened, outcome))
     }
 
     /// The descriptor of its table of hashes.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use haul_model::limits::{DEPTH_MAX, LINK_TARGET_BYTES_MAX};
 use haul_model::op::{Prepare, Prepared};
+use haul_model::stripe::Unlike;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, Laid, Token};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -21,33 +22,39 @@ use super::tokens::TempName;
 use super::{PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
 
-/// One for each entry, in order.
-type Answers = Vec<(EntryId, Prepared)>;
+/// What a batch came to.
+#[derive(Default)]
+pub(super) struct Prepares {
+    /// One for each entry, in order.
+    pub answers: Vec<(EntryId, Prepared)>,
+    pub laid: Vec<(EntryId, Laid)>,
+    pub unlike: Vec<(EntryId, Unlike)>,
+}
 
 impl PosixSink {
-    pub(super) fn prepare(&self, items: Vec<Prepare>) -> (Answers, Vec<(EntryId, Laid)>) {
-        let (mut answers, mut laid) = (Vec::with_capacity(items.len()), Vec::new());
+    pub(super) fn prepare(&self, items: Vec<Prepare>) -> Prepares {
+        let mut done = Prepares { answers: Vec::with_capacity(items.len()), ..Prepares::default() };
         for item in items {
             match item {
-                Prepare::Entry { entry, resume, object_bytes } => {
+                Prepare::Entry { entry, resume, object_bytes, stripes } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(&entry).map(|()| Prepared::Made),
                         Kind::File => self.prepare_file(&entry, resume, object_bytes),
                         Kind::Symlink => self.prepare_symlink(&entry),
                         Kind::Other => Err(Code::UnsupportedKind.into()),
                     };
-                    let told =
-                        answer.and_then(|prepared| Ok((prepared, self.lay(&entry, prepared, object_bytes)?)));
-                    let answer = told.map(|(prepared, found)| {
-                        laid.extend(found.map(|found| (entry.id, found)));
-                        prepared
+                    let told = answer.and_then(|prepared| {
+                        let lies = self.lay(&entry, prepared, object_bytes, stripes.as_deref())?;
+                        done.laid.extend(lies.laid.map(|laid| (entry.id, laid)));
+                        done.unlike.extend(lies.unlike.map(|why| (entry.id, why)));
+                        Ok(prepared)
                     });
-                    answers.push((entry.id, answer.unwrap_or_else(Prepared::Fail)));
+                    done.answers.push((entry.id, told.unwrap_or_else(Prepared::Fail)));
                 }
                 Prepare::End(id) => self.directory_ended(id),
             }
         }
-        (answers, laid)
+        done
     }
 
     fn prepare_directory(&self, entry: &Entry) -> Result<(), Failure> {
