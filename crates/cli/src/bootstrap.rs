@@ -71,6 +71,10 @@ pub struct TuningWords {
     pub io_threads_max: usize,
     pub congestion: String,
     #[serde(default)]
+    pub congestion_threshold_nanos: Option<u64>,
+    #[serde(default)]
+    pub congestion_skips: Option<u32>,
+    #[serde(default)]
     pub hang_after: Option<u64>,
     #[serde(default)]
     pub stripe: Option<String>,

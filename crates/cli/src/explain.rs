@@ -5,7 +5,7 @@ use std::io::Write;
 use haul_mover::Error;
 
 use crate::job::{directory, read_record, state_directory};
-use crate::options::{Copy, LogMechanism};
+use crate::options::{Congestion, Copy, LogMechanism};
 use crate::plan::{Direction, Plan};
 use crate::report::size;
 
@@ -50,6 +50,15 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let after = settings.hang_after.value.map_or("as measured".into(), |after| format!("{after} s"));
     setting!("hang-after", hang_after, after);
     setting!("congestion", congestion, format!("{:?}", settings.congestion.value).to_lowercase());
+    let measured = || "as measured".to_owned();
+    if matches!(settings.congestion.value, Congestion::Adaptive | Congestion::Lads) {
+        let threshold = settings.congestion_threshold.value.map_or_else(measured, |time| time.to_string());
+        setting!("congestion-threshold", congestion_threshold, threshold);
+    }
+    if settings.congestion.value == Congestion::Lads {
+        let skips = settings.congestion_skips.value.map_or_else(measured, |skips| skips.to_string());
+        setting!("congestion-skips", congestion_skips, skips);
+    }
     setting!("streams", streams, settings.streams.value.to_string());
     let bandwidth =
         settings.bandwidth.value.map_or("no limit".into(), |rate| format!("{}/s", size(rate.get())));

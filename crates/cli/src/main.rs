@@ -7,6 +7,7 @@
 
 mod bench;
 mod bootstrap;
+mod congestion;
 mod explain;
 mod job;
 mod layout;

@@ -8,6 +8,8 @@ pub use haul_model::size::parse as parse_size;
 use haul_mover::Error;
 use haul_storage::layout::stripe::StripeSpec;
 
+use crate::congestion::{SKIPS_MAX, Time};
+
 /// Moves datasets between file systems and hosts, and never loses its place.
 #[derive(Parser, Debug)]
 #[command(name = "haul", version, arg_required_else_help = true, max_term_width = 100)]
@@ -97,6 +99,14 @@ pub struct Copy {
     /// What is done about storage targets that are slow: adaptive, lads, layout or none
     #[arg(long, value_enum, value_name = "POLICY")]
     pub congestion: Option<Congestion>,
+    /// T: a MiB that takes a storage target longer than this is slow, e.g. 20ms; for lads and adaptive [default: 3 times the
+    /// median of all targets]
+    #[arg(long, value_name = "TIME")]
+    pub congestion_threshold: Option<Time>,
+    /// M: so many requests go to other targets before one that is over T is tried again; for lads [default: how many times
+    /// slower than the median it is]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SKIPS_MAX)))]
+    pub congestion_skips: Option<u32>,
     /// Seconds until a read or write of one of several storage targets is given up that does not answer [default: 30, or 20
     /// times what is usual there]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]

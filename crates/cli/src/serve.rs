@@ -20,11 +20,11 @@ use haul_storage::sink::SourceName;
 use haul_transport::{Bound, Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
+use crate::congestion::policy_of;
 use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::plan::{decision, labels};
 use crate::session::{Ends, greeting_bytes, response};
-use crate::settings::policy_of;
 use crate::{policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -93,7 +93,8 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
         && (words.io_threads..=64).contains(&words.io_threads_max)
         && words.bundle_bytes_max <= u64::from(words.object_bytes)
         && words.reconnect_seconds <= 7 * 86_400;
-    match (fits, log_settings(words), policy_of(&words.congestion)) {
+    let policy = policy_of(&words.congestion, words.congestion_threshold_nanos, words.congestion_skips);
+    match (fits, log_settings(words), policy) {
         (true, Some(log), Some(policy)) => {
             let tuning = Tuning {
                 object_bytes: words.object_bytes,

@@ -23,6 +23,7 @@ use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, Stre
 
 use crate::bench::Measure;
 use crate::bootstrap::{self, Line, Request, Response, TuningWords};
+use crate::congestion::{self, Time};
 use crate::job::{Job, random, state_directory};
 use crate::options::{Copy, Listen};
 use crate::paths::{hex, unhex};
@@ -30,7 +31,6 @@ use crate::plan::{
     Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
 };
 use crate::report::{Setup, Shared, verdict};
-use crate::settings::policy_name;
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
 
@@ -320,12 +320,15 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
 /// Tuning and log settings, as words for the greeting.
 fn words(tuning: &Tuning, stripe: Option<&StripeSpec>, log: &log::Settings) -> TuningWords {
     let config = log.config.unwrap_or_default();
+    let (congestion, limits) = congestion::words(tuning.policy);
     TuningWords {
         object_bytes: tuning.object_bytes,
         slots: tuning.slots,
         io_threads: tuning.io_threads,
         io_threads_max: tuning.io_threads_max,
-        congestion: policy_name(tuning.policy).into(),
+        congestion: congestion.into(),
+        congestion_threshold_nanos: limits.threshold.map(Time::nanos),
+        congestion_skips: limits.skips,
         hang_after: tuning.hangs_after.map(|after| after.as_secs()),
         stripe: stripe.map(ToString::to_string),
         bundle_bytes_max: tuning.bundle_bytes_max,

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use haul_model::Code;
 use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_MAX};
-use haul_mover::Policy;
-use haul_mover::scheduler::{Adaptive, Lads};
 use haul_mover::{Error, Tuning, log};
 use haul_objectlog::{Config, Mechanism, Method};
 
 use haul_storage::layout::stripe::StripeSpec;
 
+use crate::congestion::{Limits, SKIPS_MAX, Time, policy};
 use crate::options::{
     Congestion, Copy, Listen, LogMechanism, LogMethod, LogWriter, parse_ports, parse_rate, parse_size,
 };
@@ -77,6 +76,10 @@ pub struct Settings {
     pub io_threads: Setting<u16>,
     /// `--congestion`
     pub congestion: Setting<Congestion>,
+    /// `--congestion-threshold`
+    pub congestion_threshold: Setting<Option<Time>>,
+    /// `--congestion-skips`
+    pub congestion_skips: Setting<Option<u32>>,
     /// `--hang-after`, in seconds
     pub hang_after: Setting<Option<u64>>,
     /// `--stripe`
@@ -208,6 +211,20 @@ impl Settings {
                 Congestion::Adaptive,
                 "a slow target holds up nothing but its own objects",
             )?,
+            congestion_threshold: layers.pick(
+                "congestion-threshold",
+                arguments.congestion_threshold.map(Some),
+                |text| text.parse().map(Some),
+                None,
+                "3 times the median of all targets",
+            )?,
+            congestion_skips: layers.pick(
+                "congestion-skips",
+                arguments.congestion_skips.map(Some),
+                |text| number(text).map(Some),
+                None,
+                "how many times slower than the median a target is",
+            )?,
             hang_after: layers.pick(
                 "hang-after",
                 arguments.hang_after.map(Some),
@@ -328,7 +345,14 @@ impl Settings {
         if self.log_required.value && self.log_mechanism.value == LogMechanism::None {
             return wrong("--log-required and --log-mechanism none contradict each other");
         }
-        Ok(())
+        if !(1..=SKIPS_MAX).contains(&self.congestion_skips.value.unwrap_or(1)) {
+            return wrong("--congestion-skips must be from 1 to 1000000");
+        }
+        self.limits().check(self.congestion.value).or_else(wrong)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { threshold: self.congestion_threshold.value, skips: self.congestion_skips.value }
     }
 
     /// For the engine.
@@ -342,7 +366,7 @@ impl Settings {
                 Origin::Default(_) => IO_THREADS_MAX,
                 _ => usize::from(self.io_threads.value),
             },
-            policy: policy(self.congestion.value),
+            policy: policy(self.congestion.value, self.limits()),
             hangs_after: self.hang_after.value.map(Duration::from_secs),
             bundle_bytes_max: self.bundle_below.value.min(self.object_bytes.value),
             reconnect: Duration::from_secs(self.reconnect.value),
@@ -398,6 +422,12 @@ const KEYS: &[&str] = &[
     "bundle-below",
     "streams",
     "io-threads",
+    "congestion",
+    "congestion-threshold",
+    "congestion-skips",
+    "hang-after",
+    "stripe",
+    "layout-file",
     "reconnect",
     "plain",
     "port-range",
@@ -433,27 +463,3 @@ fn read_file(path: &Path) -> Result<toml::Table, Error> {
 
 /// Threads that read or write contents at most, where there are many targets.
 const IO_THREADS_MAX: usize = 48;
-
-fn policy(congestion: Congestion) -> Policy {
-    match congestion {
-        Congestion::Adaptive => Policy::Adaptive(Adaptive::default()),
-        Congestion::Lads => Policy::Lads(Lads::default()),
-        Congestion::Layout => Policy::Layout,
-        Congestion::None => Policy::FileOrder,
-    }
-}
-
-/// The word for the greeting.
-pub fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Adaptive(_) => "adaptive",
-        Policy::Lads(_) => "lads",
-        Policy::Layout => "layout",
-        Policy::FileOrder => "none",
-    }
-}
-
-/// What the word means.
-pub fn policy_of(name: &str) -> Option<Policy> {
-    one_of(name).ok().map(policy)
-}

@@ -355,6 +355,37 @@ fn explain_names_each_settings_origin_and_does_nothing() {
 }
 
 #[test]
+fn limits_of_congestion_come_from_anywhere_and_have_to_make_sense() {
+    let bed = Bed::new();
+    let explained = |arguments: &[&str]| {
+        let output = bed.haul(&[&["explain"], arguments, &["x", "y"]].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let row = |text: &str, name: &str| {
+        let row = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        row.map(|row| row.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let text = explained(&["--congestion", "lads", "--congestion-threshold", "20ms"]);
+    let threshold = row(&text, "congestion-threshold").unwrap();
+    assert_eq!(threshold, "congestion-threshold 20ms (--congestion-threshold)");
+    assert!(row(&text, "congestion-skips").unwrap().contains("as measured"), "{text}");
+    bed.write(
+        "home/.config/haul/config.toml",
+        b"congestion = \"lads\"\ncongestion-skips = 8\nhang-after = 9\n",
+    );
+    let text = explained(&[]);
+    assert!(row(&text, "congestion-skips").unwrap().starts_with("congestion-skips 8 "), "{text}");
+    assert!(row(&text, "hang-after").unwrap().contains("config.toml"), "{text}");
+    says(&bed.haul(&["explain", "--congestion", "adaptive", "x", "y"]), 2, &["--congestion-skips"]);
+    bed.write("home/.config/haul/config.toml", b"");
+    let wrong = bed.haul(&["cp", "--congestion-threshold", "20", "x", "y"]);
+    assert!(code(&wrong) == 2 && stderr(&wrong).contains("20ms"), "{}", stderr(&wrong));
+    let none = ["cp", "--congestion", "none", "--congestion-threshold", "20ms", "x", "y"];
+    says(&bed.haul(&none), 2, &["--congestion-threshold"]);
+}
+
+#[test]
 fn help_of_each_command_and_the_generated_pages_are_there() {
     let bed = Bed::new();
     for command in ["cp", "status", "stop", "explain", "generate"] {
