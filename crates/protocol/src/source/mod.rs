@@ -377,12 +377,14 @@ impl Source {
     /// Payloads that were being sent may or may not have arrived: the sink knows, and asks for what it lacks.
     fn on_link_down(&mut self) {
         self.link_up = false;
-        let lost: Vec<_> = self
+        let mut lost: Vec<_> = self
             .blocks
             .iter()
             .filter(|(_, block)| block.stage == Stage::Sending)
             .map(|(id, block)| (*id, block.local, block.length))
             .collect();
+        // In one order in every run: the slot that is freed last is used first.
+        lost.sort_unstable_by_key(|(id, ..)| *id);
         for (id, local, length) in lost {
             // Its slot at the sink comes back, and the unit of the sink's target with it.
             self.blocks.remove(&id);
