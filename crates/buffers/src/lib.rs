@@ -2,8 +2,9 @@
 //!
 //! One mapping, cut into numbered slots of one size, aligned to huge pages where the kernel gives them. Between threads
 //! only slot numbers travel; whoever works on a slot takes a [`Lease`], and the pool makes sure that there is never a
-//! second one. Memory of a slot is touched when it is first used, and the masters reuse the slot freed last, so a
-//! transfer that needs few slots costs few pages.
+//! second one; those who only read what is in it take a [`Reading`], of which there may be several. Memory of a slot is
+//! touched when it is first used, and the masters reuse the slot freed last, so a transfer that needs few slots costs
+//! few pages.
 //!
 //! A part of a source slot can stand for a [`FileRange`] instead of holding its bytes: where the stream takes bytes
 //! straight from a file, they are never copied into the slot, whose memory then stays untouched.
@@ -15,21 +16,23 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_model::SlotId;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
-const LEASED: u8 = 1;
-const GRANTED: u8 = 2;
+const LEASED: u32 = 1;
+const GRANTED: u32 = 2;
+/// Those who only read what is in the slot, each counts as this.
+const READER: u32 = 4;
 
 /// Slots of one size in one mapping.
 pub struct Pool {
     base: NonNull<u8>,
     slot_bytes: usize,
     mapping_bytes: usize,
-    states: Box<[AtomicU8]>,
+    states: Box<[AtomicU32]>,
     ranges: Box<[Mutex<Vec<FileRange>>]>,
     ranges_held: AtomicUsize,
 }
@@ -47,7 +50,8 @@ pub struct FileRange {
     pub offset: u64,
 }
 
-// SAFETY: the mapping is plain memory; every access goes through a `Lease`, of which `states` admits one per slot.
+// SAFETY: the mapping is plain memory; every access goes through a `Lease`, of which `states` admits one per slot, or
+// through `Reading`s, of which it admits any number while there is no lease.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -69,7 +73,7 @@ impl Pool {
         // SAFETY: exactly the mapping made above; advice does not change its contents. Best effort.
         let _ = unsafe { mm::madvise(base, mapping_bytes, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast::<u8>()).expect("mmap does not return null");
-        let states = (0..count).map(|_| AtomicU8::new(0)).collect();
+        let states = (0..count).map(|_| AtomicU32::new(0)).collect();
         let ranges = (0..count).map(|_| Mutex::default()).collect();
         let ranges_held = AtomicUsize::new(0);
         Ok(Arc::new(Pool {
@@ -100,9 +104,17 @@ impl Pool {
     /// Exclusive use of a slot; `None` if somebody has it or there is no such slot.
     pub fn lease(&self, slot: SlotId) -> Option<Lease<'_>> {
         let state = self.states.get(slot.0 as usize)?;
-        let before = state.fetch_or(LEASED, Ordering::AcqRel);
-        // Lazily: a lease that is made and dropped would end the one that is held.
-        (before & LEASED == 0).then(|| Lease { pool: self, slot })
+        let free = |state: u32| (state & LEASED == 0 && state < READER).then_some(state | LEASED);
+        state.fetch_update(Ordering::AcqRel, Ordering::Acquire, free).ok()?;
+        Some(Lease { pool: self, slot })
+    }
+
+    /// Use of what is in a slot together with others; `None` if somebody has it for themselves, or there is no such slot.
+    pub fn read(&self, slot: SlotId) -> Option<Reading<'_>> {
+        let state = self.states.get(slot.0 as usize)?;
+        let free = |state: u32| (state & LEASED == 0).then(|| state.checked_add(READER)).flatten();
+        state.fetch_update(Ordering::AcqRel, Ordering::Acquire, free).ok()?;
+        Some(Reading { pool: self, slot })
     }
 
     /// Allows one payload to be received into the slot.
@@ -190,6 +202,28 @@ impl Drop for Lease<'_> {
     }
 }
 
+/// Use of the bytes of one slot together with others who read it, until dropped.
+pub struct Reading<'a> {
+    pool: &'a Pool,
+    slot: SlotId,
+}
+
+impl Deref for Reading<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let offset = self.slot.0 as usize * self.pool.slot_bytes;
+        // SAFETY: in bounds (`read` checked the number), and `states` admits no lease of this slot, so nobody writes.
+        unsafe { std::slice::from_raw_parts(self.pool.base.as_ptr().add(offset), self.pool.slot_bytes) }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.pool.states[self.slot.0 as usize].fetch_sub(READER, Ordering::AcqRel);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +240,24 @@ mod tests {
         assert!(pool.lease(SlotId(0)).unwrap().iter().all(|byte| *byte == 0));
         assert!(pool.lease(SlotId(1)).unwrap().iter().all(|byte| *byte == 7));
         assert!(pool.lease(SlotId(2)).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn several_read_a_slot_and_nobody_writes_into_it_meanwhile() {
+        let pool = Pool::new(2, 4096).unwrap();
+        pool.lease(SlotId(0)).unwrap().fill(7);
+        let (one, other) = (pool.read(SlotId(0)).unwrap(), pool.read(SlotId(0)).unwrap());
+        assert!(one.iter().chain(&*other).all(|byte| *byte == 7));
+        assert!(pool.lease(SlotId(0)).is_none());
+        pool.grant(SlotId(0));
+        assert!(pool.lease_granted(SlotId(0)).is_none(), "a payload would be written into it");
+        drop(one);
+        assert!(pool.lease(SlotId(0)).is_none() && pool.lease_granted(SlotId(0)).is_none());
+        drop(other);
+        let lease = pool.lease_granted(SlotId(0)).unwrap();
+        assert!(pool.read(SlotId(0)).is_none() && pool.read(SlotId(2)).is_none());
+        drop(lease);
+        assert!(pool.read(SlotId(0)).is_some());
     }
 
     #[test]

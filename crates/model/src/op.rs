@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::stripe::Unlike;
-use crate::{BlockId, Entry, EntryId, Failure, Hash, Laid, Plan, SlotId, Token};
+use crate::{BlockId, Entry, EntryId, Failure, Hash, Laid, Plan, SlotId, Target, Token};
 
 /// Which kind of thread runs an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,6 +159,23 @@ pub enum Prepared {
     Fail(Failure),
 }
 
+/// Which step of writing a bundle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MembersStep {
+    /// All members. Those that lie on a target of which something is known are only made: which one that is, is known then.
+    Make,
+    /// Contents and attributes of those that were made on this target. Another thread may be at those of another target.
+    Fill {
+        /// Which one.
+        target: Target,
+        /// As with objects.
+        gently: bool,
+    },
+}
+
+/// What became of a member: written, or made on a target, or neither.
+pub type MemberWritten = Result<Option<Target>, Failure>;
+
 /// One member of a bundle, as the sink is to write it.
 #[derive(Clone, Debug)]
 pub struct MemberWrite {
@@ -208,6 +225,8 @@ pub enum SinkOp {
     WriteMembers {
         /// Echoed in the completion.
         block: BlockId,
+        /// Echoed in the completion: all members at first, then those of one target.
+        step: MembersStep,
         /// Where the bytes are.
         slot: SlotId,
         /// Bytes that arrived in the slot.
@@ -290,8 +309,10 @@ pub enum SinkDone {
     WrittenMembers {
         /// The block.
         block: BlockId,
+        /// The step.
+        step: MembersStep,
         /// One for each member, in order.
-        results: Vec<Result<(), Failure>>,
+        results: Vec<MemberWritten>,
     },
     /// Of `Seal`: the root hash of the whole file.
     Sealed {

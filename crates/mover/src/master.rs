@@ -240,7 +240,7 @@ impl<M: Machine> Running<M> {
             }
             Action::Grant(slot) => self.master.pool.grant(slot),
             Action::Hands(count) => self.master.workers.grow(count as usize),
-            Action::Replace(block) => self.master.workers.replace(block),
+            Action::Replace(block, part) => self.master.workers.replace((block, part)),
             Action::Source(op) => self.master.workers.run_source(op),
             Action::Sink(op) => self.master.workers.run_sink(op),
             Action::Log(op) => {

@@ -3,15 +3,15 @@
 //! One queue a lane (see `model::op::Lane`): names in order on one thread, contents on several, syncs on their own, so
 //! that a sync that takes long holds up neither.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, unbounded};
 use haul_buffers::Pool;
-use haul_model::BlockId;
-use haul_model::op::{Lane, SinkOp, SourceOp};
+use haul_model::op::{Lane, MembersStep, SinkOp, SourceOp};
+use haul_model::{BlockId, Target};
 use haul_protocol::Event;
 use haul_storage::{SinkStorage, SourceStorage};
 
@@ -41,11 +41,11 @@ impl Workers {
     ) -> Self {
         let aborted = Arc::new(AtomicBool::new(false));
         let run = move |op, pool: &Pool| storage.run(op, pool).map(Event::SourceDone);
-        let block = |op: &SourceOp| match op {
-            SourceOp::ReadObject { block, .. } => Some(*block),
+        let about = |op: &SourceOp| match op {
+            SourceOp::ReadObject { block, .. } | SourceOp::ReadMembers { block, .. } => Some((*block, None)),
             _ => None,
         };
-        let crew = Crew::new("haul-read", count, Work { run: Arc::new(run), block }, &aborted, pool, inputs);
+        let crew = Crew::new("haul-read", count, Work { run: Arc::new(run), about }, &aborted, pool, inputs);
         Workers { source: Some(crew), sink: None, aborted }
     }
 
@@ -59,12 +59,15 @@ impl Workers {
         let aborted = Arc::new(AtomicBool::new(false));
         let run: Arc<Run<SinkOp>> =
             Arc::new(move |op, pool: &Pool| storage.run(op, pool).map(Event::SinkDone));
-        let block = |op: &SinkOp| match op {
-            SinkOp::WriteObject { block, .. } => Some(*block),
+        let about = |op: &SinkOp| match op {
+            SinkOp::WriteObject { block, .. } => Some((*block, None)),
+            SinkOp::WriteMembers { block, step: MembersStep::Fill { target, .. }, .. } => {
+                Some((*block, Some(*target)))
+            }
             _ => None,
         };
         let crew = |name, count| {
-            let work = Work { run: Arc::clone(&run), block };
+            let work = Work { run: Arc::clone(&run), about };
             Crew::new(name, count, work, &aborted, pool, inputs)
         };
         let crews = [crew("haul-names", 1), crew("haul-write", count), crew("haul-sync", SYNC_THREADS)];
@@ -100,13 +103,13 @@ impl Workers {
         }
     }
 
-    /// The thread that is at this block is taken for hung: another one does what is queued in its place.
-    pub(crate) fn replace(&mut self, block: BlockId) {
+    /// The thread that is at this is taken for hung: another one does what is queued in its place.
+    pub(crate) fn replace(&mut self, about: About) {
         if let Some(crew) = &mut self.source {
-            crew.replace(block);
+            crew.replace(about);
         }
         if let Some([_, data, _]) = &mut self.sink {
-            data.replace(block);
+            data.replace(about);
         }
     }
 
@@ -132,13 +135,21 @@ type Run<O> = dyn Fn(O, &Pool) -> Option<Event> + Send + Sync;
 /// What the threads of a crew do.
 struct Work<O> {
     run: Arc<Run<O>>,
-    /// The block that an operation is about, if somebody may stop waiting for it.
-    block: fn(&O) -> Option<BlockId>,
+    /// What an operation is about, if somebody may stop waiting for it.
+    about: fn(&O) -> Option<About>,
+}
+
+/// A block; of a bundle its members on one target.
+type About = (BlockId, Option<Target>);
+
+/// What it guards is one value.
+fn lock(at: &Mutex<Option<About>>) -> MutexGuard<'_, Option<About>> {
+    at.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<O> Clone for Work<O> {
     fn clone(&self) -> Self {
-        Work { run: Arc::clone(&self.run), block: self.block }
+        Work { run: Arc::clone(&self.run), about: self.about }
     }
 }
 
@@ -154,13 +165,10 @@ struct Crew<O> {
     threads: Vec<Thread>,
 }
 
-/// No block has this number.
-const IDLE: u64 = u64::MAX;
-
 struct Thread {
     handle: JoinHandle<()>,
-    /// The number of the block that it is at, or [`IDLE`].
-    block: Arc<AtomicU64>,
+    /// What it is at.
+    at: Arc<Mutex<Option<About>>>,
     /// Another one has its place: it ends after what it is at.
     replaced: Arc<AtomicBool>,
 }
@@ -188,8 +196,8 @@ impl<O: Send + 'static> Crew<O> {
         }
     }
 
-    fn replace(&mut self, block: BlockId) {
-        let at_it = |thread: &Thread| thread.block.load(Ordering::Acquire) == block.0;
+    fn replace(&mut self, about: About) {
+        let at_it = |thread: &Thread| *lock(&thread.at) == Some(about);
         if let Some(number) = self.threads.iter().position(at_it) {
             // It ends by itself, if ever: nobody waits for it.
             let new = self.start(number);
@@ -201,17 +209,16 @@ impl<O: Send + 'static> Crew<O> {
         let (operations, work, aborted) =
             (self.operations.clone(), self.work.clone(), Arc::clone(&self.aborted));
         let (pool, inputs) = (Arc::clone(&self.pool), self.inputs.clone());
-        let (block, replaced) = (Arc::new(AtomicU64::new(IDLE)), Arc::new(AtomicBool::new(false)));
-        let (at, goes) = (Arc::clone(&block), Arc::clone(&replaced));
+        let (at, replaced) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
+        let (now, goes) = (Arc::clone(&at), Arc::clone(&replaced));
         let run = move || {
             while let Ok(op) = operations.recv() {
                 if aborted.load(Ordering::Acquire) {
                     continue;
                 }
-                let about = (work.block)(&op);
-                at.store(about.map_or(IDLE, |block| block.0), Ordering::Release);
+                *lock(&now) = (work.about)(&op);
                 let event = (work.run)(op, &pool);
-                at.store(IDLE, Ordering::Release);
+                *lock(&now) = None;
                 if let Some(event) = event
                     && inputs.send(Input::Event(event)).is_err()
                 {
@@ -224,7 +231,7 @@ impl<O: Send + 'static> Crew<O> {
         };
         let name = format!("{}-{number}", self.name);
         let handle = std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started");
-        Thread { handle, block, replaced }
+        Thread { handle, at, replaced }
     }
 
     /// No more operations come.

@@ -44,7 +44,7 @@ impl SinkStorage for Keepless {
                 });
                 SinkDone::Prepared { batch, answers: answers.collect(), laid: Vec::new(), unlike: Vec::new() }
             }
-            SinkOp::WriteMembers { block, slot, members, length } => {
+            SinkOp::WriteMembers { block, step, slot, members, length } => {
                 let lease = pool.lease(slot).expect("the slot is the writer's");
                 for member in &members {
                     let start = member.offset as usize;
@@ -53,7 +53,7 @@ impl SinkStorage for Keepless {
                     assert!(start + bytes.len() <= length as usize);
                 }
                 self.written.fetch_add(members.len() as u64, Ordering::Relaxed);
-                SinkDone::WrittenMembers { block, results: vec![Ok(()); members.len()] }
+                SinkDone::WrittenMembers { block, step, results: vec![Ok(None); members.len()] }
             }
             SinkOp::Sync { group, .. } => SinkDone::Synced { group, failed: Vec::new() },
             SinkOp::Publish { group, files } => {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 use haul_model::report::{Fact, Stats};
-use haul_model::{Bitmap, BlockId, EntryId, Failure, Identity, Item, SlotId, Token};
+use haul_model::{Bitmap, BlockId, EntryId, Failure, Identity, Item, SlotId, Target, Token};
 use haul_wire::{Connect, Message};
 
 /// Something happened.
@@ -77,8 +77,9 @@ pub enum Action {
     },
     /// So many I/O threads are of use from now on.
     Hands(u32),
-    /// The thread that storage holds with this block is taken for hung: another one takes its place.
-    Replace(BlockId),
+    /// The thread that storage holds with this block, or with its members of one target, is taken for hung: another one takes
+    /// its place.
+    Replace(BlockId, Option<Target>),
     /// Sink: allow one payload into this slot. Always precedes the BLOCK_DONE that tells the source.
     Grant(SlotId),
     /// Source: to storage.

@@ -40,6 +40,8 @@ bugs! {
     RepairForgotten        "source: does not send again what the sink asked for";
     SlotLostAtReconnect    "source: forgets the slots whose payload was being sent";
     ReleasedWhileRead      "source: releases a file that storage is still reading";
+    BundlesOfAnyTarget     "source: puts small files of different targets into one bundle";
+    BundleNeverDue         "source: waits for a bundle to fill for as long as anything else goes on";
     EndedEarly             "source: says BYE while bundles are still on the way";
     AckBeforeSync          "sink: acknowledges an object when it was written";
     MemberAckBeforeSync    "sink: acknowledges a bundle member when it was written";
@@ -58,6 +60,8 @@ bugs! {
     DiscardWhileWriting    "sink: removes an unfinished file while objects are being written into it";
     ForgottenWhileOpen     "sink: lets storage forget a directory when its end is announced";
     RefusalUnanswered      "sink: forgets an entry that it refuses before the source has dropped it";
+    MadeTakenAsWritten     "sink: takes a member of a bundle that was only made for a written one";
+    SlotFreedAtFirstPart   "sink: grants the slot of a bundle again when the members of one target are written";
     GroupUnbounded         "sink: grants credits however much waits to become durable";
     FinishBeforeCommit     "sink: finishes while a group is still not durable";
     LinkForgetsUnacked     "link: does not repeat messages that the lost connection swallowed";

@@ -4,10 +4,12 @@
 //! counters at the end of a session.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use haul_model::limits::{ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES};
 use haul_model::placement::is_object_size;
-use haul_model::{Bitmap, BlockId, Code, EntryId, Failure, Hash, Kind, Token};
+use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, Kind, Target, Token};
+use haul_protocol::source::BUNDLE_WAIT_NANOS;
 use haul_protocol::{LogOp, LogView};
 use haul_wire::{Answer, Message, NewFile, Settled};
 
@@ -68,6 +70,8 @@ pub(crate) struct Checker {
     pub troubled: Vec<bool>,
     pub scanned: Vec<(PathId, u32)>,
     pub unreadable: Vec<PathId>,
+    /// Of small files: the target that they begin on, where that was told.
+    pub targets: BTreeMap<EntryId, Target>,
     /// Everything is at the sink already.
     pub nothing_to_do: bool,
     records: Vec<Record>,
@@ -187,6 +191,25 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A bundle is a request of one target. (A file that starts again has a new number, and lies where it did.)
+    pub(crate) fn check_bundle(&mut self, members: &[Arc<Entry>]) {
+        let scanned = members.iter().filter(|entry| entry.id.0 < RESTART_BIT);
+        let mut on = scanned.map(|entry| self.checker.targets.get(&entry.id).copied().unwrap_or(0));
+        let first = on.next();
+        if let Some(other) = on.find(|target| Some(*target) != first) {
+            self.violate(format!("one bundle has files on targets {first:?} and {other}"));
+        }
+    }
+
+    /// Small files do not wait long for others to fill their bundle.
+    pub(crate) fn check_bundles_wait(&mut self) {
+        let Some(end) = self.source.as_ref().filter(|end| !end.machine.has_ended()) else { return };
+        let age = end.machine.bundle_age_nanos();
+        if age >= BUNDLE_WAIT_NANOS {
+            self.violate(format!("a bundle has been waited for {} ms", age / 1_000_000));
         }
     }
 

@@ -147,10 +147,10 @@ impl World {
             }
             Action::Hands(_) => {}
             // Storage answers in time, but to a process that is stuck.
-            Action::Replace(block) if self.lingering.as_ref().is_none_or(|end| end.session != session) => {
+            Action::Replace(block, _) if self.lingering.as_ref().is_none_or(|end| end.session != session) => {
                 self.violate(format!("the thread of {block:?} is replaced"));
             }
-            Action::Replace(_) => {}
+            Action::Replace(..) => {}
             Action::Payload { .. } | Action::Source(_) | Action::Log(_) => {
                 self.violate("the sink acts as a source".into())
             }

@@ -3,8 +3,8 @@
 //! It follows the contract of `haul_model::op` and, where that leaves a choice, the worst that the real storage may do.
 
 use hashbrown::HashMap;
-use haul_model::op::{MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
-use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, Token};
+use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, Target, Token};
 
 use crate::content::{GARBAGE, HOLE, Payload, root_of};
 use crate::disk::{Disk, Thing};
@@ -14,6 +14,8 @@ use crate::random::Random;
 use crate::tree::{PathId, Tree};
 
 enum State {
+    /// A bundle member that is made, not yet written.
+    Made(usize),
     /// A bundle member that is written, not yet named.
     Member(usize),
     /// A file with objects, not yet named.
@@ -144,10 +146,14 @@ impl SinkStorage {
                 let result = self.write_object(&entry, token, object, payload, context);
                 SinkDone::Written { block, result }
             }
-            SinkOp::WriteMembers { block, slot, length: _, members } => {
+            SinkOp::WriteMembers { block, step, slot, length: _, members } => {
                 let payload = &slots[slot.0 as usize];
-                let write = |member| self.write_member(member, payload, context);
-                SinkDone::WrittenMembers { block, results: members.into_iter().map(write).collect() }
+                let several = context.random.chance(300);
+                let write = |member| match step {
+                    MembersStep::Make => self.make_member(member, payload, several, context),
+                    MembersStep::Fill { .. } => self.fill_member(member, payload, context).map(|()| None),
+                };
+                SinkDone::WrittenMembers { block, step, results: members.into_iter().map(write).collect() }
             }
             SinkOp::Seal { entry, token, root, .. } => {
                 SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, root, context) }
@@ -371,18 +377,39 @@ impl SinkStorage {
         if kept { Ok(()) } else { Err(Code::SinkSync.into()) }
     }
 
-    fn write_member(
+    /// Writes a member, or makes it where it may lie on several targets.
+    fn make_member(
         &mut self,
         member: MemberWrite,
         payload: &Payload,
+        several: bool,
         context: &mut Context,
-    ) -> Result<(), Failure> {
+    ) -> MemberWritten {
+        let path = self.locate(&member.entry, context)?;
+        self.content_of(&member, payload, context)?;
+        context.fails(context.rates.no_space, path, Code::SinkNoSpace)?;
+        self.remove(member.entry.id, context.disk);
+        let token = self.token();
+        let temp = context.disk.create(token, path);
+        self.states.insert(member.entry.id, State::Made(temp));
+        if several && member.entry.size() > 0 {
+            return Ok(Some(context.random.between(1, 4) as Target));
+        }
+        self.fill_member(member, payload, context).map(|()| None)
+    }
+
+    /// What the slot holds for a member.
+    fn content_of(
+        &self,
+        member: &MemberWrite,
+        payload: &Payload,
+        context: &mut Context,
+    ) -> Result<u32, Failure> {
         let MemberWrite { entry, offset, hash } = member;
-        let path = self.locate(&entry, context)?;
         let mut content = HOLE;
         if entry.size() > 0 {
             let fits = |piece: &&crate::content::Piece| {
-                piece.at == offset && u64::from(piece.length) == entry.size() && piece.hash(0, true) == hash
+                piece.at == *offset && u64::from(piece.length) == entry.size() && piece.hash(0, true) == *hash
             };
             let Some(piece) = payload.pieces.iter().find(fits) else {
                 if !payload.altered {
@@ -391,15 +418,29 @@ impl SinkStorage {
                 return Err(Code::HashMismatch.into());
             };
             content = piece.content;
-        } else if hash != root_of(HOLE, 0) {
+        } else if *hash != root_of(HOLE, 0) {
             context.broken(|| format!("{:?}: an empty file has another hash", entry.id));
             return Err(Code::HashMismatch.into());
         }
-        context.fails(context.rates.no_space, path, Code::SinkNoSpace)?;
+        Ok(content)
+    }
+
+    /// The contents and attributes of a member that is made.
+    fn fill_member(
+        &mut self,
+        member: MemberWrite,
+        payload: &Payload,
+        context: &mut Context,
+    ) -> Result<(), Failure> {
+        let path = self.locate(&member.entry, context)?;
+        let content = self.content_of(&member, payload, context)?;
+        let entry = member.entry;
+        let Some(State::Made(temp)) = self.states.get(&entry.id) else {
+            context.broken(|| format!("{:?} is to be filled, and was not made", entry.id));
+            return Err(Code::Internal.into());
+        };
+        let temp = *temp;
         context.fails(context.rates.write_error, path, Code::SinkWrite)?;
-        self.remove(entry.id, context.disk);
-        let token = self.token();
-        let temp = context.disk.create(token, path);
         let inode = context.disk.temps[temp].inode;
         if entry.size() > 0 {
             context.disk.write(inode, 0, entry.size() as u32, content, true);
@@ -448,7 +489,7 @@ impl SinkStorage {
             Some(State::Member(temp)) => (*temp, false),
             Some(State::Unfinished { temp, .. }) => (*temp, true),
             Some(State::Named(_)) => return Ok(()),
-            None => return Err(Code::Internal.into()),
+            Some(State::Made(_)) | None => return Err(Code::Internal.into()),
         };
         let (inode, path) = (context.disk.temps[temp].inode, context.disk.temps[temp].path);
         let full = context.fails(context.rates.no_space / 2, path, Code::SinkNoSpace);
@@ -473,7 +514,7 @@ impl SinkStorage {
         let temp = match self.states.get(&id) {
             Some(State::Member(temp) | State::Unfinished { temp, sealed: true }) => *temp,
             Some(State::Named(_)) => return Ok(()),
-            Some(State::Unfinished { .. }) | None => {
+            Some(State::Made(_) | State::Unfinished { .. }) | None => {
                 context.broken(|| format!("{id:?} is published, but is not ready"));
                 return Err(Code::Internal.into());
             }
@@ -511,7 +552,9 @@ impl SinkStorage {
 
     /// Removes what an entry has without a final name. A final name stays.
     fn remove(&mut self, id: EntryId, disk: &mut Disk) {
-        if let Some(State::Member(temp) | State::Unfinished { temp, .. }) = self.states.remove(&id) {
+        if let Some(State::Made(temp) | State::Member(temp) | State::Unfinished { temp, .. }) =
+            self.states.remove(&id)
+        {
             disk.temps[temp].now = false;
         }
     }
@@ -523,7 +566,7 @@ impl SinkStorage {
         };
         let parent_of = |path: PathId| context.tree.nodes[path].parent;
         let used = self.states.values().any(|state| match state {
-            State::Member(temp) | State::Unfinished { temp, .. } => {
+            State::Made(temp) | State::Member(temp) | State::Unfinished { temp, .. } => {
                 parent_of(context.disk.temps[*temp].path) == Some(path)
             }
             State::Named(named) => parent_of(*named) == Some(path),
@@ -572,9 +615,9 @@ pub fn refused(op: &SinkOp) -> Option<SinkDone> {
             SinkDone::Prepared { batch: *batch, answers, laid: Vec::new(), unlike: Vec::new() }
         }
         SinkOp::WriteObject { block, .. } => SinkDone::Written { block: *block, result: Err(failure) },
-        SinkOp::WriteMembers { block, members, .. } => {
+        SinkOp::WriteMembers { block, step, members, .. } => {
             let results = members.iter().map(|_| Err(failure)).collect();
-            SinkDone::WrittenMembers { block: *block, results }
+            SinkDone::WrittenMembers { block: *block, step: *step, results }
         }
         SinkOp::Seal { entry, .. } => SinkDone::Sealed { id: entry.id, result: Err(failure) },
         SinkOp::Sync { group, files } => SinkDone::Synced { group: *group, failed: all(files) },

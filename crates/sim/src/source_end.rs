@@ -82,6 +82,7 @@ impl World {
         let now = self.now;
         let Some(end) = &mut self.source else { return };
         end.machine.on_event(event, &mut end.log, now);
+        self.check_bundles_wait();
         while let Some(action) = self.source.as_mut().and_then(|end| end.machine.next_action()) {
             self.source_action(action);
         }
@@ -114,7 +115,12 @@ impl World {
                 end.sending += 1;
                 self.dispatch(epoch, block, slot, local, length);
             }
-            Action::Source(op) => self.start_read(op),
+            Action::Source(op) => {
+                if let SourceOp::ReadMembers { members, .. } = &op {
+                    self.check_bundle(members);
+                }
+                self.start_read(op);
+            }
             Action::Log(op) => {
                 note!(self, "log {}", Short(&op));
                 self.check_log_op(&op);
@@ -139,7 +145,7 @@ impl World {
             }
             // Storage of the simulator answers in time.
             Action::Hands(_) => {}
-            Action::Replace(block) => self.violate(format!("the thread of {block:?} is replaced")),
+            Action::Replace(block, _) => self.violate(format!("the thread of {block:?} is replaced")),
             Action::Grant(_) | Action::Sink(_) => self.violate("the source acts as a sink".into()),
         }
     }
@@ -224,6 +230,7 @@ impl World {
                         Item::Entry(entry) if entry.kind == Kind::File && self.random.chance(300) => {
                             let object_bytes = self.plan.grain << self.random.below(3);
                             let laid = laid(object_bytes, &mut self.random);
+                            self.checker.targets.insert(entry.id, laid.placement.target(0));
                             Item::Laid(entry, Box::new(laid), None)
                         }
                         item => item,

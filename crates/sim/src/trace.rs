@@ -108,6 +108,11 @@ short! {
         }
     };
     haul_wire::Member, |member, f| write!(f, "{} at {}", Short(&member.id), member.offset);
+    haul_model::op::MemberWritten, |result, f| match result {
+        Ok(None) => f.write_str("ok"),
+        Ok(Some(target)) => write!(f, "made on {target}"),
+        Err(failure) => write!(f, "{}", Short(failure)),
+    };
     Result<(), Failure>, |result, f| match result {
         Ok(()) => f.write_str("ok"),
         Err(failure) => write!(f, "{}", Short(failure)),
@@ -184,9 +189,9 @@ short! {
             "write {} from {}: {length} B at {offset} of {} in {}",
             Short(block), Short(slot), Short(&entry.id), Short(token)
         ),
-        SinkOp::WriteMembers { block, slot, members, .. } => {
+        SinkOp::WriteMembers { block, step, slot, members, .. } => {
             let ids: Vec<EntryId> = members.iter().map(|member| member.entry.id).collect();
-            write!(f, "write {} from {}: {}", Short(block), Short(slot), List(&ids))
+            write!(f, "{step:?} {} from {}: {}", Short(block), Short(slot), List(&ids))
         }
         SinkOp::Seal { entry, .. } => write!(f, "seal {}", Short(&entry.id)),
         SinkOp::Sync { group, files } => write!(f, "sync {group}: {}", List(files)),
@@ -201,8 +206,8 @@ short! {
             write!(f, "prepared {batch}: {}{}", List(answers), List(laid))
         }
         SinkDone::Written { block, result } => write!(f, "{} written: {}", Short(block), Short(result)),
-        SinkDone::WrittenMembers { block, results } => {
-            write!(f, "{} written: {}", Short(block), List(results))
+        SinkDone::WrittenMembers { block, step, results } => {
+            write!(f, "{} {step:?}: {}", Short(block), List(results))
         }
         SinkDone::Sealed { id, result } => write!(f, "{} sealed: {}", Short(id), Short(&result.map(drop))),
         SinkDone::Synced { group, failed } => write!(f, "synced {group}, failed {}", List(failed)),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, Prepare, SinkDone, SinkOp};
+use haul_model::op::{MemberWrite, MembersStep, Prepare, SinkDone, SinkOp};
 use haul_model::{Attributes, Entry, EntryId, Hash, Identity, Kind, SlotId, Timestamp};
 use haul_storage::SinkStorage;
 use haul_storage::sink::{Decision, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode};
@@ -68,7 +68,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             .collect();
         let ids: Vec<EntryId> = members.iter().map(|member| member.entry.id).collect();
         let length = (bytes * members.len() as u64) as u32;
-        let op = SinkOp::WriteMembers { block: haul_model::BlockId(0), slot: SlotId(0), length, members };
+        let op = SinkOp::WriteMembers {
+            block: haul_model::BlockId(0),
+            step: MembersStep::Make,
+            slot: SlotId(0),
+            length,
+            members,
+        };
         timed(1, "write members", op)?;
         timed(2, "sync", SinkOp::Sync { group: 0, files: ids.clone() })?;
         timed(3, "publish", SinkOp::Publish { group: 0, files: ids.clone() })?;

@@ -495,14 +495,15 @@ impl SinkStorage for MemorySink {
                 });
                 SinkDone::Written { block, result }
             }
-            SinkOp::WriteMembers { block, slot, length, members } => {
+            SinkOp::WriteMembers { block, step, slot, length, members } => {
                 let results = match pool.lease(slot) {
                     Some(lease) => {
                         self.write_members(session, members, &lease[..lease.len().min(length as usize)])
                     }
                     None => members.iter().map(|_| Err(Code::Internal.into())).collect(),
                 };
-                SinkDone::WrittenMembers { block, results }
+                let results = results.into_iter().map(|result| result.map(|()| None)).collect();
+                SinkDone::WrittenMembers { block, step, results }
             }
             SinkOp::Seal { entry, token, object_bytes, root } => SinkDone::Sealed {
                 id: entry.id,

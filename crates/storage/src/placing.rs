@@ -4,6 +4,7 @@
 //! files that lie on the one target of the device that was met first (a plain local file system, say) nothing is told.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use haul_model::limits::TARGETS_MAX;
@@ -17,12 +18,14 @@ pub struct Placing {
     layouts: Arc<Layouts>,
     /// The device of which nothing is told.
     home: OnceLock<u64>,
+    /// All files of it lie alike, for ever: the common case, which is to cost a small file nothing.
+    home_is_uniform: AtomicBool,
 }
 
 impl Placing {
     /// Nothing was met yet.
     pub fn new(layouts: Arc<Layouts>) -> Placing {
-        Placing { layouts, home: OnceLock::new() }
+        Placing { layouts, home: OnceLock::new(), home_is_uniform: AtomicBool::new(false) }
     }
 
     /// What is asked.
@@ -37,8 +40,16 @@ impl Placing {
 
     /// The same without a look at the file, where all files of its device lie alike and that is known already: `Err` else.
     pub fn without_a_look(&self, device: u64, size: u64, objects: Objects) -> Result<Option<Laid>, Unknown> {
+        let is_home = || self.home.get() == Some(&device);
+        if self.home_is_uniform.load(Ordering::Relaxed) && is_home() {
+            return Ok(None);
+        }
         let found = self.layouts.uniform(device).ok_or(Unknown)?;
-        Ok(self.tell(&found, device, size, objects))
+        let told = self.tell(&found, device, size, objects);
+        if is_home() {
+            self.home_is_uniform.store(true, Ordering::Relaxed);
+        }
+        Ok(told)
     }
 
     fn tell(&self, found: &Found, device: u64, size: u64, objects: Objects) -> Option<Laid> {

@@ -5,6 +5,7 @@
 
 mod chosen;
 mod lov;
+mod small;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -47,12 +48,16 @@ pub struct Settings {
 pub fn run(settings: &Settings) -> io::Result<bool> {
     let haul = settings.haul.canonicalize()?;
     let mut passed = true;
-    let scenarios: [(&str, Scenario); 7] = [
+    let scenarios: [(&str, Scenario); 11] = [
         ("striped-to-striped", striped_to_striped),
         ("slow-target", slow_target),
         ("failing-source-target", failing_source_target),
         ("failing-sink-target", failing_sink_target),
         ("hanging-source-target", hanging_source_target),
+        ("small-slow-source-target", small::slow_source_target),
+        ("small-slow-sink-target", small::slow_sink_target),
+        ("small-failing-sink-target", small::failing_sink_target),
+        ("small-hanging-sink-target", small::hanging_sink_target),
         ("chosen-stripes", chosen::chosen_stripes),
         ("pool-only-at-the-source", chosen::pool_only_at_the_source),
     ];
@@ -144,10 +149,7 @@ fn hanging_source_target(bed: &Bed) -> io::Result<Option<String>> {
     bed.source.control("target 0 hang");
     let started = Instant::now();
     let run = bed.start(&["--hang-after", HANGS_AFTER])?;
-    let done = || {
-        let text = fs::read_to_string(bed.directory.join("events")).unwrap_or_default();
-        text.contains("\"event\":\"summary\"")
-    };
+    let done = || bed.has_summary();
     while !done() && started.elapsed() < RUN_LIMIT {
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -261,6 +263,11 @@ impl Bed {
         let those = |kind: &str| events.iter().filter(|event| event["event"] == kind).cloned().collect();
         let (failed, striped_otherwise) = (those("failed"), those("striped_otherwise"));
         Ok(Ended { code: status.and_then(|status| status.code()), summary, failed, striped_otherwise })
+    }
+
+    fn has_summary(&self) -> bool {
+        let text = fs::read_to_string(self.directory.join("events")).unwrap_or_default();
+        text.contains("\"event\":\"summary\"")
     }
 
     fn copy(&self, options: &[&str]) -> io::Result<Ended> {

@@ -10,24 +10,35 @@ use crate::event::Action;
 use crate::scheduler::{Class, Finished, Pace, Request, TargetId};
 use crate::states::{SinkCause, SinkState};
 
+/// What the scheduler has.
+#[derive(Clone, Copy)]
+pub(super) enum ToWrite {
+    Object(BlockId),
+    /// Members of a bundle that were made on this target.
+    Members(BlockId, Target),
+}
+
 impl Sink {
-    /// A payload waits for a thread.
+    /// A payload waits for a thread. Where the members of a bundle will lie nobody knows before they are made.
     pub(super) fn queue_write(&mut self, block: BlockId, work: &Work) {
         match work {
             Work::Bundle { .. } => self.bundles.push_back(block),
             Work::Object { id, index, length, .. } => {
                 let target = self.target_of(*id, *index);
-                if let Some(hands) = self.hands.meet(target) {
-                    self.scheduler.set_threads(hands, self.clock.now());
-                    self.actions.push_back(Action::Hands(hands));
-                }
-                let item = block;
-                let target = TargetId(u32::from(target));
-                let request = Request { item, target, gate: None, class: Class::Object, bytes: *length };
-                // Numbers of targets are below the scheduler's bound; see `haul_model::limits`.
-                let _ = self.scheduler.push(request, self.clock.now());
+                self.push(ToWrite::Object(block), target, Class::Object, *length);
             }
         }
+    }
+
+    pub(super) fn push(&mut self, item: ToWrite, target: Target, class: Class, bytes: u32) {
+        if let Some(hands) = self.hands.meet(target) {
+            self.scheduler.set_threads(hands, self.clock.now());
+            self.actions.push_back(Action::Hands(hands));
+        }
+        let target = TargetId(u32::from(target));
+        let request = Request { item, target, gate: None, class, bytes };
+        // Numbers of targets are below the scheduler's bound; see `haul_model::limits`.
+        let _ = self.scheduler.push(request, self.clock.now());
     }
 
     fn target_of(&self, id: EntryId, index: u32) -> Target {
@@ -41,17 +52,20 @@ impl Sink {
         while self.writing < self.hands.at_a_time() {
             self.bundle_turn = !self.bundle_turn;
             let bundle = if self.bundle_turn { self.bundles.pop_front() } else { None };
-            let (block, ticket, gently) = match bundle {
-                Some(block) => (block, None, false),
-                None => match self.scheduler.pick(self.clock.now()) {
-                    Some(picked) => (picked.item, Some(picked.ticket), picked.pace == Pace::Gentle),
-                    None => match self.bundles.pop_front() {
-                        Some(block) => (block, None, false),
-                        None => break,
-                    },
-                },
+            if let Some(block) = bundle {
+                self.start_write(block, None, false)?;
+                continue;
+            }
+            let Some(picked) = self.scheduler.pick(self.clock.now()) else {
+                let Some(block) = self.bundles.pop_front() else { break };
+                self.start_write(block, None, false)?;
+                continue;
             };
-            self.start_write(block, ticket, gently)?;
+            let gently = picked.pace == Pace::Gentle;
+            match picked.item {
+                ToWrite::Object(block) => self.start_write(block, Some(picked.ticket), gently)?,
+                ToWrite::Members(block, target) => self.start_fill(block, target, picked.ticket, gently)?,
+            }
         }
         self.give_up_dead()
     }
@@ -73,14 +87,21 @@ impl Sink {
             return Ok(());
         }
         while let Some(lost) = self.scheduler.expire(self.clock.now()) {
-            let Some(write) = self.writes.get_mut(&lost.item) else { continue };
+            self.writing -= 1;
+            let block = match lost.item {
+                ToWrite::Object(block) => block,
+                ToWrite::Members(block, target) => {
+                    self.lose_part(block, target, lost.replace)?;
+                    continue;
+                }
+            };
+            let Some(write) = self.writes.get_mut(&block) else { continue };
             write.stage = Stage::Lost;
             self.lost += 1;
-            self.writing -= 1;
             let Work::Object { id, index, .. } = write.work else { continue };
             self.count_lost(id, 1);
             if lost.replace {
-                self.actions.push_back(Action::Replace(lost.item));
+                self.actions.push_back(Action::Replace(block, None));
             }
             if self.no_longer_written(id) {
                 self.ask_again(id, Some(index), RepairReason::Sync);
@@ -98,7 +119,14 @@ impl Sink {
 
     /// Files on a target that answers no more.
     fn give_up_dead(&mut self) -> Result<(), Failure> {
-        while let Some((block, _)) = self.scheduler.take_dead() {
+        while let Some((item, _)) = self.scheduler.take_dead() {
+            let block = match item {
+                ToWrite::Object(block) => block,
+                ToWrite::Members(block, target) => {
+                    self.give_up_part(block, target)?;
+                    continue;
+                }
+            };
             let Some(write) = self.writes.remove(&block) else { continue };
             self.free(write.slot);
             let Work::Object { id, .. } = write.work else { continue };
@@ -148,7 +176,7 @@ impl Sink {
         }
     }
 
-    fn lane_of_target(&self, target: Target) -> Lane {
+    pub(super) fn lane_of_target(&self, target: Target) -> Lane {
         let view = self.scheduler.target(TargetId(u32::from(target)));
         let slow = |view: crate::scheduler::TargetView| view.congested || view.suspect || view.dead;
         if target != 0 && view.is_some_and(slow) { Lane::Slow } else { Lane::Brisk }

@@ -1,11 +1,13 @@
 //! The sink master: answers, grants, writes, commits, acknowledges.
 //!
 //! [`Sink`] holds the entries that are open and the state of each slot. The parts: `prepare` (NEW_FILE in, FILE_ID out,
-//! drops), `receive` (announcements and payloads meet in a slot and are written), `choose` (which of them is next: the
+//! drops), `receive` (announcements and payloads meet in a slot and are written), `parts` (members of bundles, made first
+//! and written target by target), `choose` (which of them is next: the
 //! scheduler), `commit` (groups through the order rule, acknowledgements).
 
 mod choose;
 mod commit;
+mod parts;
 mod prepare;
 mod receive;
 
@@ -16,12 +18,13 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 use haul_model::limits::BATCH_ITEMS_MAX;
-use haul_model::op::{SinkDone, SinkOp};
+use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Stats};
 use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Placement, SlotId, Token};
 use haul_wire::{Message, Repair, Settled};
 
+use self::choose::ToWrite;
 use self::receive::{Slot, Work, Write};
 use crate::clock::Clock;
 use crate::committer::{Committer, Phase};
@@ -96,8 +99,8 @@ pub struct Sink {
 
     slots: Vec<Slot>,
     writes: HashMap<BlockId, Write>,
-    scheduler: Scheduler<BlockId>,
-    /// Bundles that wait for a thread.
+    scheduler: Scheduler<ToWrite>,
+    /// Bundles that wait for a thread to make their members.
     bundles: VecDeque<BlockId>,
     bundle_turn: bool,
     hands: Hands,
@@ -311,7 +314,10 @@ impl Sink {
                 self.on_prepared(answers, laid, unlike, now_nanos)
             }
             SinkDone::Written { block, result } => self.on_written(block, result, now_nanos),
-            SinkDone::WrittenMembers { block, results } => self.on_members_written(block, results, now_nanos),
+            SinkDone::WrittenMembers { block, step, results } => match step {
+                MembersStep::Make => self.on_members_made(block, results, now_nanos),
+                MembersStep::Fill { target, .. } => self.on_members_filled(block, target, results, now_nanos),
+            },
             SinkDone::Sealed { id, result } => self.on_sealed(id, result, now_nanos),
             SinkDone::Synced { group, failed } => self.on_synced(group, failed, now_nanos),
             SinkDone::Published { group, failed } => self.on_published(group, failed, now_nanos),

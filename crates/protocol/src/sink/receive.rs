@@ -2,12 +2,13 @@
 
 use alloc::vec::Vec;
 
-use haul_model::op::{MemberWrite, SinkOp};
+use haul_model::op::{MembersStep, SinkOp};
 use haul_model::{BlockId, Code, EntryId, Failure, Hash, SlotId};
 use haul_wire::{Member, Repair, RepairReason};
 
 use super::Sink;
-use crate::committer::{Lane, WrittenObject};
+use super::parts::Part;
+use crate::committer::WrittenObject;
 use crate::event::Action;
 use crate::planted::Bug;
 use crate::resume::object_range;
@@ -46,7 +47,9 @@ pub(super) struct Write {
     pub stage: Stage,
     /// Of an object: what the scheduler knows it by.
     pub ticket: Option<Ticket>,
-    length: u32,
+    /// Of a bundle: members that are made and not written.
+    pub parts: Vec<Part>,
+    pub length: u32,
     /// A sync of its file has failed since it began: whatever storage answers, it may be lost.
     lost: bool,
 }
@@ -206,7 +209,8 @@ impl Sink {
             objects.writing += 1;
         }
         self.queue_write(block, &work);
-        let write = Write { slot, work, stage: Stage::Queued, ticket: None, length, lost: false };
+        let write =
+            Write { slot, work, stage: Stage::Queued, ticket: None, parts: Vec::new(), length, lost: false };
         if self.writes.insert(block, write).is_some() {
             return Err(Failure::new(Code::Protocol));
         }
@@ -258,19 +262,16 @@ impl Sink {
                 }
             }
             Work::Bundle { members } => {
-                let mut writes = Vec::with_capacity(members.len());
-                for Member { id, offset, hash } in members {
-                    let held = self.entries.get(id).ok_or(Failure::new(Code::Internal))?;
-                    writes.push(MemberWrite { entry: held.entry.clone(), offset: *offset, hash: *hash });
-                }
-                SinkOp::WriteMembers { block, slot, length, members: writes }
+                let members = members.clone();
+                let writes = self.member_writes(&members)?;
+                SinkOp::WriteMembers { block, step: MembersStep::Make, slot, length, members: writes }
             }
         };
         self.actions.push_back(Action::Sink(op));
         Ok(())
     }
 
-    fn written(&mut self, block: BlockId) -> Result<Write, Failure> {
+    pub(super) fn written(&mut self, block: BlockId) -> Result<Write, Failure> {
         let write = self.writes.remove(&block).ok_or(Failure::new(Code::Internal))?;
         if !self.config.planted.has(Bug::GrantWhileWriting) {
             self.free(write.slot);
@@ -333,36 +334,6 @@ impl Sink {
         }
         let lane = self.lane_of(object.id, object.index);
         self.committer.add_object(object, lane, now_nanos);
-    }
-
-    pub(super) fn on_members_written(
-        &mut self,
-        block: BlockId,
-        results: Vec<Result<(), Failure>>,
-        now_nanos: u64,
-    ) -> Result<(), Failure> {
-        self.has_written(block, true);
-        let Work::Bundle { members } = self.written(block)?.work else {
-            return Err(Failure::new(Code::Internal));
-        };
-        for (Member { id, .. }, result) in members.into_iter().zip(results) {
-            let bytes = self.entries.get(&id).map_or(0, |held| held.entry.size());
-            match result {
-                Ok(()) => {
-                    self.step(id, SinkCause::Written)?;
-                    self.committer.add_file(id, bytes, Lane::Brisk, now_nanos);
-                    if self.config.planted.has(Bug::MemberAckBeforeSync) {
-                        self.settled.push((id, haul_wire::Settled::Done(None)));
-                    }
-                }
-                Err(failure) if failure.code == Code::HashMismatch => {
-                    self.step(id, SinkCause::AskedAgain)?;
-                    self.ask_again(id, None, RepairReason::Hash);
-                }
-                Err(failure) => self.give_up(id, SinkCause::WriteFailed, failure)?,
-            }
-        }
-        Ok(())
     }
 
     /// Nothing is on its way into storage that could join a group.

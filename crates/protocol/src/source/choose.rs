@@ -1,15 +1,18 @@
-//! Which object is next: the scheduler knows which targets of both ends each one burdens.
+//! Which object or bundle is next: the scheduler knows which targets of both ends each one burdens.
 //!
 //! The scheduler sees a window of each file, and of no more files than it needs: where all is on one target, the next
 //! object of the first file; where there are several, enough that each of them has something to do.
 
+use alloc::vec::Vec;
+
+use haul_model::limits::ATTEMPTS_MAX;
 use haul_model::{Code, EntryId, Failure, SlotId, Target};
 
 use super::{Source, Stage};
 use crate::event::Action;
 use crate::resume::object_range;
 use crate::scheduler::{Class, Finished, Picked, Request, TargetId, Ticket};
-use crate::states::SourceState;
+use crate::states::{SourceCause, SourceState};
 
 /// Objects of one file that the scheduler has at a time.
 const WINDOW: u32 = 256;
@@ -19,32 +22,44 @@ const SHOWN_PER_SLOT: u64 = 64;
 /// Objects that it has at most, those of files that were dropped included.
 const QUEUED_MAX: u64 = 1 << 20;
 
-/// An object that is to be read.
+/// What is to be read.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub id: EntryId,
-    pub index: u32,
-    /// It was taken up before.
-    pub again: bool,
+pub(super) enum Wanted {
+    Object {
+        id: EntryId,
+        index: u32,
+        /// It was taken up before.
+        again: bool,
+    },
+    /// A bundle that is closed.
+    Bundle(u32),
+}
+
+/// An object that the scheduler is to see.
+struct Showing {
+    index: u32,
+    again: bool,
+    here: Target,
+    there: Target,
+    bytes: u32,
 }
 
 impl Source {
-    /// The next object that is worth reading.
+    /// The next object or bundle that is worth reading.
     pub(super) fn choose(&mut self) -> Option<Picked<Wanted>> {
-        if self.several_targets {
-            let enough = SHOWN_PER_SLOT * u64::from(self.config.slots);
-            while self.scheduler.queued() < enough && self.show_next_file() {}
-        }
+        // Bundles alone would keep all threads busy: of objects there is always one to take turns with them.
+        let enough = if self.several_targets { SHOWN_PER_SLOT * u64::from(self.config.slots) } else { 1 };
+        while self.scheduler.queued() - self.bundles.queued() < enough && self.show_next_file() {}
         loop {
             let Some(picked) = self.scheduler.pick(self.clock.now()) else {
                 // What is shown has to wait: something else may go.
-                if self.show_next_file() {
+                if self.show_next_file() || self.close_oldest_bundle() {
                     continue;
                 }
                 self.name_dead();
                 return None;
             };
-            let Wanted { id, index, .. } = picked.item;
+            let Wanted::Object { id, index, .. } = picked.item else { return Some(picked) };
             if self.may_begin(id) {
                 self.show(id);
                 return Some(picked);
@@ -100,35 +115,48 @@ impl Source {
 
     /// Fills the window of a file.
     pub(super) fn show(&mut self, id: EntryId) {
-        let Some(held) = self.entries.get_mut(&id) else { return };
-        let size = held.entry.size();
-        let Some(objects) = held.objects.as_deref_mut() else { return };
-        while objects.shown < WINDOW {
-            let repair = objects.again.pop();
-            let again = repair.is_some();
-            let index = repair.or_else(|| {
-                let index = objects.durable.next_zero(objects.next)?;
-                objects.next = index + 1;
-                Some(index as u32)
-            });
-            let Some(index) = index else { return };
-            let (here, there) = (objects.here.target(index), objects.there.target(index));
-            self.several_targets |= there != 0 || self.hands.has_several_targets();
-            if let Some(hands) = self.hands.meet(here) {
-                self.scheduler.set_threads(hands, self.clock.now());
-                self.actions.push_back(Action::Hands(hands));
-            }
+        while let Some(Showing { index, again, here, there, bytes }) = self.next_to_show(id) {
+            self.meet(here);
+            self.several_targets |= there != 0;
             let request = Request {
-                item: Wanted { id, index, again },
+                item: Wanted::Object { id, index, again },
                 target: TargetId(u32::from(here)),
                 gate: (there != 0).then_some(TargetId(u32::from(there))),
                 class: Class::Object,
-                bytes: object_range(size, objects.object_bytes, index).1,
+                bytes,
             };
-            objects.shown += 1;
             // Numbers of targets are below the scheduler's bound; see `haul_model::limits`.
             let _ = self.scheduler.push(request, self.clock.now());
         }
+    }
+
+    fn next_to_show(&mut self, id: EntryId) -> Option<Showing> {
+        let held = self.entries.get_mut(&id)?;
+        let size = held.entry.size();
+        let objects = held.objects.as_deref_mut().filter(|objects| objects.shown < WINDOW)?;
+        let repair = objects.again.pop();
+        let again = repair.is_some();
+        let index = match repair {
+            Some(index) => index,
+            None => {
+                let index = objects.durable.next_zero(objects.next)?;
+                objects.next = index + 1;
+                index as u32
+            }
+        };
+        objects.shown += 1;
+        let (here, there) = (objects.here.target(index), objects.there.target(index));
+        let bytes = object_range(size, objects.object_bytes, index).1;
+        Some(Showing { index, again, here, there, bytes })
+    }
+
+    /// Something is on this target.
+    pub(super) fn meet(&mut self, target: Target) {
+        if let Some(hands) = self.hands.meet(target) {
+            self.scheduler.set_threads(hands, self.clock.now());
+            self.actions.push_back(Action::Hands(hands));
+        }
+        self.several_targets |= self.hands.has_several_targets();
     }
 
     /// A slot of the sink is free again: what was sent into it burdens the sink's target no more.
@@ -160,15 +188,19 @@ impl Source {
             return;
         }
         while let Some(lost) = self.scheduler.expire(self.clock.now()) {
-            let of = |(_, block): &(_, &mut super::Block)| block.ticket == Some(lost.ticket);
+            let of = |(_, block): &(_, &mut super::Block)| block.ticket == lost.ticket;
             let Some((id, block)) = self.blocks.iter_mut().find(of) else { continue };
             block.stage = Stage::Lost;
+            let asked = block.content.take_asked();
             let block = *id;
             self.reading -= 1;
             if lost.replace {
-                self.actions.push_back(Action::Replace(block));
+                self.actions.push_back(Action::Replace(block, None));
             }
-            let Wanted { id, index, .. } = lost.item;
+            let Wanted::Object { id, index, .. } = lost.item else {
+                self.read_members_again(asked);
+                continue;
+            };
             let active = |held: &&mut super::Held| held.state == SourceState::Active;
             if let Some(held) = self.entries.get_mut(&id).filter(active)
                 && let Some(objects) = held.objects.as_deref_mut()
@@ -183,7 +215,11 @@ impl Source {
 
     /// Files on a target of either end that answers no more.
     fn name_dead(&mut self) {
-        while let Some((Wanted { id, index, .. }, _)) = self.scheduler.take_dead() {
+        while let Some((wanted, _)) = self.scheduler.take_dead() {
+            let Wanted::Object { id, index, .. } = wanted else {
+                self.name_members(wanted);
+                continue;
+            };
             let active = |held: &&super::Held| held.state == SourceState::Active;
             let Some(held) = self.entries.get(&id).filter(active) else { continue };
             let there = held.objects.as_deref().map_or(0, |objects| objects.there.target(index));
@@ -193,7 +229,34 @@ impl Source {
         }
     }
 
-    /// Storage has answered for this object. False if nobody waited any more.
+    /// A bundle that hangs: its members are put in others.
+    fn read_members_again(&mut self, members: Vec<EntryId>) {
+        for id in members {
+            let bundled = |held: &&mut super::Held| held.state == SourceState::Bundled;
+            let Some(held) = self.entries.get_mut(&id).filter(bundled) else { continue };
+            held.attempts += 1;
+            let given_up = held.attempts >= ATTEMPTS_MAX;
+            let failure = Failure::os(Code::SourceRead, TIMED_OUT);
+            // They only fail for an entry in another state.
+            let _ = match given_up {
+                true => self.on_unreadable(id, failure),
+                false => self.step(id, SourceCause::RepairAsked).map(|()| self.queue_small(id)),
+            };
+        }
+    }
+
+    /// Members of a bundle on a target that answers no more.
+    fn name_members(&mut self, wanted: Wanted) {
+        let Wanted::Bundle(number) = wanted else { return };
+        let members = self.bundles.take(number).map(|pile| pile.members);
+        for id in members.into_iter().flatten() {
+            if self.step(id, SourceCause::Packed).is_ok() {
+                let _ = self.on_unreadable(id, Failure::os(Code::SourceRead, TIMED_OUT));
+            }
+        }
+    }
+
+    /// Storage has answered for this object or bundle. False if nobody waited any more.
     pub(super) fn has_read(&mut self, ticket: Ticket, done: bool) -> bool {
         match self.scheduler.finished(ticket, self.clock.now(), done) {
             Finished::Late { .. } => false,

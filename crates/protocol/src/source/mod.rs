@@ -1,10 +1,11 @@
 //! The source master: announces, reads, sends, logs, closes.
 //!
 //! [`Source`] holds the entries that are open and nothing else: an entry leaves its table when it has ended. The parts:
-//! `announce` (scan in, answers back), `choose` (which object is next: the scheduler), `transfer` (objects and bundles
+//! `announce` (scan in, answers back), `bundles` (small files, target by target), `choose` (which object is next: the scheduler), `transfer` (objects and bundles
 //! through slots and credits), `settle` (what is durable, what must come again, how entries end).
 
 mod announce;
+mod bundles;
 mod choose;
 mod settle;
 mod transfer;
@@ -24,6 +25,8 @@ use haul_model::{
 };
 use haul_wire::{Member, Message};
 
+use self::bundles::Bundles;
+pub use self::bundles::WAIT_NANOS as BUNDLE_WAIT_NANOS;
 use self::choose::Wanted;
 
 use crate::clock::Clock;
@@ -109,6 +112,16 @@ enum Content {
     Bundle { asked: Vec<EntryId>, members: Vec<Member> },
 }
 
+impl Content {
+    /// The members that storage was asked for; once.
+    fn take_asked(&mut self) -> Vec<EntryId> {
+        match self {
+            Content::Bundle { asked, .. } => core::mem::take(asked),
+            Content::Object { .. } => Vec::new(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Reading,
@@ -124,8 +137,8 @@ struct Block {
     length: u32,
     content: Content,
     stage: Stage,
-    /// Of an object: what the scheduler knows it by.
-    ticket: Option<Ticket>,
+    /// What the scheduler knows it by.
+    ticket: Ticket,
 }
 
 /// The source master.
@@ -157,14 +170,12 @@ pub struct Source {
     /// It was told that there is a file at the sink that is striped otherwise.
     unlike_told: [bool; Unlike::ALL.len()],
 
-    small: VecDeque<EntryId>,
-    small_bytes: u64,
+    bundles: Bundles,
     /// Files of which the scheduler has seen something, and of which nothing could be read yet: too many were open.
     waiting_to_open: Vec<EntryId>,
     /// Files of which the scheduler has seen nothing.
     files: VecDeque<EntryId>,
     files_opened: usize,
-    bundle_turn: bool,
 
     clock: Clock,
     epoch: u32,
@@ -204,12 +215,10 @@ impl Source {
             dead_at_sink: HashSet::new(),
             several_targets: false,
             unlike_told: Default::default(),
-            small: VecDeque::new(),
-            small_bytes: 0,
+            bundles: Bundles::default(),
             waiting_to_open: Vec::new(),
             files: VecDeque::new(),
             files_opened: 0,
-            bundle_turn: false,
             clock: Clock::default(),
             epoch: 0,
             link_up: false,
@@ -405,6 +414,7 @@ impl Source {
     /// Starts whatever can be started.
     fn pump(&mut self) {
         self.write_off();
+        self.close_bundles();
         self.start_reads();
         self.send_ready();
         let nothing_open = self.entries.is_empty()

@@ -3,7 +3,6 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use haul_model::limits::MEMBERS_MAX;
 use haul_model::op::{MemberRead, SourceOp};
 use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, SlotId};
 use haul_wire::{Member, Message};
@@ -17,22 +16,12 @@ use crate::scheduler::{Picked, Ticket};
 use crate::states::{SourceCause, SourceState};
 
 impl Source {
-    pub(super) fn queue_small(&mut self, id: EntryId) {
-        if let Some(held) = self.entries.get(&id) {
-            self.small_bytes += held.entry.size();
-            self.small.push_back(id);
-        }
-    }
-
-    /// Fills free slots. Bundles and objects take turns, so that neither waits for the other.
+    /// Fills free slots.
     pub(super) fn start_reads(&mut self) {
         while self.reading < self.hands.at_a_time()
             && let Some(local) = self.free.pop()
         {
-            self.bundle_turn = !self.bundle_turn;
-            let started = self.bundle_turn && self.start_bundle(local)
-                || self.start_object(local)
-                || self.start_bundle(local);
+            let started = self.choose().is_some_and(|picked| self.start(picked, local));
             if !started {
                 self.free.push(local);
                 return;
@@ -40,32 +29,20 @@ impl Source {
         }
     }
 
-    /// A bundle leaves when it is full, or when waiting would not fill it: nothing is under way that could add to it.
-    fn bundle_is_due(&self) -> bool {
-        !self.small.is_empty()
-            && (self.small_bytes >= u64::from(self.config.object_bytes)
-                || self.small.len() >= MEMBERS_MAX
-                || self.blocks.is_empty()
-                || self.announced == 0 && self.scan_ended)
+    fn start(&mut self, picked: Picked<Wanted>, local: SlotId) -> bool {
+        match picked.item {
+            Wanted::Object { id, index, again } => {
+                self.start_object((id, index, again), picked.ticket, local)
+            }
+            Wanted::Bundle(number) => self.start_bundle(number, picked.ticket, local),
+        }
     }
 
-    fn start_bundle(&mut self, local: SlotId) -> bool {
-        if !self.bundle_is_due() {
-            return false;
-        }
+    fn start_bundle(&mut self, number: u32, ticket: Ticket, local: SlotId) -> bool {
+        let Some(pile) = self.bundles.take(number) else { return false };
         let mut members: Vec<Arc<Entry>> = Vec::new();
-        let mut room = u64::from(self.config.object_bytes);
         let mut again = false;
-        while members.len() < MEMBERS_MAX
-            && let Some(id) = self.small.front().copied()
-        {
-            let size = self.entries.get(&id).map_or(0, |held| held.entry.size());
-            if size > room {
-                break;
-            }
-            self.small.pop_front();
-            self.small_bytes -= size;
-            room -= size;
+        for id in pile.members {
             if self.step(id, SourceCause::Packed).is_ok() {
                 let held = &self.entries[&id];
                 again |= held.attempts > 0;
@@ -73,28 +50,27 @@ impl Source {
             }
         }
         let asked = members.iter().map(|entry| entry.id).collect();
-        let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() }, None);
+        let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() }, ticket);
         self.actions.push_back(Action::Source(SourceOp::ReadMembers { block, slot: local, members, again }));
         true
     }
 
-    fn start_object(&mut self, local: SlotId) -> bool {
-        let Some(Picked { ticket, item, .. }) = self.choose() else { return false };
-        let Wanted { id, index, again } = item;
+    fn start_object(&mut self, wanted: (EntryId, u32, bool), ticket: Ticket, local: SlotId) -> bool {
+        let (id, index, again) = wanted;
         let Some(held) = self.entries.get(&id) else { return false };
         let Some(objects) = held.objects.as_deref() else { return false };
         let entry = held.entry.clone();
         let single = objects.durable.len() == 1;
         let (offset, length) = object_range(entry.size(), objects.object_bytes, index);
         let content = Content::Object { id, index, hash: Hash([0; 32]) };
-        let block = self.new_block(local, length, content, Some(ticket));
+        let block = self.new_block(local, length, content, ticket);
         let slot = local;
         let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again };
         self.actions.push_back(Action::Source(op));
         true
     }
 
-    fn new_block(&mut self, local: SlotId, length: u32, content: Content, ticket: Option<Ticket>) -> BlockId {
+    fn new_block(&mut self, local: SlotId, length: u32, content: Content, ticket: Ticket) -> BlockId {
         self.reading += 1;
         self.next_block += 1;
         let block = BlockId(self.next_block);
@@ -105,7 +81,7 @@ impl Source {
     fn free_block(&mut self, block: BlockId) -> Option<Ticket> {
         let block = self.blocks.remove(&block)?;
         self.free.push(block.local);
-        block.ticket
+        Some(block.ticket)
     }
 
     /// It will not be sent: it burdens nothing at the sink.
@@ -121,10 +97,10 @@ impl Source {
         result: Result<Hash, Failure>,
     ) -> Result<(), Failure> {
         let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
-        let (Content::Object { id: file, .. }, Some(ticket)) = (&block.content, block.ticket) else {
+        let Content::Object { id: file, .. } = &block.content else {
             return Err(Failure::new(Code::Internal));
         };
-        let file = *file;
+        let (file, ticket) = (*file, block.ticket);
         if !self.has_read(ticket, result.is_ok()) {
             self.free_block(id);
             return Ok(());
@@ -158,12 +134,18 @@ impl Source {
         length: u32,
         results: Vec<Result<MemberRead, Failure>>,
     ) -> Result<(), Failure> {
-        self.reading -= 1;
+        let ticket = self.blocks.get(&id).ok_or(Failure::new(Code::Internal))?.ticket;
+        let done = results.iter().any(Result::is_ok);
+        if !self.has_read(ticket, done) {
+            // Its members are in other bundles by now.
+            self.free_block(id);
+            return Ok(());
+        }
         let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
-        let Content::Bundle { asked, members } = &mut block.content else {
+        let asked = block.content.take_asked();
+        let Content::Bundle { members, .. } = &mut block.content else {
             return Err(Failure::new(Code::Internal));
         };
-        let asked = core::mem::take(asked);
         let mut failed = Vec::new();
         for (id, result) in asked.into_iter().zip(results) {
             match result {
@@ -215,7 +197,7 @@ impl Source {
         let Some(block) = self.blocks.get_mut(&id) else { return };
         block.stage = Stage::Sending;
         let (local, length) = (block.local, block.length);
-        self.in_credit.extend(block.ticket.map(|ticket| (slot, ticket)));
+        self.in_credit.insert(slot, block.ticket);
         let mut sent = None;
         let announcement = match &mut block.content {
             Content::Object { id: file, index, hash } => {

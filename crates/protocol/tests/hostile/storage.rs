@@ -1,6 +1,6 @@
 //! Storage that answers honestly, and fails now and then.
 
-use haul_model::op::{MemberRead, Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::op::{MemberRead, MembersStep, Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
 use haul_model::{Code, EntryId, Failure, Kind, SlotId, Token};
 
 use crate::random::Random;
@@ -44,11 +44,13 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
             assert!(offset + u64::from(length) <= entry.size(), "a write past the end of the file");
             SinkDone::Written { block, result: result(random) }
         }
-        SinkOp::WriteMembers { block, members, length, .. } => {
+        SinkOp::WriteMembers { block, step, members, length, .. } => {
             for member in &members {
                 assert!(u64::from(member.offset) + member.entry.size() <= u64::from(length));
             }
-            SinkDone::WrittenMembers { block, results: members.iter().map(|_| result(random)).collect() }
+            let made = |random: &mut Random| (step == MembersStep::Make && random.one_in(3)).then_some(7);
+            let results = members.iter().map(|_| result(random).map(|()| made(random))).collect();
+            SinkDone::WrittenMembers { block, step, results }
         }
         SinkOp::Seal { entry, .. } => {
             let hash = random.hash();

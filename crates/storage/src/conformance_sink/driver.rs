@@ -1,12 +1,13 @@
 //! Speaks to a sink as the masters would, one operation at a time, and panics where an answer has the wrong shape.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::{
-    Attributes, BlockId, Entry, EntryId, Failure, Hash, Identity, Kind, SlotId, Timestamp, Token,
+    Attributes, BlockId, Entry, EntryId, Failure, Hash, Identity, Kind, SlotId, Target, Timestamp, Token,
 };
 
 use super::OBJECT;
@@ -129,9 +130,29 @@ impl Driver {
 
     /// Writes a bundle whose bytes are in slot 0 already.
     pub fn run_members(&self, members: Vec<MemberWrite>, length: u32) -> Vec<Result<(), Failure>> {
-        let count = members.len();
-        match self.run(SinkOp::WriteMembers { block: BlockId(3), slot: SlotId(0), length, members }) {
-            Some(SinkDone::WrittenMembers { block: BlockId(3), results }) if results.len() == count => {
+        let mut results = self.members_step(MembersStep::Make, &members, length);
+        let targets: BTreeSet<Target> = results.iter().filter_map(|result| result.ok().flatten()).collect();
+        for target in targets {
+            let made: Vec<_> = (0..members.len()).filter(|at| results[*at] == Ok(Some(target))).collect();
+            let those: Vec<_> = made.iter().map(|at| members[*at].clone()).collect();
+            let filled = self.members_step(MembersStep::Fill { target, gently: false }, &those, length);
+            made.into_iter().zip(filled).for_each(|(at, result)| results[at] = result);
+        }
+        results.into_iter().map(|result| result.map(|made| assert_eq!(made, None))).collect()
+    }
+
+    /// One step of writing a bundle whose bytes are in slot 0 already.
+    pub fn members_step(
+        &self,
+        step: MembersStep,
+        members: &[MemberWrite],
+        length: u32,
+    ) -> Vec<MemberWritten> {
+        let (count, members) = (members.len(), members.to_vec());
+        match self.run(SinkOp::WriteMembers { block: BlockId(3), step, slot: SlotId(0), length, members }) {
+            Some(SinkDone::WrittenMembers { block: BlockId(3), step: told, results })
+                if results.len() == count && told == step =>
+            {
                 results
             }
             other => panic!("{count} results were expected: {other:?}"),

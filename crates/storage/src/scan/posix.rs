@@ -114,7 +114,8 @@ impl PosixScan {
         }
     }
 
-    /// Files above this size are told with how they lie, in objects of at most `object_bytes`.
+    /// Files are told with how they lie, in objects of at most `object_bytes`; those above this size with what they are striped
+    /// as.
     pub fn placed(mut self, placing: Arc<Placing>, above: u64, object_bytes: u32) -> PosixScan {
         self.placed = Some(Placed { placing, above, objects: Objects::AtMost(object_bytes) });
         self
@@ -318,13 +319,14 @@ impl PosixScan {
         }
     }
 
-    /// How a file lies that is large enough for objects of its own, and what it is striped as if that was chosen for it. What
+    /// How a file lies, and what it is striped as if it is large enough for objects of its own and that was chosen for it. What
     /// cannot be found out is not told.
     fn lay(&mut self, at: At<'_>, status: &Status, size: u64) -> Option<(Laid, Option<Box<Plan>>)> {
         let Placed { placing, above, objects } = self.placed.as_ref()?;
-        if status.kind() != Kind::File || size <= *above {
+        if status.kind() != Kind::File || size == 0 {
             return None;
         }
+        let small = size <= *above;
         let device = status.place().device;
         if let Ok(told) = placing.without_a_look(device, size, *objects) {
             return told.map(|laid| (laid, None));
@@ -337,16 +339,19 @@ impl PosixScan {
             return None;
         }
         let laid = placing.laid(file.as_fd(), device, size, *objects);
-        let stripes = placing.layouts().chosen_stripes(file.as_fd(), device, || match at {
-            At::Root { .. } => placing.layouts().default_beside(file.as_fd(), device),
-            At::Below { directory, .. } => {
-                // All files of a directory have the same.
-                let frame = self.stack.last_mut()?;
-                let ask = || placing.layouts().plan_of(directory, device).map(|(plan, _)| Box::new(plan));
-                frame.default.get_or_insert_with(ask).as_deref().cloned()
-            }
-        });
-        match (laid, stripes.map(Box::new), objects) {
+        let mut chosen = || {
+            placing.layouts().chosen_stripes(file.as_fd(), device, || match at {
+                At::Root { .. } => placing.layouts().default_beside(file.as_fd(), device),
+                At::Below { directory, .. } => {
+                    // All files of a directory have the same.
+                    let frame = self.stack.last_mut()?;
+                    let ask = || placing.layouts().plan_of(directory, device).map(|(plan, _)| Box::new(plan));
+                    frame.default.get_or_insert_with(ask).as_deref().cloned()
+                }
+            })
+        };
+        let stripes = if small { None } else { chosen().map(Box::new) };
+        match (laid, stripes, objects) {
             (Some(laid), stripes, _) => Some((laid, stripes)),
             (None, stripes @ Some(_), Objects::AtMost(bytes) | Objects::Of(bytes)) => {
                 Some((Laid { object_bytes: *bytes, placement: Placement::default() }, stripes))

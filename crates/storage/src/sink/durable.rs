@@ -116,7 +116,7 @@ impl PosixSink {
                 },
                 Some(State::Unfinished(file)) => Work::File(Arc::clone(file)),
                 Some(State::Named(_)) => Work::Done,
-                None => Work::Unknown,
+                Some(State::Made(_) | State::Filling(_)) | None => Work::Unknown,
             };
             (*id, work)
         };

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use haul_buffers::Pool;
-use haul_model::op::MemberWrite;
-use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Token};
+use haul_model::op::{MemberWrite, MemberWritten};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Target, Token};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::directories::Directory;
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::SyncMode;
+use super::made::Made;
 use super::tokens::TempName;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
@@ -43,23 +44,27 @@ impl PosixSink {
         slot: SlotId,
         length: u32,
         pool: &Pool,
-    ) -> Vec<Result<(), Failure>> {
-        // Nobody else may have the slot now, and it exists: else a master is wrong.
-        let Some(lease) = pool.lease(slot) else {
+    ) -> Vec<MemberWritten> {
+        // Nobody may write into the slot now, and it exists: else a master is wrong.
+        let Some(reading) = pool.read(slot) else {
             return members.iter().map(|_| Err(Code::Internal.into())).collect();
         };
-        let bytes = &lease[..lease.len().min(length as usize)];
+        let bytes = &reading[..reading.len().min(length as usize)];
         let mut results = Vec::with_capacity(members.len());
         let mut written = Vec::with_capacity(members.len());
         let mut last = None;
         for member in members {
+            let id = member.entry.id;
             let result = self.write_member(member, bytes, &mut last);
-            results.push(result.map(|member| written.push(member)));
+            results.push(result.map(|(state, target)| {
+                written.push((id, state));
+                target
+            }));
         }
         let mut replaced = Vec::new();
         let mut states = lock(&self.states);
-        for member in written {
-            replaced.extend(states.insert(member.entry.id, State::Member(member)));
+        for (id, state) in written {
+            replaced.extend(states.insert(id, state));
         }
         drop(states);
         // The same member again: its earlier copy goes.
@@ -67,7 +72,13 @@ impl PosixSink {
         results
     }
 
-    fn write_member(&self, member: MemberWrite, bytes: &[u8], last: &mut Last) -> Result<Member, Failure> {
+    /// The state that the member is in then, and the target that it has to be written to if it is only made.
+    fn write_member(
+        &self,
+        member: MemberWrite,
+        bytes: &[u8],
+        last: &mut Last,
+    ) -> Result<(State, Option<Target>), Failure> {
         let MemberWrite { entry, offset, hash } = member;
         if entry.kind != Kind::File {
             return Err(Code::Protocol.into());
@@ -93,7 +104,10 @@ impl PosixSink {
         };
         let errors = directory.file_system.errors();
         let (token, file) = self.create(held.as_fd()).map_err(sink_failure)?;
-        let complete = self.fill(file.as_fd(), bytes).map_err(sink_failure).and_then(|()| {
+        if let Some(target) = self.is_to_be_filled(file.as_fd(), directory.identity.0, entry.size()) {
+            return Ok((State::Made(Made { token, directory, file }), Some(target)));
+        }
+        let complete = self.fill(file.as_fd(), bytes, usize::MAX).map_err(sink_failure).and_then(|()| {
             let set = self.preserve.complete(file.as_fd(), &entry.attributes);
             set.map_err(attributes::attributes_failure)
         });
@@ -104,7 +118,7 @@ impl PosixSink {
         match descriptor {
             Ok(descriptor) => {
                 let synced = descriptor.is_none();
-                Ok(Member { entry, token, directory, descriptor, synced, errors })
+                Ok((State::Member(Member { entry, token, directory, descriptor, synced, errors }), None))
             }
             Err(failure) => {
                 remove(held.as_fd(), token);
@@ -130,13 +144,19 @@ impl PosixSink {
         result
     }
 
-    fn fill(&self, file: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
+    /// Writes all of it, so much at a time.
+    pub(super) fn fill(
+        &self,
+        file: BorrowedFd<'_>,
+        mut bytes: &[u8],
+        piece: usize,
+    ) -> rustix::io::Result<()> {
         self.hooks.before_write()?;
         if self.contents == Contents::Discarded {
             return fs::ftruncate(file, bytes.len() as u64);
         }
         while !bytes.is_empty() {
-            match rustix::io::write(file, bytes) {
+            match rustix::io::write(file, &bytes[..bytes.len().min(piece)]) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(count) => bytes = &bytes[count..],
                 Err(Errno::INTR) => {}
@@ -148,7 +168,11 @@ impl PosixSink {
 
     /// A descriptor reports what went wrong with its file's write-back; where the file system as a whole does that,
     /// it need not be kept.
-    fn keep_until_synced(&self, file: OwnedFd, directory: &Directory) -> Result<Option<OwnedFd>, Failure> {
+    pub(super) fn keep_until_synced(
+        &self,
+        file: OwnedFd,
+        directory: &Directory,
+    ) -> Result<Option<OwnedFd>, Failure> {
         if directory.file_system.whole || self.sync == SyncMode::Never {
             return Ok(None);
         }

@@ -12,7 +12,7 @@
 //! | `directories`, `spool`, `finish` | directories, and their attributes at the end |
 //! | `prepare`, `sweep` | what is there already, what is left over |
 //! | `objects`, `sums`, `seal`, `hashes` | files that arrive in objects |
-//! | `members` | files that arrive in bundles |
+//! | `members`, `made` | files that arrive in bundles; those of them that are made first, and written target by target |
 //! | `durable`, `file_systems`, `faults` | making things durable |
 //! | `publish` | final names |
 
@@ -25,6 +25,7 @@ mod finish;
 pub(crate) mod hashes;
 mod lay;
 mod leftovers;
+mod made;
 mod members;
 mod objects;
 mod prepare;
@@ -43,7 +44,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use haul_buffers::Pool;
-use haul_model::op::{SinkDone, SinkOp};
+use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::stripe::Unlike;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
 
@@ -55,6 +56,7 @@ use attributes::{Preserve, status};
 use directories::{Directories, Directory, Found};
 use faults::Hooks;
 use file_systems::FileSystems;
+use made::Made;
 use members::Member;
 use objects::Unfinished;
 use root::Place;
@@ -135,6 +137,10 @@ pub struct OpenFailure {
 
 /// What is known of an entry between its first byte and its durable name.
 enum State {
+    /// A bundle member that is made, not yet written.
+    Made(Made),
+    /// A thread writes it, and removes it if it is not this any more.
+    Filling(Token),
     /// A bundle member that is written, not yet named.
     Member(Member),
     /// A file with objects, not yet named.
@@ -302,9 +308,14 @@ impl SinkStorage for PosixSink {
                 let result = self.write_object(&entry, token, object, slot, pool);
                 Some(SinkDone::Written { block, result })
             }
-            SinkOp::WriteMembers { block, slot, length, members } => {
-                let results = self.write_members(members, slot, length, pool);
-                Some(SinkDone::WrittenMembers { block, results })
+            SinkOp::WriteMembers { block, step, slot, length, members } => {
+                let results = match step {
+                    MembersStep::Make => self.write_members(members, slot, length, pool),
+                    MembersStep::Fill { gently, .. } => {
+                        self.fill_members(members, gently, slot, length, pool)
+                    }
+                };
+                Some(SinkDone::WrittenMembers { block, step, results })
             }
             SinkOp::Seal { entry, token, object_bytes, root } => {
                 Some(SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, object_bytes, root) })

@@ -317,7 +317,7 @@ impl PosixSink {
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// What goes at a time to a target that others wait for too.
-const GENTLE_PIECE_BYTES: usize = 256 << 10;
+pub(super) const GENTLE_PIECE_BYTES: usize = 256 << 10;
 
 fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
     while !bytes.is_empty() {

@@ -161,7 +161,7 @@ impl PosixSink {
     fn drop_earlier(&self, id: EntryId, resume: Option<Token>) {
         let mut states = lock(&self.states);
         let earlier = match states.get(&id) {
-            Some(State::Member(_)) => states.remove(&id),
+            Some(State::Made(_) | State::Filling(_) | State::Member(_)) => states.remove(&id),
             Some(State::Unfinished(file)) if Some(file.token) != resume => states.remove(&id),
             _ => None,
         };

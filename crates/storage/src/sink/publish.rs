@@ -64,7 +64,7 @@ impl PosixSink {
             }
             // Done already.
             Some(State::Named(directory)) => (Some(State::Named(directory)), Ok(())),
-            None => (None, Err(Code::Internal.into())),
+            state @ (Some(State::Made(_) | State::Filling(_)) | None) => (state, Err(Code::Internal.into())),
         }
     }
 
@@ -92,7 +92,7 @@ impl PosixSink {
         let is_meant = match states.get(&id) {
             // A late word about an earlier version of the entry must not hit the present one.
             Some(State::Unfinished(file)) => file.token == token,
-            Some(State::Member(_) | State::Named(_)) => true,
+            Some(State::Made(_) | State::Filling(_) | State::Member(_) | State::Named(_)) => true,
             None => false,
         };
         let state = if is_meant { states.remove(&id) } else { None };
@@ -105,6 +105,9 @@ impl PosixSink {
     /// Removes what an entry has at the sink without a final name. A final name stays.
     pub(super) fn remove_state(&self, state: State) {
         match state {
+            State::Made(made) => self.remove_made(made),
+            // Whose thread may hang: a removal would wait for as long as it does.
+            State::Filling(_) => {}
             State::Member(mut member) => {
                 drop(member.take_descriptor(&self.member_descriptors));
                 if let Ok(held) = self.directories.descriptor(&member.directory) {

@@ -1,0 +1,218 @@
+//! Members of bundles. On an end whose files may lie on several targets they are made first; then it is known where each
+//! lies, and those of one target are a request of that target. What is slow, or hangs, holds up no other part of the
+//! bundle; the slot is free again when all parts have ended.
+
+use alloc::vec::Vec;
+
+use haul_model::op::{MemberWrite, MemberWritten, MembersStep, SinkOp};
+use haul_model::{BlockId, Code, EntryId, Failure, Target};
+use haul_wire::{Member, RepairReason, Settled};
+
+use super::Sink;
+use super::choose::{TIMED_OUT, ToWrite};
+use super::receive::{Stage, Work};
+use crate::committer::Lane;
+use crate::event::Action;
+use crate::planted::Bug;
+use crate::scheduler::{Class, Finished, Ticket};
+use crate::states::SinkCause;
+
+/// What a file costs its target beside its bytes.
+const FILE_COST_BYTES: u64 = 16 << 10;
+
+/// Members that lie on one target.
+pub(super) struct Part {
+    pub target: Target,
+    members: Vec<Member>,
+    stage: Stage,
+    ticket: Option<Ticket>,
+}
+
+impl Sink {
+    /// As storage wants them.
+    pub(super) fn member_writes(&self, members: &[Member]) -> Result<Vec<MemberWrite>, Failure> {
+        let write = |member: &Member| {
+            let held = self.entries.get(&member.id).ok_or(Failure::new(Code::Internal))?;
+            Ok(MemberWrite { entry: held.entry.clone(), offset: member.offset, hash: member.hash })
+        };
+        members.iter().map(write).collect()
+    }
+
+    /// The first step is done: some are written, others wait for their targets.
+    pub(super) fn on_members_made(
+        &mut self,
+        block: BlockId,
+        results: Vec<MemberWritten>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        self.has_written(block, true);
+        let write = self.writes.get_mut(&block).ok_or(Failure::new(Code::Internal))?;
+        write.stage = Stage::Queued;
+        let Work::Bundle { members } = &mut write.work else { return Err(Failure::new(Code::Internal)) };
+        let members = core::mem::take(members);
+        let mut parts: Vec<Part> = Vec::new();
+        let taken_as_written = self.config.planted.has(Bug::MadeTakenAsWritten);
+        for (member, result) in members.into_iter().zip(results) {
+            match result {
+                Ok(Some(target)) if !taken_as_written => {
+                    let place = parts.iter().position(|part| part.target == target);
+                    let place = place.unwrap_or_else(|| {
+                        parts.push(Part { target, members: Vec::new(), stage: Stage::Queued, ticket: None });
+                        parts.len() - 1
+                    });
+                    parts[place].members.push(member);
+                }
+                Ok(_) => self.on_member_written(member.id, Ok(()), Lane::Brisk, now_nanos)?,
+                Err(failure) => self.on_member_written(member.id, Err(failure), Lane::Brisk, now_nanos)?,
+            }
+        }
+        for part in &parts {
+            let bytes = part.members.iter().map(|member| self.member_bytes(member.id).max(FILE_COST_BYTES));
+            let bytes = u32::try_from(bytes.sum::<u64>()).unwrap_or(u32::MAX);
+            self.push(ToWrite::Members(block, part.target), part.target, Class::Bundle, bytes);
+        }
+        if let Some(write) = self.writes.get_mut(&block) {
+            write.parts = parts;
+        }
+        self.end_bundle(block)
+    }
+
+    fn member_bytes(&self, id: EntryId) -> u64 {
+        self.entries.get(&id).map_or(0, |held| held.entry.size())
+    }
+
+    /// A thread takes on those of one target.
+    pub(super) fn start_fill(
+        &mut self,
+        block: BlockId,
+        target: Target,
+        ticket: Ticket,
+        gently: bool,
+    ) -> Result<(), Failure> {
+        let write = self.writes.get_mut(&block).ok_or(Failure::new(Code::Internal))?;
+        let (slot, length) = (write.slot, write.length);
+        let part = write.parts.iter_mut().find(|part| part.target == target);
+        let part = part.ok_or(Failure::new(Code::Internal))?;
+        (part.stage, part.ticket) = (Stage::Writing, Some(ticket));
+        let members = part.members.clone();
+        let members = self.member_writes(&members)?;
+        self.writing += 1;
+        let step = MembersStep::Fill { target, gently };
+        self.actions.push_back(Action::Sink(SinkOp::WriteMembers { block, step, slot, length, members }));
+        Ok(())
+    }
+
+    /// Those of one target are written, or nobody waits for them any more.
+    pub(super) fn on_members_filled(
+        &mut self,
+        block: BlockId,
+        target: Target,
+        results: Vec<MemberWritten>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        let part = self.take_part(block, target).ok_or(Failure::new(Code::Internal))?;
+        let done = results.iter().any(Result::is_ok);
+        let ticket = part.ticket.ok_or(Failure::new(Code::Internal))?;
+        let late = matches!(self.scheduler.finished(ticket, self.clock.now(), done), Finished::Late { .. });
+        if !late {
+            self.writing -= 1;
+            let lane = self.lane_of_target(target);
+            for (member, result) in part.members.into_iter().zip(results) {
+                self.on_member_written(member.id, result.map(drop), lane, now_nanos)?;
+            }
+        }
+        self.end_bundle(block)
+    }
+
+    fn on_member_written(
+        &mut self,
+        id: EntryId,
+        result: Result<(), Failure>,
+        lane: Lane,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        match result {
+            Ok(()) => {
+                self.step(id, SinkCause::Written)?;
+                let bytes = self.member_bytes(id);
+                self.committer.add_file(id, bytes, lane, now_nanos);
+                if self.config.planted.has(Bug::MemberAckBeforeSync) {
+                    self.settled.push((id, Settled::Done(None)));
+                }
+            }
+            Err(failure) if failure.code == Code::HashMismatch => {
+                self.step(id, SinkCause::AskedAgain)?;
+                self.ask_again(id, None, RepairReason::Hash);
+            }
+            Err(failure) => self.give_up(id, SinkCause::WriteFailed, failure)?,
+        }
+        Ok(())
+    }
+
+    fn take_part(&mut self, block: BlockId, target: Target) -> Option<Part> {
+        let write = self.writes.get_mut(&block)?;
+        let was_lost = write.is_lost();
+        let place = write.parts.iter().position(|part| part.target == target)?;
+        let part = write.parts.swap_remove(place);
+        self.recount(block, was_lost);
+        Some(part)
+    }
+
+    /// Nobody waits for a bundle of which only what hangs is left.
+    fn recount(&mut self, block: BlockId, was_lost: bool) {
+        let is_lost = self.writes.get(&block).is_some_and(super::receive::Write::is_lost);
+        self.lost += usize::from(is_lost);
+        self.lost -= usize::from(was_lost);
+    }
+
+    /// The slot is free again when no part is left.
+    fn end_bundle(&mut self, block: BlockId) -> Result<(), Failure> {
+        let parts = self.writes.get(&block).map_or(0, |write| write.parts.len());
+        let early = self.config.planted.has(Bug::SlotFreedAtFirstPart) && parts > 0;
+        match self.writes.get(&block) {
+            Some(write) if early => {
+                let slot = write.slot;
+                if !self.withheld.contains(&slot) {
+                    self.free(slot);
+                }
+                Ok(())
+            }
+            Some(_) if parts == 0 => self.written(block).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Those of one target hang: they are asked for again, and made anew. What the thread does yet counts for nothing.
+    pub(super) fn lose_part(&mut self, block: BlockId, target: Target, replace: bool) -> Result<(), Failure> {
+        let Some(write) = self.writes.get_mut(&block) else { return Ok(()) };
+        let was_lost = write.is_lost();
+        let Some(part) = write.parts.iter_mut().find(|part| part.target == target) else { return Ok(()) };
+        part.stage = Stage::Lost;
+        let members = core::mem::take(&mut part.members);
+        self.recount(block, was_lost);
+        if replace {
+            self.actions.push_back(Action::Replace(block, Some(target)));
+        }
+        for member in members {
+            self.step(member.id, SinkCause::AskedAgain)?;
+            self.ask_again(member.id, None, RepairReason::Sync);
+        }
+        Ok(())
+    }
+
+    /// Those of a target that answers no more.
+    pub(super) fn give_up_part(&mut self, block: BlockId, target: Target) -> Result<(), Failure> {
+        let Some(part) = self.take_part(block, target) else { return Ok(()) };
+        for member in part.members {
+            self.give_up(member.id, SinkCause::WriteFailed, Failure::os(Code::SinkWrite, TIMED_OUT))?;
+        }
+        self.end_bundle(block)
+    }
+}
+
+impl super::receive::Write {
+    /// Only what hangs is left of it.
+    fn is_lost(&self) -> bool {
+        !self.parts.is_empty() && self.parts.iter().all(|part| part.stage == Stage::Lost)
+    }
+}

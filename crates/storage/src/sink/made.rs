@@ -1,0 +1,133 @@
+//! Members that may lie on several targets: each is made first, for only then it is known on which; and then written
+//! with others of that target, so that a slow target holds up its own members and nothing else.
+//!
+//! A thread that hangs in here comes back when nobody waits for it any more: what it has written counts only if the
+//! member was not made anew meanwhile.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use haul_buffers::Pool;
+use haul_model::op::{MemberWrite, MemberWritten};
+use haul_model::{Code, EntryId, Failure, SlotId, Target, Token};
+
+use super::directories::Directory;
+use super::members::{Member, remove};
+use super::objects::GENTLE_PIECE_BYTES;
+use super::{PosixSink, State, attributes, lock};
+use crate::confine::sink_failure;
+use crate::placing::{Objects, Unknown};
+
+/// A member that is made and empty.
+pub(super) struct Made {
+    pub token: Token,
+    pub directory: Arc<Directory>,
+    pub file: OwnedFd,
+}
+
+impl PosixSink {
+    /// The target that a member's contents will be on, if several come into question and its descriptor can be kept.
+    pub(super) fn is_to_be_filled(&self, file: BorrowedFd<'_>, device: u64, size: u64) -> Option<Target> {
+        let placing = self.placing.as_ref().filter(|_| size > 0)?;
+        let objects = Objects::AtMost(self.object_bytes);
+        let laid = placing.without_a_look(device, size, objects);
+        let laid = laid.unwrap_or_else(|Unknown| placing.laid(file, device, size, objects))?;
+        let target = Some(laid.placement.target(0)).filter(|target| *target != 0)?;
+        if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < self.member_descriptors_max {
+            return Some(target);
+        }
+        // Few descriptors on this machine: it is written at once.
+        self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    pub(super) fn fill_members(
+        &self,
+        members: Vec<MemberWrite>,
+        gently: bool,
+        slot: SlotId,
+        length: u32,
+        pool: &Pool,
+    ) -> Vec<MemberWritten> {
+        let Some(reading) = pool.read(slot) else {
+            return members.iter().map(|_| Err(Code::Internal.into())).collect();
+        };
+        let bytes = &reading[..reading.len().min(length as usize)];
+        let piece = if gently { GENTLE_PIECE_BYTES } else { usize::MAX };
+        members.into_iter().map(|member| self.fill_member(member, bytes, piece).map(|()| None)).collect()
+    }
+
+    fn fill_member(&self, member: MemberWrite, bytes: &[u8], piece: usize) -> Result<(), Failure> {
+        let MemberWrite { entry, offset, .. } = member;
+        let start = offset as usize;
+        let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
+        let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
+        let Made { token, directory, file } = self.take_made(entry.id)?;
+        let errors = directory.file_system.errors();
+        let complete = self.fill(file.as_fd(), bytes, piece).map_err(sink_failure).and_then(|()| {
+            let set = self.preserve.complete(file.as_fd(), &entry.attributes);
+            set.map_err(attributes::attributes_failure)
+        });
+        self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+        let descriptor = complete.and_then(|()| self.keep_until_synced(file, &directory));
+        let member = descriptor.map(|descriptor| {
+            let synced = descriptor.is_none();
+            Member {
+                entry: Arc::clone(&entry),
+                token,
+                directory: Arc::clone(&directory),
+                descriptor,
+                synced,
+                errors,
+            }
+        });
+        let mut states = lock(&self.states);
+        let wanted = matches!(states.get(&entry.id), Some(State::Filling(now)) if *now == token);
+        match member {
+            Ok(member) if wanted => {
+                states.insert(entry.id, State::Member(member));
+                Ok(())
+            }
+            Ok(member) => {
+                drop(states);
+                self.remove_state(State::Member(member));
+                Err(Code::Internal.into())
+            }
+            Err(failure) => {
+                if wanted {
+                    states.remove(&entry.id);
+                }
+                drop(states);
+                self.remove_temporary(&directory, token);
+                Err(failure)
+            }
+        }
+    }
+
+    fn take_made(&self, id: EntryId) -> Result<Made, Failure> {
+        let mut states = lock(&self.states);
+        match states.remove(&id) {
+            Some(State::Made(made)) => {
+                states.insert(id, State::Filling(made.token));
+                Ok(made)
+            }
+            other => {
+                states.extend(other.map(|state| (id, state)));
+                Err(Code::Internal.into())
+            }
+        }
+    }
+
+    /// It will not be written.
+    pub(super) fn remove_made(&self, made: Made) {
+        self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+        self.remove_temporary(&made.directory, made.token);
+    }
+
+    fn remove_temporary(&self, directory: &Arc<Directory>, token: Token) {
+        if let Ok(held) = self.directories.descriptor(directory) {
+            remove(held.as_fd(), token);
+        }
+    }
+}
