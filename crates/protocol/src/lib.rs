@@ -7,6 +7,7 @@
 //!   durable, closes files.
 //! - [`sink::Sink`] answers, grants slots, writes, groups what was written into syncs, publishes, acknowledges.
 //! - [`scheduler::Scheduler`] says what a free I/O thread does next, at both ends: a queue for each storage target.
+//! - [`pace::Pace`] says how many files may be created at a time.
 //! - [`link::Link`] numbers control messages, so that a lost connection loses and repeats none.
 //!
 //! What must stay true is the order rule of ARCHITECTURE.md. Each of its clauses can be broken on purpose by a
@@ -23,6 +24,7 @@ pub mod event;
 mod hands;
 pub mod link;
 pub mod objects;
+pub mod pace;
 pub mod planted;
 pub mod resume;
 pub mod scheduler;

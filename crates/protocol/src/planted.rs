@@ -60,6 +60,7 @@ bugs! {
     DiscardWhileWriting    "sink: removes an unfinished file while objects are being written into it";
     ForgottenWhileOpen     "sink: lets storage forget a directory when its end is announced";
     RefusalUnanswered      "sink: forgets an entry that it refuses before the source has dropped it";
+    CreatesUnpaced         "sink: makes files however slow that has become";
     MadeTakenAsWritten     "sink: takes a member of a bundle that was only made for a written one";
     SlotFreedAtFirstPart   "sink: grants the slot of a bundle again when the members of one target are written";
     GroupUnbounded         "sink: grants credits however much waits to become durable";

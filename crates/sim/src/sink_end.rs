@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use haul_model::op::{Lane, SinkDone, SinkOp};
+use haul_model::op::{Lane, MembersStep, SinkDone, SinkOp};
 use haul_model::report::Fact;
 use haul_model::{Code, Failure};
 use haul_protocol::link::{Frame, Link};
@@ -38,6 +38,8 @@ pub(crate) struct SinkEnd {
     /// Operations of the ordered lane that wait for the one under way.
     ordered: VecDeque<SinkOp>,
     ordered_busy: bool,
+    /// Bundles whose members are being made.
+    making: u32,
     tick_at: Option<u64>,
     /// Frames that may stay unconfirmed.
     confirm_after: u64,
@@ -60,6 +62,7 @@ impl SinkEnd {
             done: vec![],
             ordered: VecDeque::new(),
             ordered_busy: false,
+            making: 0,
             tick_at: None,
             confirm_after,
         }
@@ -196,6 +199,14 @@ impl World {
     fn start_write(&mut self, session: u32, op: SinkOp) {
         note!(self, "sink starts to {}", Short(&op));
         let Some(end) = self.sink_of(session) else { return };
+        if let SinkOp::WriteMembers { step: MembersStep::Make, .. } = op {
+            end.making += 1;
+            let (making, limit) = (end.making, end.machine.creates_limit());
+            if making > limit {
+                self.violate(format!("{making} bundles are being made at a time, {limit} may be"));
+            }
+        }
+        let Some(end) = self.sink_of(session) else { return };
         let ordered = op.lane() == Lane::Ordered;
         if ordered && std::mem::replace(&mut end.ordered_busy, true) {
             end.ordered.push_back(op);
@@ -270,6 +281,11 @@ impl World {
 
     fn reply_write(&mut self, session: u32, done: SinkDone) {
         note!(self, "sink: {}", Short(&done));
+        if let SinkDone::WrittenMembers { step: MembersStep::Make, .. } = done
+            && let Some(end) = self.sink_of(session)
+        {
+            end.making -= 1;
+        }
         self.sink_event(session, Event::SinkDone(done));
     }
 

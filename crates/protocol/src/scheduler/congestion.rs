@@ -11,7 +11,7 @@
 //!   are under way on each of the others by their latency, as TCP Vegas does: up while latency stays near its minimum,
 //!   down when requests begin to queue at the target.
 
-use super::service::{Measure, expected};
+use super::service::{Measure, expected, normalise};
 use super::{CLASSES, SHARE};
 
 /// How the next target is chosen.
@@ -201,6 +201,28 @@ impl Signal {
             }
         }
         self.depth = self.depth.clamp(DEPTH_MIN * ONE, most.max(DEPTH_MIN) * ONE);
+    }
+}
+
+/// The depth of one target alone, without queues: what paces creates.
+pub struct Steering(Signal);
+
+impl Steering {
+    /// As deep as `most` at first: it is not slow before it was seen to be.
+    pub fn new(most: u32) -> Steering {
+        let depth = most.clamp(DEPTH_MIN, 1 << 12) * ONE;
+        Steering(Signal { depth, starting: false, ..Signal::default() })
+    }
+
+    /// How many may be under way.
+    pub fn depth(&self) -> u32 {
+        self.0.depth()
+    }
+
+    /// A request of so many bytes took so long, and `depth` were under way; `most` may be.
+    pub fn ended(&mut self, nanos: u64, bytes: u64, depth: u32, now_nanos: u64, most: u32) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.0.steer(0, normalise(nanos, bytes, 1), depth, now_nanos, most.min(1 << 12));
     }
 }
 

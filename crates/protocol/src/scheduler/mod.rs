@@ -68,7 +68,7 @@ mod targets;
 
 use alloc::collections::VecDeque;
 
-pub use congestion::{Adaptive, Lads, Policy};
+pub use congestion::{Adaptive, Lads, Policy, Steering};
 pub use flights::Ticket;
 pub use requests::{
     Class, Config, Finished, OutOfRange, Pace, Picked, Request, TargetId, TargetView, WrittenOff,

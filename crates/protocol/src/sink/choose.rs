@@ -7,6 +7,7 @@ use super::Sink;
 use super::receive::{Stage, Work};
 use crate::committer::Lane;
 use crate::event::Action;
+use crate::planted::Bug;
 use crate::scheduler::{Class, Finished, Pace, Request, TargetId};
 use crate::states::{SinkCause, SinkState};
 
@@ -51,13 +52,13 @@ impl Sink {
         self.write_off()?;
         while self.writing < self.hands.at_a_time() {
             self.bundle_turn = !self.bundle_turn;
-            let bundle = if self.bundle_turn { self.bundles.pop_front() } else { None };
+            let bundle = if self.bundle_turn { self.next_bundle() } else { None };
             if let Some(block) = bundle {
                 self.start_write(block, None, false)?;
                 continue;
             }
             let Some(picked) = self.scheduler.pick(self.clock.now()) else {
-                let Some(block) = self.bundles.pop_front() else { break };
+                let Some(block) = self.next_bundle() else { break };
                 self.start_write(block, None, false)?;
                 continue;
             };
@@ -68,6 +69,12 @@ impl Sink {
             }
         }
         self.give_up_dead()
+    }
+
+    /// The bundle whose members are made next, if the metadata server may have more to do.
+    fn next_bundle(&mut self) -> Option<BlockId> {
+        let unpaced = self.config.planted.has(Bug::CreatesUnpaced);
+        if self.creates.allows() || unpaced { self.bundles.pop_front() } else { None }
     }
 
     /// Storage has answered. False if nobody waited any more.

@@ -32,6 +32,7 @@ use crate::directories::Directories;
 use crate::event::{Action, Event, Outcome, Waiting};
 use crate::hands::Hands;
 use crate::objects::ObjectSet;
+use crate::pace::Pace;
 use crate::planted::{Bug, Planted};
 use crate::scheduler::{self, Policy, Scheduler};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
@@ -103,6 +104,7 @@ pub struct Sink {
     /// Bundles that wait for a thread to make their members.
     bundles: VecDeque<BlockId>,
     bundle_turn: bool,
+    creates: Pace,
     hands: Hands,
     /// Storage is at work on so many payloads.
     writing: u32,
@@ -145,6 +147,7 @@ impl Sink {
             }),
             bundles: VecDeque::new(),
             bundle_turn: false,
+            creates: Pace::new(config.policy, hands.at_a_time()),
             hands,
             writing: 0,
             lost: 0,
@@ -200,6 +203,11 @@ impl Sink {
             (writes, _) if writes * 2 >= self.slots.len() => Some(Waiting::Write),
             _ => Some(Waiting::Payload),
         }
+    }
+
+    /// Bundles whose members may be made at a time.
+    pub fn creates_limit(&self) -> u32 {
+        self.creates.limit()
     }
 
     /// Slots that are granted, or free and not granted.

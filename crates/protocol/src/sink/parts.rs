@@ -13,12 +13,10 @@ use super::choose::{TIMED_OUT, ToWrite};
 use super::receive::{Stage, Work};
 use crate::committer::Lane;
 use crate::event::Action;
+use crate::pace::FILE_COST_BYTES;
 use crate::planted::Bug;
 use crate::scheduler::{Class, Finished, Ticket};
 use crate::states::SinkCause;
-
-/// What a file costs its target beside its bytes.
-const FILE_COST_BYTES: u64 = 16 << 10;
 
 /// Members that lie on one target.
 pub(super) struct Part {
@@ -49,7 +47,12 @@ impl Sink {
         let write = self.writes.get_mut(&block).ok_or(Failure::new(Code::Internal))?;
         write.stage = Stage::Queued;
         let Work::Bundle { members } = &mut write.work else { return Err(Failure::new(Code::Internal)) };
-        let members = core::mem::take(members);
+        let (members, making) = (core::mem::take(members), write.making.take());
+        let cost: u64 = members.iter().map(|member| FILE_COST_BYTES + self.member_bytes(member.id)).sum();
+        let most = self.hands.at_a_time();
+        if let Some(making) = making {
+            self.creates.end(making, cost, self.clock.now(), most);
+        }
         let mut parts: Vec<Part> = Vec::new();
         let taken_as_written = self.config.planted.has(Bug::MadeTakenAsWritten);
         for (member, result) in members.into_iter().zip(results) {

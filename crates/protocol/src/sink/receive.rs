@@ -10,6 +10,7 @@ use super::Sink;
 use super::parts::Part;
 use crate::committer::WrittenObject;
 use crate::event::Action;
+use crate::pace::Making;
 use crate::planted::Bug;
 use crate::resume::object_range;
 use crate::scheduler::Ticket;
@@ -47,7 +48,9 @@ pub(super) struct Write {
     pub stage: Stage,
     /// Of an object: what the scheduler knows it by.
     pub ticket: Option<Ticket>,
-    /// Of a bundle: members that are made and not written.
+    /// Of a bundle: since its members are being made.
+    pub making: Option<Making>,
+    /// Members that are made and not written.
     pub parts: Vec<Part>,
     pub length: u32,
     /// A sync of its file has failed since it began: whatever storage answers, it may be lost.
@@ -209,8 +212,16 @@ impl Sink {
             objects.writing += 1;
         }
         self.queue_write(block, &work);
-        let write =
-            Write { slot, work, stage: Stage::Queued, ticket: None, parts: Vec::new(), length, lost: false };
+        let write = Write {
+            slot,
+            work,
+            stage: Stage::Queued,
+            ticket: None,
+            making: None,
+            parts: Vec::new(),
+            length,
+            lost: false,
+        };
         if self.writes.insert(block, write).is_some() {
             return Err(Failure::new(Code::Protocol));
         }
@@ -264,6 +275,10 @@ impl Sink {
             Work::Bundle { members } => {
                 let members = members.clone();
                 let writes = self.member_writes(&members)?;
+                let making = self.creates.begin(self.clock.now());
+                if let Some(write) = self.writes.get_mut(&block) {
+                    write.making = Some(making);
+                }
                 SinkOp::WriteMembers { block, step: MembersStep::Make, slot, length, members: writes }
             }
         };

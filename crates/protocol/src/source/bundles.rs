@@ -13,6 +13,7 @@ use haul_model::{EntryId, Target};
 
 use super::Source;
 use super::choose::Wanted;
+use crate::pace::FILE_COST_BYTES;
 use crate::planted::Bug;
 use crate::scheduler::{Class, Request, TargetId};
 
@@ -23,8 +24,6 @@ const OPEN_MAX: usize = 64;
 const WAITING_MAX: usize = haul_model::limits::ENTRIES_OPEN_MAX / 4;
 /// A bundle that does not fill leaves after so long, as full as it is: half of what people take for standing still.
 pub const WAIT_NANOS: u64 = 500_000_000;
-/// What a file costs its target beside its bytes: an open and a close take about as long as so many bytes in a stream.
-const FILE_COST_BYTES: u64 = 16 << 10;
 
 /// A bundle that is being filled, or waits to be read.
 pub(super) struct Pile {

@@ -49,7 +49,9 @@ impl Source {
     pub(super) fn choose(&mut self) -> Option<Picked<Wanted>> {
         // Bundles alone would keep all threads busy: of objects there is always one to take turns with them.
         let enough = if self.several_targets { SHOWN_PER_SLOT * u64::from(self.config.slots) } else { 1 };
-        while self.scheduler.queued() - self.bundles.queued() < enough && self.show_next_file() {}
+        while self.scheduler.queued().saturating_sub(self.bundles.queued()) < enough && self.show_next_file()
+        {
+        }
         loop {
             let Some(picked) = self.scheduler.pick(self.clock.now()) else {
                 // What is shown has to wait: something else may go.
