@@ -19,8 +19,8 @@ pub struct TargetId(pub u32);
 
 /// No file system stripes in smaller pieces (Lustre and CephFS: 64 KiB). Keeps the pieces of one object countable.
 pub const STRIPE_BYTES_MIN: u64 = 4096;
-/// Stripes of at least this are worth an object of their own; where they are smaller, an object is the vector of one
-/// target's ranges.
+/// Stripes of at least this are worth an object of their own; where they are smaller, an object lies on all targets of the
+/// stripes, which count as one ([`Layout::with_sets`]).
 pub const STRIPE_BYTES_WHOLE: u64 = 1 << 20;
 
 /// How a range of a file is dealt out to targets.
@@ -144,6 +144,31 @@ impl Layout {
         Layout { components: vec![Component { range: 0..u64::MAX, stripes: None }] }
     }
 
+    /// As objects see a file of `size`: where stripes are too small for an object each, all targets that a component is dealt
+    /// to are one. `set` gives such a set its number. `None` where nothing changes.
+    pub fn with_sets(&self, size: u64, mut set: impl FnMut(&[TargetId]) -> TargetId) -> Option<Layout> {
+        let is_set = |component: &Component| {
+            let end = component.range.end.min(size);
+            let run = component.stripes.as_ref().map_or(u64::MAX, Stripes::run);
+            run < STRIPE_BYTES_WHOLE
+                && component.range.start < end
+                && component.range.start / run < (end - 1) / run
+        };
+        if !self.components.iter().any(is_set) {
+            return None;
+        }
+        let components = self.components.iter().map(|component| match &component.stripes {
+            Some(stripes) if is_set(component) => {
+                let mut members = stripes.targets.to_vec();
+                members.sort_unstable();
+                members.dedup();
+                Component { range: component.range.clone(), stripes: Some(Stripes::one(set(&members))) }
+            }
+            _ => component.clone(),
+        });
+        Some(Layout { components: components.collect() })
+    }
+
     /// In the order of the file.
     pub fn components(&self) -> &[Component] {
         &self.components
@@ -227,7 +252,7 @@ impl Layout {
     /// The best size for the objects of this file: the largest power of two up to `max` (and within the limits of
     /// objects) with which each object lies on one target, wherever stripes have at least [`STRIPE_BYTES_WHOLE`].
     ///
-    /// Smaller stripes do not count: there an object is a vector of ranges anyhow. Nor do edges between components that
+    /// Smaller stripes do not count: there an object lies on several targets anyhow. Nor do edges between components that
     /// are not at a multiple of [`STRIPE_BYTES_WHOLE`]: one object is across each.
     pub fn object_size(&self, max: u32) -> u32 {
         let max = max.clamp(OBJECT_BYTES_MIN, OBJECT_BYTES_MAX);

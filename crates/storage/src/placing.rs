@@ -57,10 +57,12 @@ impl Placing {
         if one && *self.home.get_or_init(|| device) == device {
             return None;
         }
+        let sets = found.layout.with_sets(size, |members| self.layouts.set(device, members));
+        let layout = sets.as_ref().unwrap_or(&found.layout);
         match objects {
-            Objects::AtMost(bytes) => found.layout.laid(size, bytes, number),
+            Objects::AtMost(bytes) => layout.laid(size, bytes, number),
             Objects::Of(object_bytes) => {
-                let placement = found.layout.placement(size, object_bytes, number)?;
+                let placement = layout.placement(size, object_bytes, number)?;
                 Some(Laid { object_bytes, placement })
             }
         }
@@ -83,4 +85,50 @@ pub struct Unknown;
 /// The masters' number of a target; 0 is what nothing is told of.
 fn number(target: TargetId) -> Target {
     target.0.saturating_add(1).min(TARGETS_MAX as u32 - 1) as Target
+}
+
+#[cfg(test)]
+mod tests {
+    use haul_model::layout::{Component, Layout, Stripes};
+
+    use super::*;
+    use crate::layout::Options;
+
+    fn placing() -> Placing {
+        let layouts = Layouts::new(Options::default());
+        let named = |number: u32| assert_eq!(layouts.named(7, &format!("OST{number:04x}")), TargetId(number));
+        (0..5).for_each(named);
+        Placing::new(Arc::new(layouts))
+    }
+
+    fn told(placing: &Placing, size: u64, components: Vec<Component>) -> Laid {
+        let found = Found { layout: Layout::new(components).unwrap(), kind: Kind::Lustre };
+        placing.tell(&found, 7, size, Objects::AtMost(4 << 20)).unwrap()
+    }
+
+    fn part(range: std::ops::Range<u64>, stripe: u64, targets: &[u32]) -> Component {
+        let targets = targets.iter().map(|target| TargetId(*target)).collect();
+        Component { range, stripes: Stripes::round_robin(stripe, targets) }
+    }
+
+    #[test]
+    fn stripes_that_are_too_small_for_objects_make_their_targets_one() {
+        let placing = placing();
+        let whole = |stripe, targets: &[u32]| vec![part(0..u64::MAX, stripe, targets)];
+        let set = told(&placing, 64 << 20, whole(64 << 10, &[3, 1, 2, 0]));
+        assert_eq!(set.object_bytes, 4 << 20);
+        let on = |laid: &Laid, objects: u32| {
+            (0..objects).map(|index| laid.placement.target(index)).collect::<Vec<_>>()
+        };
+        let first = on(&set, 16);
+        assert!(first.iter().all(|target| *target == first[0]), "{first:?}");
+        assert!(first[0] > 5, "no member is blamed for the others");
+        assert_eq!(told(&placing, 64 << 20, whole(64 << 10, &[0, 1, 2, 3])), set, "the same set");
+        assert_ne!(told(&placing, 64 << 20, whole(64 << 10, &[0, 1, 2, 4])), set);
+        assert_eq!(on(&told(&placing, 64 << 10, whole(64 << 10, &[3, 1])), 1), [4], "it is on one of them");
+        assert_eq!(on(&told(&placing, 4 << 20, whole(1 << 20, &[3, 1])), 4), [4, 2, 4, 2], "large enough");
+        let parted = vec![part(0..4 << 20, 64 << 10, &[0, 1]), part(4 << 20..u64::MAX, 4 << 20, &[0, 1])];
+        let parted = on(&told(&placing, 12 << 20, parted), 3);
+        assert!(parted[0] > 5 && parted[1..] == [2, 1], "{parted:?}");
+    }
 }

@@ -326,6 +326,17 @@ impl Layouts {
         if missing { (plan.without_pools(), true) } else { (plan, false) }
     }
 
+    /// The number of several targets of a device that objects are spread over.
+    pub fn set(&self, device: u64, members: &[TargetId]) -> TargetId {
+        self.targets.set(Domain::Device(device), members)
+    }
+
+    /// A target of a device that some layout has named.
+    #[cfg(test)]
+    pub(crate) fn named(&self, device: u64, name: &str) -> TargetId {
+        self.targets.id(Domain::Device(device), name)
+    }
+
     /// The name of a target.
     pub fn describe(&self, target: TargetId) -> Arc<str> {
         self.targets.describe(target)

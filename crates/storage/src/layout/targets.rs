@@ -63,6 +63,17 @@ impl Targets {
         id
     }
 
+    /// The number of several targets that count as one. Called by their names; many of them by their number, and a hash of
+    /// which they are.
+    pub fn set(&self, domain: Domain, members: &[TargetId]) -> TargetId {
+        let names: Vec<_> = members.iter().map(|member| self.describe(*member)).collect();
+        let name = names.join("+");
+        if name.len() <= NAME_BYTES_MAX {
+            return self.id(domain, &name);
+        }
+        self.id(domain, &format!("{} targets {:016x}", members.len(), mixed(domain, &name)))
+    }
+
     /// The name of a number that [`id`](Self::id) gave.
     pub fn describe(&self, id: TargetId) -> Arc<str> {
         let table = self.lock();
@@ -108,6 +119,19 @@ mod tests {
         assert_ne!(targets.id(Domain::Host, "OST0000"), first);
         assert_eq!(&*targets.describe(first), "OST0000");
         assert_eq!(targets.all().len(), 3);
+    }
+
+    #[test]
+    fn a_set_of_targets_has_a_number_of_its_own() {
+        let targets = Targets::default();
+        let domain = Domain::Device(1);
+        let ids: Vec<_> = (0..300).map(|number| targets.id(domain, &format!("OST{number:04x}"))).collect();
+        let pair = targets.set(domain, &ids[..2]);
+        assert_eq!(&*targets.describe(pair), "OST0000+OST0001");
+        assert_eq!(targets.set(domain, &ids[..2]), pair);
+        assert_ne!(targets.set(domain, &ids[..3]), pair);
+        // Their names begin alike.
+        assert_ne!(targets.set(domain, &ids[..299]), targets.set(domain, &ids));
     }
 
     #[test]
