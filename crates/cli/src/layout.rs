@@ -1,9 +1,10 @@
 //! `haul layout`: which targets hold files, and how evenly. It only reads.
 
-use std::fs::ReadDir;
+use std::fs::{File, ReadDir};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use haul_model::{Code, Failure};
@@ -46,6 +47,8 @@ struct Open {
     path: PathBuf,
     entries: ReadDir,
     default: Option<Plan>,
+    /// To ask whether all names were listed, and its device.
+    held: Option<(File, u64)>,
 }
 
 /// What a path leads to.
@@ -67,7 +70,11 @@ impl<W: Write> Walk<'_, W> {
         while let Some(open) = stack.last_mut() {
             let entry = match open.entries.next() {
                 None => {
-                    stack.pop();
+                    if let Some(Open { path, held: Some((directory, device)), .. }) = stack.pop()
+                        && self.layouts.hides_names(directory.as_fd(), device)
+                    {
+                        self.fail(&path, failure(Errno::NOTCONN))?;
+                    }
                     continue;
                 }
                 Some(Err(error)) => {
@@ -115,7 +122,11 @@ impl<W: Write> Walk<'_, W> {
                     return Ok(());
                 }
                 match std::fs::read_dir(path) {
-                    Ok(entries) => stack.push(Open { path: path.to_owned(), entries, default }),
+                    Ok(entries) => {
+                        let opened = File::open(path).and_then(|held| Ok((held.metadata()?.dev(), held)));
+                        let held = opened.ok().map(|(device, held)| (held, device));
+                        stack.push(Open { path: path.to_owned(), entries, default, held });
+                    }
                     Err(error) => {
                         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                         return self.fail(path, failure(errno));

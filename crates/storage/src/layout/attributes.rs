@@ -15,6 +15,11 @@ const USUAL_BYTES: usize = 4 << 10;
 pub trait Attributes {
     /// The value of one, at most 64 KiB.
     fn get(&self, name: &CStr) -> Result<Vec<u8>>;
+
+    /// The number of the file on its file system, where that is known.
+    fn inode(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Attributes for BorrowedFd<'_> {
@@ -30,6 +35,10 @@ impl Attributes for BorrowedFd<'_> {
             }
             Err(errno) => Err(errno),
         }
+    }
+
+    fn inode(&self) -> Option<u64> {
+        fs::fstat(self).ok().map(|found| found.st_ino)
     }
 }
 

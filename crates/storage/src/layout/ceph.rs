@@ -4,8 +4,10 @@
 //! `stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=cephfs_data`. Stripe units are dealt to `stripe_count`
 //! objects until each has `object_size` bytes, then to the next set of objects.
 //!
-//! Which OSD has an object only the cluster's map tells. What is known is that two objects with different numbers are
-//! most likely on different OSDs; so an object's number, modulo a small number, stands in for its target.
+//! Which OSD has an object only the cluster's map tells. What is known is that any two objects are most likely on
+//! different OSDs; so the number of the file and that of the object in it, together modulo a small number, stand in for
+//! its target. The file counts too, or all files of one object would be on one target, which may never have more than
+//! its share of the threads.
 
 use haul_model::Layout;
 use haul_model::layout::Stripes;
@@ -30,7 +32,9 @@ impl LayoutSource for Ceph {
     fn layout(&self, file: &Subject<'_>, targets: &Targets) -> Answer {
         match file.attributes.get(c"ceph.file.layout") {
             Ok(value) => {
-                let layout = parse(&value).and_then(|found| found.layout(file.file_system.device, targets));
+                let inode = file.attributes.inode().unwrap_or(0);
+                let layout =
+                    parse(&value).and_then(|found| found.layout(file.file_system.device, inode, targets));
                 layout.map_or(Answer::Unknown, Answer::Found)
             }
             Err(errno) if is_never(errno) => Answer::Never,
@@ -53,9 +57,13 @@ struct Striping {
 }
 
 impl Striping {
-    fn layout(&self, device: u64, targets: &Targets) -> Option<Layout> {
+    fn layout(&self, device: u64, inode: u64, targets: &Targets) -> Option<Layout> {
         let count = OBJECT_TARGETS.next_multiple_of(self.stripe_count);
-        let name = |object| targets.id(Domain::Device(device), &format!("{}.{object}", self.pool));
+        // Numbers of files that were made one after the other follow each other.
+        let first = (inode % count as u64) as usize;
+        let name = |object: usize| {
+            targets.id(Domain::Device(device), &format!("{}.{}", self.pool, (first + object) % count))
+        };
         let rows = self.object_size / self.stripe_unit;
         Some(Layout::whole(Stripes::sets(
             self.stripe_unit,
@@ -87,11 +95,17 @@ fn parse(value: &[u8]) -> Option<Striping> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn layout(text: &str) -> Option<(Layout, Targets)> {
+        layout_of(text, 0)
+    }
+
+    fn layout_of(text: &str, inode: u64) -> Option<(Layout, Targets)> {
         let targets = Targets::default();
-        let layout = parse(text.as_bytes())?.layout(1, &targets)?;
+        let layout = parse(text.as_bytes())?.layout(1, inode, &targets)?;
         Some((layout, targets))
     }
 
@@ -124,6 +138,22 @@ mod tests {
         assert_eq!(default.next_cut(5), Some(4 << 20));
         let (rows, _) = layout("stripe_unit=1048576 stripe_count=1 object_size=4194304 pool=p").unwrap();
         assert_eq!(rows.next_cut(5), Some(4 << 20), "units of one object lie together");
+    }
+
+    #[test]
+    fn files_of_one_object_are_not_all_on_one_target() {
+        let text = "stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=p";
+        // As a metadata server gives them.
+        let first: HashSet<String> = (0x100_0000_01f4_u64..)
+            .take(16)
+            .map(|inode| {
+                let (layout, targets) = layout_of(text, inode).unwrap();
+                let (first, next) = (layout.target_at(0).unwrap(), layout.target_at(4 << 20).unwrap());
+                assert_ne!(first, next, "objects that follow each other");
+                targets.describe(first).to_string()
+            })
+            .collect();
+        assert_eq!(first.len(), 16);
     }
 
     #[test]

@@ -10,10 +10,17 @@
 //! (<STRIPE:vol-stripe-0:[131072]> <POSIX(/b1):h1:/b1/f> <POSIX(/b2):h2:/b2/f>)
 //! ```
 //!
-//! Bricks of a replicated or dispersed set work together on every write, so the set is one target. A volume with shards
+//! Bricks of a replicated or dispersed set work together on every write, so the set is one target. They are told in the
+//! order in which they answered. (Of a set that is all of a volume, 10.3 tells nothing if it is dispersed: `ENOMEM`.) A volume with shards
 //! tells of the first shard only. Where its block size can be read (root, on a mount that shows the internals) the rest
 //! of the file is put on one target for all shards of the mount; elsewhere it cannot be told from a file that lies whole
 //! on its brick.
+//!
+//! Of a directory all bricks are told that have it, and the ranges of hashes of all that should:
+//!
+//! ```text
+//! ((<DISTRIBUTE:vol-dht> <POSIX(/b1):h1:/b1/dir> <POSIX(/b2):h2:/b2/dir>) (vol-dht-layout (vol-client-0 0 99) (vol-client-1 100 199)))
+//! ```
 
 use haul_model::layout::{Component, Stripes};
 use haul_model::{Layout, TargetId};
@@ -29,6 +36,8 @@ const SHARD_BYTES: &std::ffi::CStr = c"trusted.glusterfs.shard.block-size";
 const DEPTH_MAX: usize = 16;
 /// More bricks than a file can lie on.
 const BRICKS_MAX: usize = 1024;
+/// So many ends of bricks are looked for in the path of a file.
+const NAME_ENDS_MAX: usize = 32;
 /// A set of bricks is named by them, as long as that is no longer than this; else by its own name.
 const SET_NAME_BYTES_MAX: usize = 200;
 
@@ -52,6 +61,16 @@ impl LayoutSource for Gluster {
             }
         }
         if never { Answer::Never } else { Answer::Unknown }
+    }
+
+    /// A volume that distributes files leaves those out of a listing that are on bricks which are down, and says nothing
+    /// of it.
+    fn hides_names(&self, directory: &Subject<'_>) -> Option<bool> {
+        let value = PATHINFO.into_iter().find_map(|name| directory.attributes.get(name).ok())?;
+        match understood(&value, |parser| parser.directory()) {
+            Some((told, wanted)) => Some(told < wanted),
+            None => parse(&value).map(|_| false),
+        }
     }
 }
 
@@ -114,14 +133,16 @@ impl Node {
         Some(node)
     }
 
-    /// `h1:/b1+h2:/b2` of what works together.
+    /// `h1:/b1+h2:/b2` of what works together, whichever of them answered first.
     fn name(&self) -> Option<String> {
         let (name, members) = match self {
             Node::Brick(name) => return Some(name.clone()),
             Node::Group { kind: Group::Together, name, members } => (name, members),
             Node::Group { .. } => return None,
         };
-        let bricks = members.iter().map(Node::name).collect::<Option<Vec<_>>>()?.join("+");
+        let mut bricks = members.iter().map(Node::name).collect::<Option<Vec<_>>>()?;
+        bricks.sort_unstable();
+        let bricks = bricks.join("+");
         match bricks.is_empty() {
             true => None,
             false if bricks.len() > SET_NAME_BYTES_MAX => Some(name.clone()),
@@ -131,16 +152,36 @@ impl Node {
 }
 
 fn parse(value: &[u8]) -> Option<Node> {
+    understood(value, |parser| parser.node(0))
+}
+
+/// The name of the file is part of the text and may hold what looks like the end of a brick. All bricks tell the same
+/// path below them, so it is the first end with which the whole text can be understood.
+fn understood<T>(value: &[u8], read: impl Fn(&mut Parser<'_>) -> Option<T>) -> Option<T> {
     let value = value.strip_suffix(b"\0").unwrap_or(value);
-    let mut parser = Parser { rest: value, bricks: 0 };
-    let node = parser.node(0)?;
-    parser.blanks();
-    parser.rest.is_empty().then_some(node)
+    for ends_skipped in 0..NAME_ENDS_MAX {
+        let mut parser = Parser { rest: value, bricks: 0, below: None, ends_skipped };
+        let found = read(&mut parser);
+        parser.blanks();
+        if found.is_some() && parser.rest.is_empty() {
+            return found;
+        }
+        // No brick at all, or no more ends.
+        parser.below?;
+        if parser.bricks > BRICKS_MAX {
+            return None;
+        }
+    }
+    None
 }
 
 struct Parser<'a> {
     rest: &'a [u8],
     bricks: usize,
+    /// The path of the file below its brick, as the first brick told it.
+    below: Option<&'a [u8]>,
+    /// So many ends of it are taken for part of a name.
+    ends_skipped: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -164,18 +205,49 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Of a directory: how many members of the distribution are told, and how many its layout has.
+    fn directory(&mut self) -> Option<(usize, usize)> {
+        if !self.takes(b"(") {
+            return None;
+        }
+        let Node::Group { kind: Group::Distribute, members, .. } = self.node(0)? else { return None };
+        self.blanks();
+        if !self.takes(b"(") || !self.until(b" ")?.ends_with(b"-layout") {
+            return None;
+        }
+        let mut ranges = 0;
+        while !self.takes(b")") {
+            if !self.takes(b"(") {
+                return None;
+            }
+            self.until(b")")?;
+            self.blanks();
+            ranges += 1;
+        }
+        self.takes(b")").then_some((members.len(), ranges))
+    }
+
     /// `/brick):host:/brick/path/of/the/file>`
     fn brick(&mut self) -> Option<Node> {
         let brick = self.until(b"):")?;
         let host = self.until(b":")?;
-        // The name of the file follows, which may hold any of these bytes: the brick ends where the text can go on.
-        let end = (0..self.rest.len())
-            .find(|at| self.rest[*at] == b'>' && matches!(self.rest.get(at + 1), None | Some(b' ' | b')')))?;
-        self.rest = &self.rest[end + 1..];
-        let valid = !brick.is_empty() && !host.is_empty();
+        self.takes(brick);
+        let below = match self.below {
+            Some(below) => below,
+            None => &self.rest[..self.end_of_name()?],
+        };
+        self.below = Some(below);
+        let valid = self.takes(below) && self.takes(b">") && !brick.is_empty() && !host.is_empty();
         valid.then(|| {
             Node::Brick(format!("{}:{}", String::from_utf8_lossy(host), String::from_utf8_lossy(brick)))
         })
+    }
+
+    /// Where the text can go on after a name.
+    fn end_of_name(&self) -> Option<usize> {
+        let is_end =
+            |at: &usize| self.rest[*at] == b'>' && matches!(self.rest.get(at + 1), None | Some(b' ' | b')'));
+        (0..self.rest.len()).filter(is_end).nth(self.ends_skipped)
     }
 
     fn blanks(&mut self) {
@@ -230,9 +302,106 @@ mod tests {
             "(<EC:v-disperse-0> <POSIX(/b1):h1:/b1/f> <POSIX(/b2):h2:/b2/f> <POSIX(/b3):h3:/b3/f>)";
         assert_eq!(name(dispersed).as_deref(), Some("h1:/b1+h2:/b2+h3:/b3"));
         assert_eq!(name("<POSIX(/b):h:/b/f>").as_deref(), Some("h:/b"));
-        let odd = "(<DISTRIBUTE:v> <POSIX(/b):h:/b/a> b)>) c>)";
-        assert_eq!(name(odd), None, "a name that looks like the end: unknown, not wrong");
         assert_eq!(name("(<DISTRIBUTE:v> <POSIX(/b):h:/b/a>b):x<POSIX(>)").as_deref(), Some("h:/b"));
+    }
+
+    #[test]
+    fn a_name_that_looks_like_the_end_of_a_brick_is_no_end() {
+        for below in ["a> b)>) c>", "a>)", "> > >", "a name (of> gluster) :x", "<POSIX(/b):h:/b/f"] {
+            let single = format!("(<DISTRIBUTE:v> <POSIX(/b):h:/b/{below}>)");
+            assert_eq!(name(&single).as_deref(), Some("h:/b"), "{single}");
+            let pair = format!(
+                "(<DISTRIBUTE:v> (<REPLICATE:v-0> <POSIX(/b1):h1:/b1/d/{below}> <POSIX(/b2):h2:/b2/d/{below}>))"
+            );
+            assert_eq!(name(&pair).as_deref(), Some("h1:/b1+h2:/b2"), "{pair}");
+        }
+        let many = "> ".repeat(1000);
+        assert_eq!(name(&format!("(<DISTRIBUTE:v> <POSIX(/b):h:/b/{many}>)")), None, "within bounds");
+        // Two readings of the text: it does not say which one is right.
+        assert_eq!(name("(<DISTRIBUTE:v> <POSIX(/b):h:/b/a> <POSIX(/x):y:/x/a>)"), None);
+    }
+
+    /// What GlusterFS 10.3 said, word for word: of a file, of one with an odd name, of their directory.
+    const RECORDED: &[(&str, &str)] = &[
+        (
+            "(<DISTRIBUTE:plain-dht> <POSIX(/dev/shm/s/d3/plain):vm:/dev/shm/s/d3/plain/data/d/f1>) \0",
+            "vm:/dev/shm/s/d3/plain",
+        ),
+        (
+            "(<DISTRIBUTE:plain-dht> <POSIX(/dev/shm/s/d3/plain):vm:/dev/shm/s/d3/plain/data/a name (of> gluster) :x>) \0",
+            "vm:/dev/shm/s/d3/plain",
+        ),
+        (
+            "(<DISTRIBUTE:rep-dht> (<REPLICATE:rep-replicate-1> <POSIX(/dev/shm/s/d3/r):vm:/dev/shm/s/d3/r/dir/file> <POSIX(/dev/shm/s/d2/r):vm:/dev/shm/s/d2/r/dir/file>)) \0",
+            "vm:/dev/shm/s/d2/r+vm:/dev/shm/s/d3/r",
+        ),
+        (
+            "(<DISTRIBUTE:rep-dht> (<REPLICATE:rep-replicate-0> <POSIX(/dev/shm/s/d1/r):vm:/dev/shm/s/d1/r/dir/a> b)>) c>> <POSIX(/dev/shm/s/d0/r):vm:/dev/shm/s/d0/r/dir/a> b)>) c>>)) \0",
+            "vm:/dev/shm/s/d0/r+vm:/dev/shm/s/d1/r",
+        ),
+        (
+            "(<REPLICATE:arb-replicate-0> <POSIX(/dev/shm/s/d2/a):vm:/dev/shm/s/d2/a/dir/file> <POSIX(/dev/shm/s/d1/a):vm:/dev/shm/s/d1/a/dir/file> <POSIX(/dev/shm/s/d0/a):vm:/dev/shm/s/d0/a/dir/file>) \0",
+            "vm:/dev/shm/s/d0/a+vm:/dev/shm/s/d1/a+vm:/dev/shm/s/d2/a",
+        ),
+        ("<POSIX(/dev/shm/s/d0/s):vm:/dev/shm/s/d0/s/dir/a> b)>) c>> \0", "vm:/dev/shm/s/d0/s"),
+    ];
+
+    #[test]
+    fn what_was_recorded_is_understood() {
+        for (text, expected) in RECORDED {
+            assert_eq!(name(text).as_deref(), Some(*expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_order_in_which_bricks_answered_makes_no_other_target() {
+        let told = |order: [u8; 3]| {
+            let bricks = order.map(|brick| format!("<POSIX(/b{brick}):h:/b{brick}/f>")).join(" ");
+            name(&format!("(<REPLICATE:v-replicate-0> {bricks})")).unwrap()
+        };
+        assert_eq!(told([3, 1, 2]), told([1, 2, 3]));
+    }
+
+    struct Told<'a>(&'a str);
+
+    impl super::super::Attributes for Told<'_> {
+        fn get(&self, name: &std::ffi::CStr) -> rustix::io::Result<Vec<u8>> {
+            let told = name == c"glusterfs.pathinfo";
+            if told { Ok(self.0.as_bytes().to_vec()) } else { Err(rustix::io::Errno::NODATA) }
+        }
+    }
+
+    fn hides_names(text: &str) -> Option<bool> {
+        let mount = super::super::Mount { source: "vm:v".into(), point: "/v".into() };
+        let file_system = super::super::FileSystem { device: 1, magic: 0, mount, btrfs: None };
+        let subject =
+            Subject { file_system: &file_system, attributes: &Told(text), path: None, known: false };
+        Gluster.hides_names(&subject)
+    }
+
+    #[test]
+    fn a_directory_that_some_bricks_do_not_tell_of_hides_names() {
+        let whole = "((<DISTRIBUTE:p-dht> <POSIX(/s/d2/p):vm:/s/d2/p/data/d> <POSIX(/s/d3/p):vm:/s/d3/p/data/d> <POSIX(/s/d1/p):vm:/s/d1/p/data/d> <POSIX(/s/d0/p):vm:/s/d0/p/data/d>) (p-dht-layout (p-client-1 0 1073741822) (p-client-2 1073741823 2147483645) (p-client-3 2147483646 3221225468) (p-client-0 3221225469 4294967295))) \0";
+        assert_eq!(hides_names(whole), Some(false));
+        let one_down = whole.replace(" <POSIX(/s/d1/p):vm:/s/d1/p/data/d>", "");
+        assert_eq!(hides_names(&one_down), Some(true));
+        // A client that was mounted when the brick was down already knows of no range of it.
+        let since_before = one_down.replace("(p-client-1 0 1073741822)", "(p-client-1 0 0)");
+        assert_eq!(hides_names(&since_before), Some(true));
+        let replicated = "((<DISTRIBUTE:rep-dht> (<REPLICATE:rep-replicate-0> <POSIX(/s/d0/r):vm:/s/d0/r/dir> <POSIX(/s/d1/r):vm:/s/d1/r/dir>) (<REPLICATE:rep-replicate-1> <POSIX(/s/d3/r):vm:/s/d3/r/dir> <POSIX(/s/d2/r):vm:/s/d2/r/dir>)) (rep-dht-layout (rep-replicate-0 0 2147483646) (rep-replicate-1 2147483647 4294967295))) \0";
+        assert_eq!(hides_names(replicated), Some(false));
+        let half_a_set = replicated.replace(" <POSIX(/s/d1/r):vm:/s/d1/r/dir>", "");
+        assert_eq!(hides_names(&half_a_set), Some(false), "the other half has the same names");
+        assert_eq!(hides_names("<POSIX(/s/d0/s):vm:/s/d0/s/dir> \0"), Some(false));
+        for text in [
+            "",
+            "x",
+            "((",
+            "((<DISTRIBUTE:v> <POSIX(/b):h:/b/d>) (v-layout (a 0 1",
+            "((<DISTRIBUTE:v> <POSIX(/b):h:/b/d>) x)",
+        ] {
+            assert_eq!(hides_names(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -126,6 +126,12 @@ pub trait LayoutSource: Send + Sync {
     /// Which targets hold a file. Must not fail or panic whatever the attributes are.
     fn layout(&self, file: &Subject<'_>, targets: &Targets) -> Answer;
 
+    /// Whether a listing of a directory lacks names because what holds them is down; `None` where nobody knows. Most
+    /// file systems fail instead.
+    fn hides_names(&self, _directory: &Subject<'_>) -> Option<bool> {
+        None
+    }
+
     /// How a file was striped, or how files that are made in a directory are, if the file system says so.
     fn plan(&self, _thing: &Subject<'_>) -> Option<stripe::Plan> {
         None
@@ -192,10 +198,22 @@ struct Device {
     /// Which of [`Layouts::asked`] may answer, and how often each was asked in vain.
     may_answer: [bool; 3],
     in_vain: [AtomicU32; 3],
+    /// How often it was asked in vain whether a listing lacks names.
+    listings_in_vain: AtomicU32,
     /// Which one did, or does because of the kind of file system.
     answers: OnceLock<usize>,
     /// What holds for all files that none of them knows.
     other: Found,
+}
+
+impl Device {
+    /// Whether the source at this place of [`Layouts::asked`] may know something.
+    fn is_asked(&self, place: usize) -> bool {
+        match self.answers.get() {
+            Some(answers) => *answers == place,
+            None => self.may_answer[place] && self.in_vain[place].load(Ordering::Relaxed) < QUESTIONS_MAX,
+        }
+    }
 }
 
 impl Layouts {
@@ -228,16 +246,11 @@ impl Layouts {
             }
         }
         for (place, source) in self.asked.iter().enumerate() {
-            let answers = device.answers.get();
             let in_vain = &device.in_vain[place];
-            let wanted = match answers {
-                Some(answers) => *answers == place,
-                None => device.may_answer[place] && in_vain.load(Ordering::Relaxed) < QUESTIONS_MAX,
-            };
-            if !wanted {
+            if !device.is_asked(place) {
                 continue;
             }
-            let known = answers.is_some();
+            let known = device.answers.get().is_some();
             let subject = Subject { file_system: &device.file_system, attributes: &file, path: None, known };
             match source.layout(&subject, &self.targets) {
                 Answer::Found(layout) => {
@@ -264,6 +277,25 @@ impl Layouts {
         (!varies).then(|| known.other.clone())
     }
 
+    /// Whether a listing of an open directory, just made, lacks names because what holds them is down.
+    pub fn hides_names(&self, directory: BorrowedFd<'_>, device: u64) -> bool {
+        let device = self.device(directory, device);
+        let known = device.answers.get().is_some();
+        if !known && device.listings_in_vain.load(Ordering::Relaxed) >= QUESTIONS_MAX {
+            return false;
+        }
+        for place in (0..self.asked.len()).filter(|place| device.is_asked(*place)) {
+            let subject =
+                Subject { file_system: &device.file_system, attributes: &directory, path: None, known };
+            if let Some(hides) = self.asked[place].hides_names(&subject) {
+                let _ = device.answers.set(place);
+                return hides;
+            }
+        }
+        device.listings_in_vain.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
     /// Looks a device up by any open file or directory of it.
     pub fn meet(&self, file: BorrowedFd<'_>, device: u64) {
         self.device(file, device);
@@ -272,10 +304,7 @@ impl Layouts {
     /// Whether files of a device can be told how to be striped, as far as that is known.
     pub fn may_be_striped(&self, device: u64) -> bool {
         let known = self.devices.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned();
-        known.is_some_and(|known| match known.answers.get() {
-            Some(answers) => *answers == 0,
-            None => known.may_answer[0] && known.in_vain[0].load(Ordering::Relaxed) < QUESTIONS_MAX,
-        })
+        known.is_some_and(|known| known.is_asked(0))
     }
 
     /// How an open file was striped, or new files in an open directory are, if the file system says so: what a copy of
@@ -396,6 +425,7 @@ impl Layouts {
             file_system,
             may_answer,
             in_vain: [const { AtomicU32::new(0) }; 3],
+            listings_in_vain: AtomicU32::new(0),
             answers: answers.map(OnceLock::from).unwrap_or_default(),
         }
     }
@@ -407,4 +437,4 @@ fn path_of(file: BorrowedFd<'_>) -> Option<CString> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

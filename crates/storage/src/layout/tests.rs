@@ -23,6 +23,43 @@ impl LayoutSource for Scripted {
     }
 }
 
+/// Answers about listings only: that of one directory lacks names.
+struct Lists {
+    lacks: u64,
+    asked: Arc<AtomicUsize>,
+    knows: bool,
+}
+
+impl LayoutSource for Lists {
+    fn kind(&self) -> Kind {
+        Kind::Gluster
+    }
+
+    fn layout(&self, _file: &Subject<'_>, _targets: &Targets) -> Answer {
+        Answer::Unknown
+    }
+
+    fn hides_names(&self, directory: &Subject<'_>) -> Option<bool> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.knows.then(|| directory.attributes.inode() == Some(self.lacks))
+    }
+}
+
+/// Layouts for which the device of a directory is a FUSE file system whose listing of it lacks names, if anybody knows;
+/// and how often that was asked.
+pub(crate) fn listing_lacks(directory: &std::fs::File, knows: bool) -> (Layouts, Arc<AtomicUsize>) {
+    let found = rustix::fs::fstat(directory).unwrap();
+    let (number, lacks) = (found.st_dev, found.st_ino);
+    let mut layouts = Layouts::new(Options::default());
+    let asked = Arc::new(AtomicUsize::new(0));
+    layouts.asked[1] = Box::new(Lists { lacks, asked: Arc::clone(&asked), knows });
+    let mount = Mount { source: "made".into(), point: "/made".into() };
+    let file_system = FileSystem { device: number, magic: FUSE_MAGIC, mount, btrfs: None };
+    let device = layouts.remembered(directory.as_fd(), file_system);
+    layouts.devices.lock().unwrap().insert(number, Arc::new(device));
+    (layouts, asked)
+}
+
 struct Bed {
     layouts: Layouts,
     asked: [Arc<AtomicUsize>; 3],
@@ -81,6 +118,22 @@ fn a_mount_that_never_answers_is_not_asked_for_ever() {
         assert_eq!(bed.kind(), Kind::Mount);
     }
     assert_eq!(bed.asked(), [1, QUESTIONS_MAX as usize, QUESTIONS_MAX as usize]);
+}
+
+#[test]
+fn listings_of_a_file_system_that_never_knows_are_not_asked_for_for_ever() {
+    let here = std::fs::File::open(".").unwrap();
+    let device = rustix::fs::fstat(&here).unwrap().st_dev;
+    let (layouts, asked) = listing_lacks(&here, false);
+    for _ in 0..1000 {
+        assert!(!layouts.hides_names(here.as_fd(), device));
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), QUESTIONS_MAX as usize);
+    let (layouts, asked) = listing_lacks(&here, true);
+    for _ in 0..1000 {
+        assert!(layouts.hides_names(here.as_fd(), device));
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1000);
 }
 
 #[test]

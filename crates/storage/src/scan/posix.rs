@@ -159,7 +159,13 @@ impl PosixScan {
                 self.put_back(held);
                 self.push(frame);
             }
-            Stop::End => self.leave(Some(held), batch),
+            Stop::End => {
+                if self.hides_names(&held) {
+                    let failure = Failure::os(Code::SourceRead, Errno::NOTCONN.raw_os_error());
+                    self.tell_error(b"", failure, batch);
+                }
+                self.leave(Some(held), batch);
+            }
             Stop::Failed(errno) => {
                 self.tell_error(b"", source_failure(errno), batch);
                 self.leave(Some(held), batch);
@@ -360,6 +366,12 @@ impl PosixScan {
         }
     }
 
+    /// The deepest directory has been listed, without an error, and yet not all of it was told.
+    fn hides_names(&self, held: &Held) -> bool {
+        let (Some(placed), Some(frame)) = (&self.placed, self.stack.last()) else { return false };
+        placed.placing.layouts().hides_names(held.descriptor.as_fd(), frame.place.device)
+    }
+
     /// `name`: in the deepest directory; empty for that directory itself, or for the SOURCE.
     fn tell_error(&self, name: &[u8], failure: Failure, batch: &mut Batch<'_>) {
         let root = self.next_root.checked_sub(1).and_then(|index| self.directories.root(index));
@@ -551,6 +563,24 @@ mod tests {
         let failure = Failure::os(Code::SourceRead, Errno::LOOP.raw_os_error());
         assert!(found.contains(&Scanned::Error { path: b"top/again".to_vec(), failure }), "{found:?}");
         assert_eq!(found.len(), 3, "the top, the error, the end of the top: {found:?}");
+    }
+
+    /// GlusterFS lists a directory without what is on bricks that are down.
+    #[test]
+    fn a_directory_whose_listing_lacks_names_is_told_and_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(scratch.path().join("lacks/deeper")).unwrap();
+        std::fs::write(scratch.path().join("lacks/file"), b"x").unwrap();
+        let lacks = std::fs::File::open(scratch.path().join("lacks")).unwrap();
+        let (layouts, _) = crate::layout::tests::listing_lacks(&lacks, true);
+        let mut scan = scan_of(scratch.path()).placed(Arc::new(Placing::new(Arc::new(layouts))), 0, 1 << 20);
+        let mut found = Vec::new();
+        while scan.next(&mut found) {}
+        let failure = Failure::os(Code::SourceRead, Errno::NOTCONN.raw_os_error());
+        let errors: Vec<&Scanned> =
+            found.iter().filter(|scanned| matches!(scanned, Scanned::Error { .. })).collect();
+        assert_eq!(errors, [&Scanned::Error { path: b"top/lacks".to_vec(), failure }]);
+        assert_eq!(found.len(), 8, "what is listed is told all the same: {found:?}");
     }
 
     #[test]
