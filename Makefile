@@ -17,8 +17,10 @@ PROFILE := checked
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(PROFILE)
 RELEASED := $(TARGET)/release
+# Namespaces and loop devices are root's.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 
-.PHONY: help deps build release test lint unit sim torture crash syncs striped bench faults fuzz demo clean
+.PHONY: help deps build release test lint unit sim torture crash syncs striped gluster ceph bench faults fuzz demo clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,12 +34,13 @@ build: deps ## Build everything as the tests use it
 release: deps ## Build the program
 	$(CARGO) build --locked --release -p haul
 
-test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, power cuts, striped file systems
+test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, power cuts, striped file systems, GlusterFS
 	$(MAKE) --no-print-directory sim HISTORIES=60000
 	$(MAKE) --no-print-directory torture ROUNDS=50
 	$(MAKE) --no-print-directory crash CRASH_ROUNDS=30
 	$(MAKE) --no-print-directory syncs
 	$(MAKE) --no-print-directory striped
+	$(MAKE) --no-print-directory gluster
 	@echo "make test: all parts ran and passed"
 
 lint: deps ## Format and lints
@@ -66,6 +69,14 @@ syncs: build ## Remove each sync from the program in turn: a power cut must show
 
 striped: build ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root, for FUSE)
 	$(BUILT)/testbed striped --haul $(BUILT)/haul
+
+gluster: build ## Copy to, from and between GlusterFS volumes of this machine; kill haul, kill and stop bricks (as root or with sudo -n)
+	lab/deps.sh gluster
+	$(AS_ROOT) $(BUILT)/testbed gluster --haul $(BUILT)/haul
+
+ceph: build ## The same on a CephFS; not part of `make test`, as its packages take 700 MB (as root or with sudo -n)
+	lab/deps.sh ceph
+	$(AS_ROOT) $(BUILT)/testbed ceph --haul $(BUILT)/haul
 
 bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/bench.md
 	$(CARGO) build --locked --release -p haul-testbed

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and showing haul needs, if it is missing: a C compiler, sshd, FUSE, a Rust toolchain.
+# With `gluster` also GlusterFS, and what its bricks stand on; with `ceph` also Ceph.
 # With `bench` also the programs that haul is measured against, the source tree that they copy, and what draws.
 #
 # Packages come from apt (Debian, Ubuntu), as root or with `sudo -n`. Where that is not possible, the one command that
@@ -37,12 +38,32 @@ if [ "${1:-}" = bench ]; then
     compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null || optional=linux-source
 fi
 
+if [ "${1:-}" = gluster ]; then
+    need glusterd glusterfs-server
+    need glusterfs glusterfs-client
+    need gluster glusterfs-cli
+    need getfattr attr
+    need mkfs.xfs xfsprogs
+    need ip iproute2
+fi
+
+if [ "${1:-}" = ceph ]; then
+    need ceph-mon ceph-mon
+    need ceph-osd ceph-osd
+    need ceph-mds ceph-mds
+    need ceph-fuse ceph-fuse
+    need ceph ceph-common
+    need getfattr attr
+    need ip iproute2
+fi
+
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then as_root=(sudo -n); else as_root=(false); fi
 fi
 apt_get() {
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >&2
+    # Another installation may be under way.
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" >&2
 }
 can_install() {
     command -v apt-get >/dev/null 2>&1 && [ "${as_root[0]:-}" != false ]

@@ -5,7 +5,9 @@
 //! - [`world`], [`attack`], [`rounds`]: two hosts, runs between them, and what is done to these.
 //! - [`torture`], [`crash`]: loops that kill, stop, cut and power off at random instants, and check every claim.
 //! - [`syncs`]: each sync is removed from the program in turn, and a power cut must show it.
-//! - [`striped`]: what is slow, fails or hangs on one target of a parallel file system stays with it.
+//! - [`striped`]: what is slow, fails or hangs on one target of an emulated parallel file system stays with it.
+//! - [`parallel`], [`gluster`], [`ceph`]: the same and more on parallel file systems that really run;
+//!   [`network`] keeps their servers to themselves.
 //!
 //! - [`demo`], [`bench`]: the same for people; [`machine`] says where.
 //!
@@ -16,9 +18,13 @@
 
 pub mod attack;
 pub mod bench;
+pub mod ceph;
 pub mod crash;
 pub mod dataset;
 pub mod demo;
+pub mod gluster;
+pub mod network;
+pub mod parallel;
 pub mod rounds;
 pub mod sshd;
 pub mod striped;

@@ -9,7 +9,10 @@ use clap::{Args, Parser, Subcommand};
 use haul_crashfs::{Mood, SyncClass};
 use haul_testbed::process::{adopt_orphans, end_all_on_signal, end_descendants, own_pid};
 use haul_testbed::sshd::Sshd;
-use haul_testbed::{bench, crash, dataset, demo, remember_directory, rounds, striped, syncs, torture, tree};
+use haul_testbed::{
+    bench, ceph, crash, dataset, demo, gluster, parallel, remember_directory, rounds, striped, syncs,
+    torture, tree,
+};
 
 /// Hosts, datasets, attacks and measurements for haul.
 #[derive(Parser)]
@@ -77,6 +80,12 @@ enum Command {
         #[arg(long)]
         dir: Option<PathBuf>,
     },
+    /// Copy between GlusterFS volumes of this machine, kill haul and bricks (as root; `lab/deps.sh gluster`).
+    Gluster(ParallelArguments),
+    /// Copy in, out and within a CephFS of this machine, kill haul and OSDs (as root; `lab/deps.sh ceph`).
+    Ceph(ParallelArguments),
+    /// Serve a GlusterFS volume; ends when its standard input is closed.
+    GlusterVolume(VolumeArguments),
     /// Cut the power of hosts whose disks lose what was not synced, continue, compare.
     Crash {
         #[command(flatten)]
@@ -88,6 +97,44 @@ enum Command {
         #[arg(long, value_parser = parse_mood)]
         mood: Option<Mood>,
     },
+}
+
+#[derive(Args)]
+struct ParallelArguments {
+    /// The binary under test.
+    #[arg(long)]
+    haul: PathBuf,
+    /// Where files go (a new directory in it); a memory file system where there is room.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Only this scenario, and the first ones, which make what it reads; may be given again.
+    #[arg(long = "only")]
+    only: Vec<String>,
+}
+
+impl ParallelArguments {
+    fn run(self, bytes_needed: u64, run: fn(&parallel::Settings) -> io::Result<bool>) -> io::Result<bool> {
+        let ParallelArguments { haul, dir, only } = self;
+        let parent = dir.unwrap_or_else(|| rounds::default_directory(bytes_needed));
+        in_new_directory(&parent, false, |directory| {
+            run(&parallel::Settings { haul, directory: directory.to_owned(), only })
+        })
+    }
+}
+
+#[derive(Args)]
+struct VolumeArguments {
+    /// Where the daemon's files go; made if missing.
+    directory: PathBuf,
+    /// The directory of a brick, on any file system with `trusted.` attributes (XFS, ext4); given once for each.
+    #[arg(long = "brick", required = true)]
+    bricks: Vec<PathBuf>,
+    /// Where it is mounted: an existing directory.
+    #[arg(long)]
+    mount: PathBuf,
+    /// As for `gluster volume set`; may be given again.
+    #[arg(long = "option", value_name = "NAME=VALUE", value_parser = parse_option)]
+    options: Vec<(String, String)>,
 }
 
 #[derive(Args)]
@@ -212,6 +259,11 @@ impl LoopArguments {
     }
 }
 
+fn parse_option(text: &str) -> Result<(String, String), String> {
+    let found = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    found.ok_or_else(|| "expected NAME=VALUE".to_owned())
+}
+
 fn parse_class(text: &str) -> Result<SyncClass, String> {
     SyncClass::parse(text).ok_or_else(|| "expected file[:PART] or directory[:PART]".to_owned())
 }
@@ -286,6 +338,14 @@ fn run(command: Command) -> io::Result<bool> {
                 striped::run(&striped::Settings { haul, directory: directory.to_owned() })
             })
         }
+        Command::Gluster(arguments) => arguments.run(2 << 30, gluster::run),
+        Command::Ceph(arguments) => arguments.run(3 << 30, ceph::run),
+        Command::GlusterVolume(arguments) => gluster::stand(&gluster::Standing {
+            directory: arguments.directory,
+            bricks: arguments.bricks,
+            mount: arguments.mount,
+            options: arguments.options,
+        }),
         Command::Demo(arguments) => in_new_directory(&arguments.dir, arguments.keep, |directory| {
             demo::run(&demo::Settings {
                 haul: arguments.haul.clone(),

@@ -220,11 +220,17 @@ impl World {
 
     /// Starts a job.
     pub fn start(&self, job: &Job) -> io::Result<Running> {
+        self.start_with(job, &[])
+    }
+
+    /// Starts a job with more options.
+    pub fn start_with(&self, job: &Job, options: &[&str]) -> io::Result<Running> {
         let number = self.runs.get();
         self.runs.set(number + 1);
         let file = |kind: &str| self.directory.join("runs").join(format!("{number}.{kind}"));
         let far_before = self.far_pids().len();
         let mut command = self.command(job);
+        command.args(options);
         command.stdin(Stdio::null()).stdout(File::create(file("out"))?).stderr(File::create(file("err"))?);
         let started = Instant::now();
         let child = Guarded::spawn(unblock_signals(&mut command))?;
@@ -309,6 +315,11 @@ impl Running {
     /// Events so far: what a script that watches would have seen.
     pub fn events(&self) -> Vec<Value> {
         parse_events(&self.out)
+    }
+
+    /// It has said how it ended; it may wait for a thread that hangs.
+    pub fn has_summary(&self) -> bool {
+        self.events().iter().any(|event| event["event"] == "summary")
     }
 
     /// It has said that both ends are connected.
