@@ -389,3 +389,52 @@ fn numbers_out_of_range_are_refused() {
     assert!(scheduler.push(gated(0, TARGETS_MAX - 1, TARGETS_MAX - 1), 0).is_ok());
     assert_eq!(scheduler.pick(0).map(|it| it.item), Some(0));
 }
+
+#[test]
+fn what_is_read_ahead_passes_closed_gates_and_takes_no_unit() {
+    let mut scheduler = scheduler(90, Policy::Layout);
+    scheduler.set_allowance(TargetId(7), 1).unwrap();
+    push_all(&mut scheduler, (0..4).map(|item| gated(item, 0, 7)));
+    push_all(&mut scheduler, [gated(10, 1, 8)]);
+    scheduler.set_allowance(TargetId(8), 0).unwrap();
+    let straight = scheduler.pick(0).unwrap();
+    assert!(scheduler.pick(0).is_none(), "both gates are closed");
+    let ahead: Vec<_> = (0..9).map_while(|_| scheduler.pick_ahead(0)).collect();
+    assert_eq!(items(&ahead), [10, 1, 2, 3], "the target with the fewest under way first");
+    scheduler.finished(ahead[1].ticket, MS, true);
+    assert!(!scheduler.gate_done(ahead[1].ticket), "it held no unit");
+    let aside = Request { target: TargetId(4096), class: Class::Aside, ..gated(1, 0, 7) };
+    push_all(&mut scheduler, [aside]);
+    assert!(scheduler.pick(MS).is_none(), "it waits for the same gate");
+    assert!(scheduler.pick_ahead(MS).is_none(), "what was put aside is not read ahead");
+    scheduler.finished(straight.ticket, MS, true);
+    scheduler.gate_done(straight.ticket);
+    let back = scheduler.pick(2 * MS).unwrap();
+    assert_eq!((back.item, back.target), (1, TargetId(4096)));
+    scheduler.finished(back.ticket, 3 * MS, true);
+    assert!(scheduler.gate_done(back.ticket));
+}
+
+#[test]
+fn what_was_put_aside_takes_no_share_from_the_one_target_that_is_read() {
+    let mut scheduler = scheduler(9, Policy::Adaptive(Default::default()));
+    push_all(&mut scheduler, (0..50).map(|item| object(item, 0)));
+    let aside = |item| Request { class: Class::Aside, ..object(item, 4096) };
+    push_all(&mut scheduler, (100..150).map(aside));
+    let picked = pick_all(&mut scheduler, 9, 0);
+    let read = picked.iter().filter(|it| it.target == TargetId(0)).count();
+    assert!(read >= 6, "{read} of 9");
+}
+
+#[test]
+fn nothing_is_read_ahead_from_a_target_that_is_held_back() {
+    let mut scheduler = scheduler(9, Policy::Layout);
+    push_all(&mut scheduler, (0..10).map(|item| gated(item, 0, 7)));
+    let hung = scheduler.pick(0).unwrap();
+    assert_eq!(hung.target, TargetId(0));
+    scheduler.expire(30 * SECOND).unwrap();
+    scheduler.set_allowance(TargetId(7), 0).unwrap();
+    assert!(scheduler.pick_ahead(31 * SECOND).is_none(), "it lost a thread");
+    scheduler.finished(hung.ticket, 32 * SECOND, true);
+    assert_eq!(scheduler.pick_ahead(32 * SECOND).map(|it| it.item), Some(1));
+}

@@ -100,6 +100,20 @@ impl<T: Copy> Scheduler<T> {
         }
     }
 
+    /// As [`Scheduler::healthy`], but of all targets with something queued, behind whichever gate.
+    pub(super) fn ahead(&mut self, now_nanos: u64) -> Option<u32> {
+        loop {
+            let target = self.targets.least_busy(self.queues.not_aside(), self.turn)?;
+            if self.is_waited_for(target, now_nanos) {
+                self.targets.at(target).signal.overdue();
+                self.targets.refresh(target, now_nanos, self.picks);
+                continue;
+            }
+            self.turn = target + 1;
+            return Some(target);
+        }
+    }
+
     /// Is its oldest request under way so long that it has to be slow?
     fn is_waited_for(&self, target: u32, now_nanos: u64) -> bool {
         let oldest = self.targets.get(target).and_then(|target| self.flights.oldest(&target.line));

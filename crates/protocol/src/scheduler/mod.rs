@@ -87,7 +87,7 @@ pub const GENTLE_PIECE_BYTES: u32 = 256 << 10;
 /// One target holds at most one part of so many.
 const SHARE: u32 = 3;
 /// Classes that wait in queues: all but urgent ones.
-const CLASSES: usize = 3;
+const CLASSES: usize = 4;
 
 /// The queues of one end. `T` is what the caller calls a request; times are nanoseconds of any clock that never goes back.
 pub struct Scheduler<T> {
@@ -192,6 +192,15 @@ impl<T: Copy> Scheduler<T> {
             return Some(self.begin(Taken { queued, class: URGENT, gate: gates::NONE }, now_nanos));
         }
         None
+    }
+
+    /// The next request whatever its gate, for a caller that can put aside what the other end cannot take yet: no unit is
+    /// held for it, so it is to be pushed again, as [`Class::Aside`]. Only of targets that are not held back, and none in
+    /// [`Policy::FileOrder`], which knows no gates.
+    pub fn pick_ahead(&mut self, now_nanos: u64) -> Option<Picked<T>> {
+        let target = self.ahead(now_nanos)?;
+        let taken = self.queues.take(target, &self.gates, true)?;
+        Some(self.begin(Taken { gate: gates::NONE, ..taken }, now_nanos))
     }
 
     fn pick_in_order(&mut self, now_nanos: u64) -> Option<Picked<T>> {

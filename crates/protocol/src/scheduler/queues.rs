@@ -38,6 +38,9 @@ const OPEN_GATES_FEW: u32 = 16;
 /// A gate with fewer targets than this is not worth that.
 const GATE_TARGETS_FEW: u32 = 16;
 
+/// The number of [`Class::Aside`](super::Class::Aside).
+const ASIDE: usize = 3;
+
 const NO_PAIR: u32 = u32::MAX;
 
 struct Pair<T> {
@@ -82,6 +85,8 @@ pub(super) struct Queues<T> {
     ready: Bits,
     /// Targets with anything queued.
     waiting: Bits,
+    /// Of them those with something that was not put aside.
+    not_aside: Bits,
     length: u64,
     /// The planted bugs.
     pub newest_first: bool,
@@ -100,6 +105,7 @@ impl<T: Copy> Queues<T> {
             wanted: Bits::default(),
             ready: Bits::default(),
             waiting: Bits::default(),
+            not_aside: Bits::default(),
             length: 0,
             newest_first: false,
             largest_class_first: false,
@@ -139,6 +145,9 @@ impl<T: Copy> Queues<T> {
             queues.served[class] = queues.served[class].max(queues.clock);
         }
         queues.waiting[class] += 1;
+        if class != ASIDE {
+            self.not_aside.set(target, true);
+        }
         if was_empty {
             queues.gates.set(gate, true);
             self.waiting.set(target, true);
@@ -170,6 +179,11 @@ impl<T: Copy> Queues<T> {
     /// Targets with anything queued, behind open gates or closed ones.
     pub fn waiting(&self) -> &Bits {
         &self.waiting
+    }
+
+    /// Targets with anything queued, but for the one that has what was put aside.
+    pub fn not_aside(&self) -> &Bits {
+        &self.not_aside
     }
 
     /// Gates with anything queued.
@@ -243,6 +257,7 @@ impl<T: Copy> Queues<T> {
         if queues.waiting.iter().all(|waiting| *waiting == 0) {
             self.ready.set(target, false);
             self.waiting.set(target, false);
+            self.not_aside.set(target, false);
         }
         let by_gate = &mut self.by_gate[gate as usize];
         by_gate.targets.set(target, false);

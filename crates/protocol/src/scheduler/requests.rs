@@ -17,6 +17,9 @@ pub enum Class {
     /// Creates, opens, renames: work of a metadata server, which is a target of its own. It does not make another
     /// target share the threads.
     Name,
+    /// What the caller has put aside, on a target of its own that has nothing else. As with names, no other target shares
+    /// the threads because of it.
+    Aside,
     /// Closing a file, repairs, the log: comes first, and knows no limit.
     Urgent,
 }
@@ -28,6 +31,7 @@ impl Class {
             Class::Object => Some(0),
             Class::Bundle => Some(1),
             Class::Name => Some(2),
+            Class::Aside => Some(3),
             Class::Urgent => None,
         }
     }

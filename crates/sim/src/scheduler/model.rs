@@ -52,7 +52,7 @@ pub(super) fn class_number(class: Class) -> usize {
         Class::Object => 0,
         Class::Bundle => 1,
         Class::Name => 2,
-        Class::Urgent => 3,
+        Class::Aside | Class::Urgent => 3,
     }
 }
 

@@ -198,7 +198,7 @@ fn arrivals(targets: u32, gates: u32, span: u64, random: &mut Random) -> Vec<Arr
                 Class::Object if large => 4 << 20,
                 Class::Object => random.scale(1, 4 << 20) as u32,
                 Class::Bundle => random.scale(64 << 10, 1 << 20) as u32,
-                Class::Name | Class::Urgent => 0,
+                Class::Name | Class::Aside | Class::Urgent => 0,
             };
             let gated = gates > 0 && matches!(class, Class::Object | Class::Bundle) && !random.chance(50);
             let gate = gated.then(|| random.below(u64::from(gates)) as u32);
