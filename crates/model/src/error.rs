@@ -101,6 +101,7 @@ table! {
     70 LogDamaged        "log-damaged"         Source  Again     1 "the object log is damaged";
     71 LogUnwritable     "log-unwritable"      Source  Never     1 "the object log cannot be written";
     72 LogVersion        "log-version"         User    Never     1 "the object log is of a newer version";
+    73 SpillFailed       "spill-failed"        Source  Never     1 "the spill directory cannot be used";
     80 PlainDenied       "plain-denied"        User    Never     1 "the host's policy does not allow --plain";
     81 AlreadyRunning    "already-running"     User    Never     1 "this transfer is already running";
     82 StateUnwritable   "state-unwritable"    User    Never     1 "the state directory cannot be written";

@@ -30,6 +30,8 @@ pub const PLACEMENT_TARGETS_MAX: usize = 2048;
 pub const PLAN_PARTS_MAX: usize = 64;
 /// Stripes of one part (`LOV_MAX_STRIPE_COUNT`).
 pub const STRIPES_MAX: u16 = 2000;
+/// Objects in the source's spill.
+pub const SPILLED_OBJECTS_MAX: usize = 1 << 20;
 /// Slots of one pool.
 pub const SLOTS_MAX: u32 = 4096;
 /// Data streams of one session.

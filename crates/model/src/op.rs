@@ -43,8 +43,8 @@ pub enum SourceOp {
         slot: SlotId,
         /// The object is the whole file: the hash is the root, not a subtree value.
         single: bool,
-        /// It was read before and is sent again, perhaps because what arrived was not what was hashed: this time the bytes
-        /// must not change in between.
+        /// The bytes must be in the slot and not change any more: the object is sent again, perhaps because what arrived was
+        /// not what was hashed, or it goes on into the spill.
         again: bool,
     },
     /// Read whole files one behind the other into `slot`. One that fails or has changed takes no space.
@@ -57,6 +57,32 @@ pub enum SourceOp {
         members: Vec<Arc<Entry>>,
         /// As above, of any of them.
         again: bool,
+    },
+    /// Write the bytes of `slot` into the spill file.
+    Spill {
+        /// Echoed in the completion.
+        block: BlockId,
+        /// Where the bytes are.
+        slot: SlotId,
+        /// Where they go in the spill file: a multiple of [`OBJECT_BYTES_MIN`](crate::limits::OBJECT_BYTES_MIN).
+        at: u64,
+        /// How many.
+        length: u32,
+    },
+    /// Read an object back from the spill file into `slot` and hash it.
+    Unspill {
+        /// Echoed in the completion, which is that of `ReadObject`.
+        block: BlockId,
+        /// Where the bytes go.
+        slot: SlotId,
+        /// Where they are in the spill file.
+        at: u64,
+        /// Where the object starts in its own file, in bytes: its hash follows from that, too.
+        offset: u64,
+        /// How long it is, in bytes.
+        length: u32,
+        /// The object is the whole file.
+        single: bool,
     },
     /// Is the descriptor that was read from still the version of `entry.identity`?
     Confirm {
@@ -92,7 +118,7 @@ pub struct MemberRead {
 /// Completions of [`SourceOp`].
 #[derive(Clone, Debug)]
 pub enum SourceDone {
-    /// Of `ReadObject`. `SourceChanged` where fewer bytes were there than asked for.
+    /// Of `ReadObject`, where `SourceChanged` means that fewer bytes were there than asked for; and of `Unspill`.
     Object {
         /// The block.
         block: BlockId,
@@ -107,6 +133,13 @@ pub enum SourceDone {
         length: u32,
         /// One for each member asked for, in order.
         results: Vec<Result<MemberRead, Failure>>,
+    },
+    /// Of `Spill`.
+    Spilled {
+        /// The block.
+        block: BlockId,
+        /// All of it is in the spill file?
+        result: Result<(), Failure>,
     },
     /// Of `Confirm`: `SourceChanged` if it is another version.
     Confirmed {

@@ -34,9 +34,11 @@ pub struct Stats {
     pub objects_skipped: u64,
     /// Objects and members sent again after a wrong hash, a lost payload or a failed sync.
     pub objects_repaired: u64,
+    /// Content that was kept in the source's spill for a while.
+    pub bytes_spilled: u64,
 }
 
-/// Something worth telling about one entry.
+/// Something worth telling, nearly always about one entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fact {
     /// It is not, and will not be, complete at the sink.
@@ -61,5 +63,12 @@ pub enum Fact {
         path: Vec<u8>,
         /// Why.
         why: Unlike,
+    },
+    /// Not all of the source's spill can be used any more. Told once a session; nothing is lost.
+    SpillFailed {
+        /// Why.
+        failure: Failure,
+        /// Bytes of it that still can be.
+        room: u64,
     },
 }

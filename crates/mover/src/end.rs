@@ -79,6 +79,8 @@ pub struct SourceEnd {
     pub scan: Box<dyn Scan>,
     /// The object log; without one nothing can be resumed.
     pub log: SourceLog,
+    /// Bytes that the storage's spill may take; 0 without one.
+    pub spill_bytes_max: u64,
 }
 
 /// The end that writes.
@@ -160,7 +162,7 @@ impl Common {
 impl SourceEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
-        let SourceEnd { common, storage, scan, log } = self;
+        let SourceEnd { common, storage, scan, log, spill_bytes_max } = self;
         let pool = common.pool()?;
         let introduction = common.introduction(Role::Source);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
@@ -180,6 +182,7 @@ impl SourceEnd {
                 hands_max: common.tuning.io_threads_max as u32,
                 policy: common.tuning.policy,
                 hangs_after_nanos: nanos(common.tuning.hangs_after),
+                spill_bytes_max,
                 roots: common.roots,
                 report_done: common.tuning.report_done,
                 planted: Planted::default(),

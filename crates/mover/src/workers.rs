@@ -42,7 +42,10 @@ impl Workers {
         let aborted = Arc::new(AtomicBool::new(false));
         let run = move |op, pool: &Pool| storage.run(op, pool).map(Event::SourceDone);
         let about = |op: &SourceOp| match op {
-            SourceOp::ReadObject { block, .. } | SourceOp::ReadMembers { block, .. } => Some((*block, None)),
+            SourceOp::ReadObject { block, .. }
+            | SourceOp::ReadMembers { block, .. }
+            | SourceOp::Spill { block, .. }
+            | SourceOp::Unspill { block, .. } => Some((*block, None)),
             _ => None,
         };
         let crew = Crew::new("haul-read", count, Work { run: Arc::new(run), about }, &aborted, pool, inputs);

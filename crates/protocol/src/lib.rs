@@ -21,6 +21,7 @@ pub mod committer;
 pub mod credit;
 pub mod directories;
 pub mod event;
+mod extents;
 mod hands;
 pub mod link;
 pub mod objects;

@@ -42,6 +42,12 @@ bugs! {
     ReleasedWhileRead      "source: releases a file that storage is still reading";
     BundlesOfAnyTarget     "source: puts small files of different targets into one bundle";
     BundleNeverDue         "source: waits for a bundle to fill for as long as anything else goes on";
+    SpilledCountsAsSent    "source: takes an object for sent when it is in the spill";
+    SpillFailureLoses      "source: forgets an object that could not be written to the spill";
+    SpillBelieved          "source: sends what the spill gives back without a look at its hash";
+    SpillReusedWhileRead   "source: gives the place of a spilled object to another one while it is read back";
+    SpillReusedWhileSent   "source: gives the place of a spilled object to another one while it is sent from there";
+    SpilledOutlivesFile    "source: keeps what it has spilled of a file that was dropped";
     EndedEarly             "source: says BYE while bundles are still on the way";
     AckBeforeSync          "sink: acknowledges an object when it was written";
     MemberAckBeforeSync    "sink: acknowledges a bundle member when it was written";

@@ -45,6 +45,8 @@ pub struct Payload {
     pub pieces: Rc<[Piece]>,
     /// Bytes were altered on the way, on purpose.
     pub altered: bool,
+    /// They are still in the spill, from here on: the slot stands for them.
+    pub in_spill: Option<u64>,
 }
 
 /// The root hash of a whole file.

@@ -113,6 +113,7 @@ impl World {
     fn check_stats(&mut self, source: &Outcome) {
         let stats = source.stats;
         let Some(end) = &self.source else { return };
+        let (put, taken) = (end.spill.bytes_put, end.spill.bytes_taken);
         let is_directory = |path: &[u8]| {
             let path = self.tree.path_named(path);
             path.is_some_and(|path| self.tree.nodes[path].kind == Kind::Directory)
@@ -141,6 +142,9 @@ impl World {
             self.violate(format!("{asked} were asked for again and {again} sent, told is {stats:?}"));
         }
         let sent = (self.checker.bytes_sent, self.checker.objects_sent);
+        if put < stats.bytes_spilled || taken > stats.bytes_spilled {
+            self.violate(format!("{put} bytes went into the spill and {taken} came back, told is {stats:?}"));
+        }
         if sent != (stats.bytes_sent, stats.objects_sent) {
             self.violate(format!("{sent:?} bytes and objects were sent, told is {stats:?}"));
         }
@@ -173,6 +177,7 @@ impl World {
             (idle != source.slots.len() as u32).then_some("slots of the source are lost"),
             (awaited > travelling || sink.machine.slots_idle() + awaited != sink.slots.len())
                 .then_some("slots of the sink are lost"),
+            (source.machine.spilled() > 0).then_some("places in the spill are lost"),
             (source.machine.credits_held() != sink.machine.slots_granted()).then_some("credits are lost"),
             (source.machine.open_entries() + sink.machine.open_entries() > 0).then_some("entries are open"),
             (source.machine.open_directories() + sink.machine.open_directories() > 0)

@@ -7,6 +7,7 @@
 //!
 //! - [`plan`] draws what a history will be like, [`tree`] its dataset.
 //! - `world` is the history; `session`, `network`, `source_end` and `sink_end` are its parts.
+//! - `spill` is the flash at the source, which may fail, fill up and give back other bytes.
 //! - [`disk`] and [`sink_storage`] model the sink's disk, `log` puts the real object log on a disk that loses writes.
 //! - [`scheduler`] has histories of its own: of the scheduler alone, with targets that slow down, stall and hang.
 //!   [`bound`] computes what no scheduler can better.
@@ -32,6 +33,7 @@ mod session;
 mod sink_end;
 pub mod sink_storage;
 mod source_end;
+mod spill;
 mod trace;
 pub mod tree;
 mod world;

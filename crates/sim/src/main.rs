@@ -110,6 +110,8 @@ fn print_jobs(report: &Report) {
         report.cuts,
         share(report.histories_with_cut)
     );
+    let [put, back] = report.spilled;
+    println!("{put} objects into spills, {back} back");
     for (row, count) in report.rows() {
         println!("{count:>12}  {row}");
     }

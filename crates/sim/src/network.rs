@@ -358,7 +358,7 @@ impl World {
             }
         }
         note!(self, "a payload is altered on its way");
-        Payload { pieces: pieces.into(), altered: true }
+        Payload { pieces: pieces.into(), altered: true, in_spill: None }
     }
 
     pub(crate) fn on_arrive(
@@ -388,7 +388,8 @@ impl World {
                 self.violate(format!("{block:?} arrives in {slot:?}, which was not granted"));
                 return true;
             }
-            end.slots[slot.0 as usize] = payload;
+            end.slots[slot.0 as usize] = payload.clone();
+            self.check_sent_from_spill(&payload);
         } else if end.up.is_none() {
             return false;
         }

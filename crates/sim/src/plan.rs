@@ -45,6 +45,10 @@ pub struct Rates {
     pub prepare_error: u32,
     /// Setting the attributes of a directory fails.
     pub finish_error: u32,
+    /// The spill cannot be written: it is full, or its device fails.
+    pub spill_write_error: u32,
+    /// It cannot be read, or gives back other bytes.
+    pub spill_read_error: u32,
 }
 
 /// The longest that each kind of thing takes, in nanoseconds.
@@ -252,7 +256,7 @@ fn kill(random: &mut Random) -> Blow {
 
 fn rates(random: &mut Random) -> Rates {
     let mut rates = Rates::default();
-    let all: [fn(&mut Rates) -> &mut u32; 11] = [
+    let all: [fn(&mut Rates) -> &mut u32; 13] = [
         |rates| &mut rates.read_error,
         |rates| &mut rates.scan_error,
         |rates| &mut rates.alter,
@@ -264,6 +268,8 @@ fn rates(random: &mut Random) -> Rates {
         |rates| &mut rates.seal_error,
         |rates| &mut rates.prepare_error,
         |rates| &mut rates.finish_error,
+        |rates| &mut rates.spill_write_error,
+        |rates| &mut rates.spill_read_error,
     ];
     for _ in 0..random.between(1, 3) {
         let rate = random.pick(&all);

@@ -21,6 +21,8 @@ pub struct Report {
     pub histories_with_crash: u64,
     /// Histories with at least one cut.
     pub histories_with_cut: u64,
+    /// Objects that were put into a spill, and that came back from it.
+    pub spilled: [u64; 2],
     /// Fewest events of a history.
     pub events_min: u64,
     /// Rows of the state tables that were taken.
@@ -62,6 +64,7 @@ impl Tally for Report {
         self.sessions += other.sessions;
         self.crashes += other.crashes;
         self.cuts += other.cuts;
+        add(&mut self.spilled, &other.spilled);
         self.histories_with_crash += other.histories_with_crash;
         self.histories_with_cut += other.histories_with_cut;
         self.add_source(&other.coverage);

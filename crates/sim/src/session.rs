@@ -69,12 +69,14 @@ impl World {
         };
         let slots = self.random.between(1, 8) as u32;
         let sink_slots = self.random.between(1, 8) as u32;
+        let spill_objects = if self.random.coin() { self.random.between(1, 12) } else { 0 };
+        let spill_bytes_max = spill_objects * u64::from(object_bytes);
         let (hands, sink_hands) = (self.random.between(1, 6) as u32, self.random.between(1, 6) as u32);
         let streams = self.random.between(1, 4) as usize;
         let (planted, roots) = (planted(self.bug), self.tree.labels.clone());
         note!(
             self,
-            "session {}: objects of {object_bytes}, bundles of files up to {bundle_bytes_max}, {slots} slots to {sink_slots}, {streams} streams",
+            "session {}: objects of {object_bytes}, bundles of files up to {bundle_bytes_max}, {slots} slots to {sink_slots}, {streams} streams, a spill of {spill_bytes_max}",
             self.session
         );
         if self.random.chance(20) && self.session > 1 {
@@ -104,6 +106,7 @@ impl World {
             hands_max: hands * 3,
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
+            spill_bytes_max,
             roots: roots.clone(),
             report_done: true,
             planted,
@@ -121,6 +124,9 @@ impl World {
         };
         let confirm_after = self.random.scale(1, 32);
         self.source = Some(SourceEnd::new(source, Link::new(planted), log, confirm_after));
+        if let Some(end) = &mut self.source {
+            end.spill.in_place = self.random.coin();
+        }
         self.sink = Some(SinkEnd::new(self.session, sink, Link::new(planted), confirm_after));
         self.connection = crate::network::Connection::default();
         self.begin_checks(object_bytes, sink_slots, streams);

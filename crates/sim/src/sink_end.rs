@@ -131,6 +131,12 @@ impl World {
                     end.failed.push((path, failure));
                 }
             }
+            Action::Fact(Fact::SpillFailed { failure, .. }) => {
+                let told = self.source.as_ref().is_none_or(|end| !present || end.spill.has_told());
+                if !told {
+                    self.violate(format!("the sink tells of a spill that has not failed: {failure}"));
+                }
+            }
             Action::Fact(Fact::Done { path, .. }) => {
                 if let Some(end) = self.sink_of(session) {
                     end.done.push(path);

@@ -13,6 +13,7 @@ use haul_wire::{Message, Role};
 use crate::content::{HOLE, Payload, Piece, root_of};
 use crate::lay::laid;
 use crate::log::JobLog;
+use crate::spill::Spill;
 use crate::trace::Short;
 use crate::tree::{Found, Scan, Tree};
 use crate::world::{Happening, World, note};
@@ -39,6 +40,7 @@ pub(crate) struct SourceEnd {
     /// Slots that are being sent.
     pub sending: u32,
     pub log: JobLog,
+    pub spill: Spill,
     pub outcome: Option<Outcome>,
     /// What it has named as failed.
     pub failed: Vec<(Vec<u8>, Failure)>,
@@ -65,6 +67,7 @@ impl SourceEnd {
             reading: 0,
             sending: 0,
             log,
+            spill: Spill::default(),
             outcome: None,
             failed: vec![],
             scan: Scan::default(),
@@ -162,6 +165,10 @@ impl World {
             Fact::Done { path, bytes, hash } => self.check_done_fact(&path, bytes, hash),
             // Nothing here is striped.
             Fact::Unlike { path, .. } => self.violate(format!("{path:?} is striped otherwise")),
+            Fact::SpillFailed { failure, room } => {
+                note!(self, "source: spill has room for {room} B: {failure}");
+                self.check_spill_told();
+            }
         }
     }
 
@@ -278,8 +285,9 @@ impl World {
                 }
             }
             op => {
-                end.reading +=
-                    u32::from(matches!(op, SourceOp::ReadObject { .. } | SourceOp::ReadMembers { .. }));
+                let is_restat = matches!(op, SourceOp::Confirm { .. } | SourceOp::Restat { .. });
+                end.reading += u32::from(!is_restat);
+                self.check_spill_op(&op);
                 let session = self.session;
                 self.after(self.plan.delays.read, Happening::Read { session, op });
             }
@@ -295,7 +303,7 @@ impl World {
             SourceOp::ReadObject { block, entry, offset, length, slot, single, .. } => {
                 let result = self.read_object(&entry, offset, length, single).map(|(piece, hash)| {
                     if let Some(end) = &mut self.source {
-                        end.slots[slot.0 as usize] = Payload { pieces: [piece].into(), altered: false };
+                        end.slots[slot.0 as usize] = Payload { pieces: [piece].into(), ..Payload::default() };
                     }
                     hash
                 });
@@ -314,9 +322,15 @@ impl World {
                     }));
                 }
                 if let Some(end) = &mut self.source {
-                    end.slots[slot.0 as usize] = Payload { pieces: pieces.into(), altered: false };
+                    end.slots[slot.0 as usize] = Payload { pieces: pieces.into(), ..Payload::default() };
                 }
                 SourceDone::Members { block, length: used, results }
+            }
+            SourceOp::Spill { block, slot, at, length } => {
+                SourceDone::Spilled { block, result: self.spill(slot, at, length) }
+            }
+            SourceOp::Unspill { block, slot, at, offset, length, single } => {
+                SourceDone::Object { block, result: self.unspill(slot, at, (offset, length, single)) }
             }
             SourceOp::Confirm { entry } => {
                 SourceDone::Confirmed { id: entry.id, result: self.confirm_version(&entry) }
@@ -346,7 +360,8 @@ impl World {
     fn reply_read(&mut self, done: SourceDone) {
         note!(self, "source: {}", Short(&done));
         if let Some(end) = &mut self.source {
-            end.reading -= u32::from(matches!(done, SourceDone::Object { .. } | SourceDone::Members { .. }));
+            let is_restat = matches!(done, SourceDone::Confirmed { .. } | SourceDone::Restated { .. });
+            end.reading -= u32::from(!is_restat);
         }
         self.source_event(Event::SourceDone(done));
     }

@@ -148,6 +148,7 @@ short! {
         Message::Error(failure) => write!(f, "ERROR {}", Short(failure)),
         Message::Ping => f.write_str("PING"),
         Message::Log(_) => f.write_str("LOG"),
+        Message::Spill { failure, room } => write!(f, "SPILL {}, room for {room} B", Short(failure)),
     };
     SourceOp, |op, f| match op {
         SourceOp::ReadObject { block, entry, offset, length, slot, .. } => write!(
@@ -158,6 +159,12 @@ short! {
         SourceOp::ReadMembers { block, slot, members, .. } => {
             let ids: Vec<EntryId> = members.iter().map(|entry| entry.id).collect();
             write!(f, "read {} = {} into {}", Short(block), List(&ids), Short(slot))
+        }
+        SourceOp::Spill { block, slot, at, length } => {
+            write!(f, "put {} = {length} B at {at} of the spill, from {}", Short(block), Short(slot))
+        }
+        SourceOp::Unspill { block, slot, at, length, .. } => {
+            write!(f, "get {} = {length} B back from {at} of the spill into {}", Short(block), Short(slot))
         }
         SourceOp::Confirm { entry } => write!(f, "confirm {}", Short(&entry.id)),
         SourceOp::Restat { entry } => write!(f, "look again at {}", Short(&entry.id)),
@@ -172,6 +179,7 @@ short! {
             let results: Vec<Result<(), Failure>> = results.iter().map(|result| result.map(drop)).collect();
             write!(f, "{} read: {}", Short(block), List(&results))
         }
+        SourceDone::Spilled { block, result } => write!(f, "{} put away: {}", Short(block), Short(result)),
         SourceDone::Confirmed { id, result } => write!(f, "{} confirmed: {}", Short(id), Short(result)),
         SourceDone::Restated { id, result } => match result {
             Ok(entry) => write!(f, "{} is now {}", Short(id), Short(&**entry)),

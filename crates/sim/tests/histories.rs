@@ -20,6 +20,8 @@ fn histories_hold_reach_every_row_and_are_as_rough_as_they_should_be() {
     assert_eq!(report.histories, HISTORIES);
     assert_eq!(report.rows_missed(), Vec::<String>::new());
     assert!(report.events_min >= 200, "a history of {} events", report.events_min);
+    let [put, back] = report.spilled;
+    assert!(put >= HISTORIES / 4 && back >= HISTORIES / 8, "{put} objects into spills, {back} back");
     let least = HISTORIES * 45 / 100;
     assert!(report.histories_with_crash >= least, "{} with a crash", report.histories_with_crash);
     assert!(report.histories_with_cut >= least, "{} with a cut", report.histories_with_cut);
@@ -54,7 +56,7 @@ fn a_seed_is_a_history() {
 #[test]
 fn entries_that_are_open_are_bounded_however_many_files_there_are() {
     let options = Options { files_more: 40_000, ..Options::default() };
-    let (report, _) = run(29, &options);
+    let (report, _) = run(59, &options);
     assert_eq!(report.violation, None);
     assert!(report.events > 20_000, "{} events", report.events);
 }

@@ -8,6 +8,8 @@
 //! |---|---|
 //! | `HAUL_TEST_SOURCE_READ_EIO` | a read of file content fails with `EIO` |
 //! | `HAUL_TEST_SOURCE_FLIP_BEFORE_HASH` | a bit flips after the read: the hash is that of the wrong bytes |
+//! | `HAUL_TEST_SPILL_WRITE_EIO` | a write to the spill fails with `EIO` |
+//! | `HAUL_TEST_SPILL_READ_EIO` | a read from the spill fails with `EIO` |
 //! | `HAUL_TEST_SOURCE_FLIP_AFTER_HASH` | a bit flips after the bytes were hashed: the sink must notice |
 
 #[cfg(feature = "faults")]
@@ -57,6 +59,8 @@ mod active {
     }
 
     static SOURCE_READ_EIO: Fault = Fault::new("HAUL_TEST_SOURCE_READ_EIO");
+    static SPILL_WRITE_EIO: Fault = Fault::new("HAUL_TEST_SPILL_WRITE_EIO");
+    static SPILL_READ_EIO: Fault = Fault::new("HAUL_TEST_SPILL_READ_EIO");
     static SOURCE_FLIP_BEFORE_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_BEFORE_HASH");
     static SOURCE_FLIP_AFTER_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_AFTER_HASH");
 
@@ -72,6 +76,16 @@ mod active {
         #[cfg(test)]
         super::moments::pass(super::moments::Moment::Read);
         if SOURCE_READ_EIO.strikes() { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Before each write to the spill.
+    pub(crate) fn spill_write() -> Result<(), Errno> {
+        if SPILL_WRITE_EIO.strikes() { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Before each read from the spill.
+    pub(crate) fn spill_read() -> Result<(), Errno> {
+        if SPILL_READ_EIO.strikes() { Err(Errno::IO) } else { Ok(()) }
     }
 
     /// These bytes were read and are hashed next.
@@ -100,6 +114,16 @@ mod inert {
     pub(crate) fn source_read() -> Result<(), Errno> {
         #[cfg(test)]
         super::moments::pass(super::moments::Moment::Read);
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn spill_write() -> Result<(), Errno> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn spill_read() -> Result<(), Errno> {
         Ok(())
     }
 

@@ -15,6 +15,7 @@ pub mod placing;
 pub mod scan;
 pub mod sink;
 pub mod source;
+pub mod spill;
 pub mod synthetic;
 
 use haul_buffers::Pool;
@@ -22,7 +23,8 @@ use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 
 /// The source's storage. Called from several threads at once.
 pub trait SourceStorage: Send + Sync {
-    /// Performs one operation; `None` for those that have no completion.
+    /// Performs one operation; `None` for those that have no completion. Those about the spill are for
+    /// [`Spilling`](spill::Spilling).
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone>;
 }
 

@@ -13,9 +13,9 @@ use haul_buffers::Pool;
 use haul_model::op::{SourceDone, SourceOp};
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, Identity, Item, Kind, SlotId, Timestamp};
 
-use crate::SourceStorage;
 use crate::scan::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
 use crate::source::{Root, object_hash, pack, whole_hash};
+use crate::{SourceStorage, spill};
 
 /// A changeable tree and the source on top of it. Clones share the tree.
 #[derive(Clone)]
@@ -222,6 +222,7 @@ impl SourceStorage for MemorySource {
             SourceOp::Restat { entry } => {
                 Some(SourceDone::Restated { id: entry.id, result: self.restat(&entry) })
             }
+            op @ (SourceOp::Spill { .. } | SourceOp::Unspill { .. }) => spill::none(&op),
             SourceOp::Release { id } => {
                 self.lock().files.remove(&id);
                 None

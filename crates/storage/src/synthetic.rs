@@ -14,9 +14,9 @@ use haul_buffers::Pool;
 use haul_model::op::{SourceDone, SourceOp};
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, Identity, Item, Kind, SlotId, Timestamp};
 
-use crate::SourceStorage;
 use crate::scan::{SCAN_BATCH, Scan, Scanned};
 use crate::source::{ObjectHasher, PIECE_BYTES, pack};
+use crate::{SourceStorage, spill};
 
 /// What the dataset is.
 ///
@@ -294,6 +294,7 @@ impl SourceStorage for SyntheticSource {
             SourceOp::Restat { entry } => {
                 Some(SourceDone::Restated { id: entry.id, result: self.restat(&entry) })
             }
+            op @ (SourceOp::Spill { .. } | SourceOp::Unspill { .. }) => spill::none(&op),
             SourceOp::Release { .. } | SourceOp::Forget { .. } => None,
         }
     }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use haul_buffers::Pool;
-use haul_model::op::MemberRead;
-use haul_model::{Code, Failure, SlotId};
+use haul_model::op::{MemberRead, SourceDone, SourceOp};
+use haul_model::{BlockId, Code, Failure, SlotId};
+use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{read_members, scan_all};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
+use haul_storage::spill::{SpillFile, Spilling};
 
 const SIZE: usize = 1000;
 
@@ -87,4 +89,41 @@ fn a_bit_flipped_after_the_hash_shows_in_the_hash() {
             assert_eq!(results[0].unwrap().hash.0, *blake3::hash(&[7; SIZE]).as_bytes());
         },
     );
+}
+
+/// Puts three objects into a spill and gets them back: which of the six steps failed, and how.
+fn spill_three() -> Vec<(usize, Failure)> {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = PosixSource::new(vec![Root::new("/")], SourceOptions::default());
+    let file = SpillFile::create(scratch.path(), Some(1 << 20), false).unwrap();
+    let (storage, pool) = (Spilling::new(source, file), Pool::new(1, 4096).unwrap());
+    let (block, slot, length) = (BlockId(1), SlotId(0), SIZE as u32);
+    let puts = (0..3).map(|at| SourceOp::Spill { block, slot, at: at << 16, length });
+    let gets =
+        (0..3).map(|at| SourceOp::Unspill { block, slot, at: at << 16, offset: 0, length, single: true });
+    let failed = |(number, op)| match storage.run(op, &pool) {
+        Some(
+            SourceDone::Spilled { result: Err(failure), .. }
+            | SourceDone::Object { result: Err(failure), .. },
+        ) => Some((number, failure)),
+        _ => None,
+    };
+    puts.chain(gets).enumerate().filter_map(failed).collect()
+}
+
+#[test]
+fn the_second_write_to_the_spill_fails() {
+    with_fault("the_second_write_to_the_spill_fails", "HAUL_TEST_SPILL_WRITE_EIO", "2", || {
+        let failure = Failure::os(Code::SpillFailed, 5);
+        // Room was set aside for it: what comes back are zeros, and their hash tells.
+        assert_eq!(spill_three(), [(1, failure)]);
+    });
+}
+
+#[test]
+fn reads_from_the_spill_fail_from_the_second_on() {
+    with_fault("reads_from_the_spill_fail_from_the_second_on", "HAUL_TEST_SPILL_READ_EIO", "2+", || {
+        let failure = Failure::os(Code::SpillFailed, 5);
+        assert_eq!(spill_three(), [(4, failure), (5, failure)]);
+    });
 }

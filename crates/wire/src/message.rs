@@ -227,6 +227,13 @@ pub enum Message {
     Ping,
     /// Source: when its log is lost, and before BYE.
     Log(Box<LogStatus>),
+    /// Source: not all of its spill can be used any more, for the report.
+    Spill {
+        /// Why.
+        failure: Failure,
+        /// Bytes of it that still can be.
+        room: u64,
+    },
 }
 
 /// One step of NEW_FILE.
@@ -337,6 +344,7 @@ impl Message {
             Message::Error(_) => 13,
             Message::Ping => 14,
             Message::Log(_) => 15,
+            Message::Spill { .. } => 16,
         }
     }
 
@@ -508,6 +516,10 @@ impl Message {
                 put_bytes(out, &status.location[..status.location.len().min(NOTICE_PATH_BYTES_MAX)]);
                 put_bytes(out, &status.lost[..status.lost.len().min(CAUSE_BYTES_MAX)]);
             }
+            Message::Spill { failure, room } => {
+                put_failure(out, *failure);
+                put_varint(out, *room);
+            }
         }
     }
 
@@ -585,6 +597,7 @@ impl Message {
                 location: reader.boxed(NOTICE_PATH_BYTES_MAX)?,
                 lost: reader.boxed(CAUSE_BYTES_MAX)?,
             })),
+            16 => Message::Spill { failure: reader.failure()?, room: reader.varint()? },
             _ => return Err(Malformed("no such message")),
         };
         reader.end()?;
@@ -662,7 +675,7 @@ fn repair(reader: &mut Reader<'_>) -> Result<Repair, Malformed> {
     })
 }
 
-fn stats_fields(stats: &Stats) -> [u64; 13] {
+fn stats_fields(stats: &Stats) -> [u64; 14] {
     let Stats {
         files_total,
         files_done,
@@ -677,6 +690,7 @@ fn stats_fields(stats: &Stats) -> [u64; 13] {
         objects_sent,
         objects_skipped,
         objects_repaired,
+        bytes_spilled,
     } = *stats;
     [
         files_total,
@@ -692,6 +706,7 @@ fn stats_fields(stats: &Stats) -> [u64; 13] {
         objects_sent,
         objects_skipped,
         objects_repaired,
+        bytes_spilled,
     ]
 }
 
@@ -710,5 +725,6 @@ fn stats(reader: &mut Reader<'_>) -> Result<Stats, Malformed> {
         objects_sent: reader.varint()?,
         objects_skipped: reader.varint()?,
         objects_repaired: reader.varint()?,
+        bytes_spilled: reader.varint()?,
     })
 }

@@ -201,9 +201,16 @@ fn message() -> impl Strategy<Value = Message> {
             restarts
         }),
         (path(), failure()).prop_map(|(path, failure)| Message::Notice { path, failure }),
-        any::<[u64; 3]>().prop_map(|[files_total, bytes_sent, objects_repaired]| {
-            Message::Bye(Stats { files_total, bytes_sent, objects_repaired, ..Stats::default() })
+        any::<[u64; 4]>().prop_map(|[files_total, bytes_sent, objects_repaired, bytes_spilled]| {
+            Message::Bye(Stats {
+                files_total,
+                bytes_sent,
+                objects_repaired,
+                bytes_spilled,
+                ..Stats::default()
+            })
         }),
+        (failure(), any::<u64>()).prop_map(|(failure, room)| Message::Spill { failure, room }),
         list((path(), failure())).prop_map(Message::Finished),
         failure().prop_map(Message::Error),
         Just(Message::Ping),
@@ -246,7 +253,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_message_or_an_error(kind in any::<u8>(), bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        if let Ok(message) = Message::decode(kind % 17, &bytes) {
+        if let Ok(message) = Message::decode(kind % 18, &bytes) {
             // Whatever is accepted has one encoding only: nothing can be smuggled in another. But a failure that only a
             // newer version knows is an internal one.
             if !format!("{message:?}").contains("Internal") {

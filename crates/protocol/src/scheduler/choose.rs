@@ -100,10 +100,10 @@ impl<T: Copy> Scheduler<T> {
         }
     }
 
-    /// As [`Scheduler::healthy`], but of all targets with something queued, behind whichever gate.
+    /// As [`Scheduler::healthy`], but of all targets with objects, behind whichever gate.
     pub(super) fn ahead(&mut self, now_nanos: u64) -> Option<u32> {
         loop {
-            let target = self.targets.least_busy(self.queues.not_aside(), self.turn)?;
+            let target = self.targets.least_busy(self.queues.with_objects(), self.turn)?;
             if self.is_waited_for(target, now_nanos) {
                 self.targets.at(target).signal.overdue();
                 self.targets.refresh(target, now_nanos, self.picks);

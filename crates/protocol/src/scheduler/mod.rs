@@ -194,12 +194,12 @@ impl<T: Copy> Scheduler<T> {
         None
     }
 
-    /// The next request whatever its gate, for a caller that can put aside what the other end cannot take yet: no unit is
+    /// The next object whatever its gate, for a caller that can put aside what the other end cannot take yet: no unit is
     /// held for it, so it is to be pushed again, as [`Class::Aside`]. Only of targets that are not held back, and none in
     /// [`Policy::FileOrder`], which knows no gates.
     pub fn pick_ahead(&mut self, now_nanos: u64) -> Option<Picked<T>> {
         let target = self.ahead(now_nanos)?;
-        let taken = self.queues.take(target, &self.gates, true)?;
+        let taken = self.queues.take_object(target)?;
         Some(self.begin(Taken { gate: gates::NONE, ..taken }, now_nanos))
     }
 

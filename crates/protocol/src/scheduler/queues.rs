@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::CLASSES;
-use super::bits::{Bits, find_from};
+use super::bits::{Bits, find_from, find_where};
 use super::gates::Gates;
 
 /// One request. 16 bytes with an item of 8.
@@ -38,8 +38,8 @@ const OPEN_GATES_FEW: u32 = 16;
 /// A gate with fewer targets than this is not worth that.
 const GATE_TARGETS_FEW: u32 = 16;
 
-/// The number of [`Class::Aside`](super::Class::Aside).
-const ASIDE: usize = 3;
+/// The number of [`Class::Object`](super::Class::Object).
+const OBJECT: usize = 0;
 
 const NO_PAIR: u32 = u32::MAX;
 
@@ -85,8 +85,8 @@ pub(super) struct Queues<T> {
     ready: Bits,
     /// Targets with anything queued.
     waiting: Bits,
-    /// Of them those with something that was not put aside.
-    not_aside: Bits,
+    /// Of them those with objects.
+    with_objects: Bits,
     length: u64,
     /// The planted bugs.
     pub newest_first: bool,
@@ -105,7 +105,7 @@ impl<T: Copy> Queues<T> {
             wanted: Bits::default(),
             ready: Bits::default(),
             waiting: Bits::default(),
-            not_aside: Bits::default(),
+            with_objects: Bits::default(),
             length: 0,
             newest_first: false,
             largest_class_first: false,
@@ -145,8 +145,8 @@ impl<T: Copy> Queues<T> {
             queues.served[class] = queues.served[class].max(queues.clock);
         }
         queues.waiting[class] += 1;
-        if class != ASIDE {
-            self.not_aside.set(target, true);
+        if class == OBJECT {
+            self.with_objects.set(target, true);
         }
         if was_empty {
             queues.gates.set(gate, true);
@@ -181,9 +181,9 @@ impl<T: Copy> Queues<T> {
         &self.waiting
     }
 
-    /// Targets with anything queued, but for the one that has what was put aside.
-    pub fn not_aside(&self) -> &Bits {
-        &self.not_aside
+    /// Targets with objects queued, behind open gates or closed ones.
+    pub fn with_objects(&self) -> &Bits {
+        &self.with_objects
     }
 
     /// Gates with anything queued.
@@ -215,21 +215,34 @@ impl<T: Copy> Queues<T> {
         if gate != queues.turn_gate || !stays {
             (queues.turn_gate, queues.turn_bytes) = (gate, 0);
         }
-        self.take_from(target, gate)
+        self.take_from(target, gate, None)
+    }
+
+    /// The next object of a target, whatever its gate.
+    pub fn take_object(&mut self, target: u32) -> Option<Taken<T>> {
+        let queues = self.targets.get(target as usize)?;
+        let has_objects = |gate: u32| {
+            let pair = queues.pairs[gate as usize] as usize;
+            !self.pairs[pair].classes[OBJECT].is_empty()
+        };
+        let gates = &queues.gates;
+        let gate = find_where(queues.turn_gate, gates.words(), |word| gates.word(word), has_objects)?;
+        self.take_from(target, gate, Some(OBJECT))
     }
 
     /// The next request behind this gate, of any target.
     pub fn take_behind(&mut self, gate: u32) -> Option<Taken<T>> {
         let target = self.by_gate.get(gate as usize)?.targets.iter().next()?;
-        self.take_from(target, gate)
+        self.take_from(target, gate, None)
     }
 
-    fn take_from(&mut self, target: u32, gate: u32) -> Option<Taken<T>> {
+    fn take_from(&mut self, target: u32, gate: u32, only: Option<usize>) -> Option<Taken<T>> {
         let queues = &mut self.targets[target as usize];
         let number = queues.pairs[gate as usize] as usize;
         let pair = &mut self.pairs[number];
         let waiting = (0..CLASSES).filter(|class| !pair.classes[*class].is_empty());
         let class = match self.largest_class_first {
+            _ if only.is_some() => only?,
             false => waiting.min_by_key(|class| queues.served[*class])?,
             true => waiting.min()?,
         };
@@ -244,6 +257,9 @@ impl<T: Copy> Queues<T> {
         queues.served[class] += bytes;
         queues.turn_bytes += bytes;
         queues.waiting[class] -= 1;
+        if queues.waiting[OBJECT] == 0 {
+            self.with_objects.set(target, false);
+        }
         self.length -= 1;
         if pair.is_empty() {
             self.emptied(number, target, gate);
@@ -257,7 +273,6 @@ impl<T: Copy> Queues<T> {
         if queues.waiting.iter().all(|waiting| *waiting == 0) {
             self.ready.set(target, false);
             self.waiting.set(target, false);
-            self.not_aside.set(target, false);
         }
         let by_gate = &mut self.by_gate[gate as usize];
         by_gate.targets.set(target, false);

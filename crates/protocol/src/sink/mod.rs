@@ -122,6 +122,7 @@ pub struct Sink {
     connected: bool,
     draining: Option<Failure>,
     bye: bool,
+    spill_told: bool,
     finishing: bool,
     ended: bool,
     stats: Stats,
@@ -162,6 +163,7 @@ impl Sink {
             connected: false,
             draining: None,
             bye: false,
+            spill_told: false,
             finishing: false,
             ended: false,
             stats: Stats::default(),
@@ -300,6 +302,11 @@ impl Sink {
             Message::Notice { path, failure } => {
                 self.stats.files_failed += 1;
                 self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));
+                Ok(())
+            }
+            Message::Spill { failure, room } if !self.spill_told => {
+                self.spill_told = true;
+                self.actions.push_back(Action::Fact(Fact::SpillFailed { failure, room }));
                 Ok(())
             }
             Message::Bye(stats) if !self.bye => {

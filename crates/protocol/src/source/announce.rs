@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use hashbrown::HashMap;
 use haul_model::limits::{BATCH_BYTES_SOFT, BATCH_ITEMS_MAX};
 use haul_model::placement::is_object_size;
 use haul_model::report::Fact;
@@ -310,6 +311,7 @@ impl Source {
                 shown: 0,
                 again: Vec::new(),
                 attempts: Vec::new(),
+                spilled: HashMap::new(),
                 opened: false,
                 root: None,
             }));

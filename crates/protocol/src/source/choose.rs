@@ -33,6 +33,10 @@ pub(super) enum Wanted {
     },
     /// A bundle that is closed.
     Bundle(u32),
+    /// An object that was read ahead: into the spill.
+    PutAway { id: EntryId, index: u32 },
+    /// And back from there.
+    Back { id: EntryId, index: u32 },
 }
 
 /// An object that the scheduler is to see.
@@ -45,23 +49,32 @@ struct Showing {
 }
 
 impl Source {
-    /// The next object or bundle that is worth reading.
-    pub(super) fn choose(&mut self) -> Option<Picked<Wanted>> {
+    /// The next object or bundle that is worth reading; `ahead`: the next object, whether the sink can take it or not.
+    pub(super) fn choose(&mut self, ahead: bool) -> Option<Picked<Wanted>> {
         // Bundles alone would keep all threads busy: of objects there is always one to take turns with them.
         let enough = if self.several_targets { SHOWN_PER_SLOT * u64::from(self.config.slots) } else { 1 };
-        while self.scheduler.queued().saturating_sub(self.bundles.queued()) < enough && self.show_next_file()
-        {
-        }
+        while self.queued().saturating_sub(self.bundles.queued()) < enough && self.show_next_file() {}
         loop {
-            let Some(picked) = self.scheduler.pick(self.clock.now()) else {
+            let picked = match ahead {
+                false => self.scheduler.pick(self.clock.now()),
+                true => self.scheduler.pick_ahead(self.clock.now()),
+            };
+            let Some(picked) = picked else {
                 // What is shown has to wait: something else may go.
-                if self.show_next_file() || self.close_oldest_bundle() {
+                if self.show_next_file() || !ahead && self.close_oldest_bundle() {
                     continue;
                 }
                 self.name_dead();
                 return None;
             };
-            let Wanted::Object { id, index, .. } = picked.item else { return Some(picked) };
+            let (id, index) = match picked.item {
+                Wanted::Object { id, index, .. } => (id, index),
+                Wanted::Back { id, index } if !self.is_back_wanted(id, index) => {
+                    self.scheduler.finished(picked.ticket, self.clock.now(), false);
+                    continue;
+                }
+                _ => return Some(picked),
+            };
             if self.may_begin(id) {
                 self.show(id);
                 return Some(picked);
@@ -75,7 +88,16 @@ impl Source {
         }
     }
 
-    fn active_objects(&mut self, id: EntryId) -> Option<&mut super::Objects> {
+    /// What the scheduler has beside that which waits in the spill.
+    fn queued(&self) -> u64 {
+        self.scheduler.queued() - self.spill.queued
+    }
+
+    pub(super) fn is_active(&self, id: EntryId) -> bool {
+        self.entries.get(&id).is_some_and(|held| held.state == SourceState::Active)
+    }
+
+    pub(super) fn active_objects(&mut self, id: EntryId) -> Option<&mut super::Objects> {
         let held = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active)?;
         held.objects.as_deref_mut()
     }
@@ -104,7 +126,7 @@ impl Source {
 
     fn show_next_file(&mut self) -> bool {
         while self.may_open_file()
-            && self.scheduler.queued() < QUEUED_MAX
+            && self.queued() < QUEUED_MAX
             && let Some(id) = self.files.pop_front()
         {
             if self.active_objects(id).is_some() {
@@ -164,6 +186,7 @@ impl Source {
     /// A slot of the sink is free again: what was sent into it burdens the sink's target no more.
     pub(super) fn on_granted(&mut self, slot: SlotId) -> Result<(), Failure> {
         self.credits.granted(slot)?;
+        self.spill.granted(slot);
         if let Some(ticket) = self.in_credit.remove(&slot) {
             self.scheduler.gate_done(ticket);
         }
@@ -196,12 +219,22 @@ impl Source {
             let asked = block.content.take_asked();
             let block = *id;
             self.reading -= 1;
+            self.lost += 1;
             if lost.replace {
                 self.actions.push_back(Action::Replace(block, None));
             }
-            let Wanted::Object { id, index, .. } = lost.item else {
-                self.read_members_again(asked);
-                continue;
+            let (id, index) = match lost.item {
+                Wanted::Object { id, index, .. } => (id, index),
+                Wanted::PutAway { id, index } | Wanted::Back { id, index } => {
+                    let puts_away = matches!(lost.item, Wanted::PutAway { .. });
+                    self.spill.writing -= u32::from(puts_away);
+                    self.spill_failed(Failure::os(Code::SpillFailed, TIMED_OUT), 0);
+                    (id, index)
+                }
+                Wanted::Bundle(_) => {
+                    self.read_members_again(asked);
+                    continue;
+                }
             };
             let active = |held: &&mut super::Held| held.state == SourceState::Active;
             if let Some(held) = self.entries.get_mut(&id).filter(active)
@@ -218,14 +251,26 @@ impl Source {
     /// Files on a target of either end that answers no more.
     fn name_dead(&mut self) {
         while let Some((wanted, _)) = self.scheduler.take_dead() {
-            let Wanted::Object { id, index, .. } = wanted else {
-                self.name_members(wanted);
-                continue;
+            let (id, index) = match wanted {
+                Wanted::Object { id, index, .. } | Wanted::Back { id, index } => (id, index),
+                // Who wanted to write it has seen that it could not.
+                Wanted::PutAway { .. } => continue,
+                Wanted::Bundle(_) => {
+                    self.name_members(wanted);
+                    continue;
+                }
             };
+            let comes_back = matches!(wanted, Wanted::Back { .. });
+            self.spill.queued -= u64::from(comes_back);
             let active = |held: &&super::Held| held.state == SourceState::Active;
             let Some(held) = self.entries.get(&id).filter(active) else { continue };
             let there = held.objects.as_deref().map_or(0, |objects| objects.there.target(index));
-            let code = if self.dead_at_sink.contains(&there) { Code::SinkWrite } else { Code::SourceRead };
+            let dead_at_sink = self.dead_at_sink.contains(&there);
+            if comes_back && !dead_at_sink {
+                self.give_up_spilled(id, index);
+                continue;
+            }
+            let code = if dead_at_sink { Code::SinkWrite } else { Code::SourceRead };
             // It only fails for an entry that is gone.
             let _ = self.on_unreadable(id, Failure::os(code, TIMED_OUT));
         }
@@ -271,4 +316,4 @@ impl Source {
 }
 
 /// ETIMEDOUT
-const TIMED_OUT: i32 = 110;
+pub(super) const TIMED_OUT: i32 = 110;

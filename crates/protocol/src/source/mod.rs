@@ -1,13 +1,15 @@
 //! The source master: announces, reads, sends, logs, closes.
 //!
 //! [`Source`] holds the entries that are open and nothing else: an entry leaves its table when it has ended. The parts:
-//! `announce` (scan in, answers back), `bundles` (small files, target by target), `choose` (which object is next: the scheduler), `transfer` (objects and bundles
-//! through slots and credits), `settle` (what is durable, what must come again, how entries end).
+//! `announce` (scan in, answers back), `bundles` (small files, target by target), `choose` (which object is next: the
+//! scheduler), `transfer` (objects and bundles through slots and credits), `spill` (objects that wait outside of slots),
+//! `settle` (what is durable, what must come again, how entries end).
 
 mod announce;
 mod bundles;
 mod choose;
 mod settle;
+mod spill;
 mod transfer;
 
 use alloc::boxed::Box;
@@ -28,11 +30,13 @@ use haul_wire::{Member, Message};
 use self::bundles::Bundles;
 pub use self::bundles::WAIT_NANOS as BUNDLE_WAIT_NANOS;
 use self::choose::Wanted;
+use self::spill::{Kept, Spill};
 
 use crate::clock::Clock;
 use crate::credit::Credits;
 use crate::directories::Directories;
 use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
+use crate::extents::Extent;
 use crate::hands::Hands;
 use crate::planted::{Bug, Planted};
 use crate::scheduler::{self, Policy, Scheduler, Ticket};
@@ -55,6 +59,8 @@ pub struct Config {
     pub policy: Policy,
     /// After how long a request is taken for hung; as measured if nobody says.
     pub hangs_after_nanos: Option<u64>,
+    /// Bytes that may be put away while the sink cannot take them; 0: none. In [`Policy::FileOrder`] none are.
+    pub spill_bytes_max: u64,
     /// Names of the SOURCEs below the destination (empty: merged into it).
     pub roots: Vec<Box<[u8]>>,
     /// Report each file that is done, not only those that failed.
@@ -101,6 +107,8 @@ struct Objects {
     again: Vec<u32>,
     /// How often each of those was asked for again.
     attempts: Vec<(u32, u8)>,
+    /// In the spill: read, and not sent yet.
+    spilled: HashMap<u32, Kept>,
     /// It counts against the limit of open files.
     opened: bool,
     /// The root, where one object is all.
@@ -127,6 +135,8 @@ enum Stage {
     Reading,
     /// Storage has not answered for so long that its thread was written off; nobody waits for it.
     Lost,
+    /// It was read ahead, and waits to be written to the spill or is.
+    PuttingAway,
     Ready,
     Sending,
 }
@@ -139,6 +149,10 @@ struct Block {
     stage: Stage,
     /// What the scheduler knows it by.
     ticket: Ticket,
+    /// Where it is in the spill, or will be.
+    extent: Option<Extent>,
+    /// It goes into the spill.
+    ahead: bool,
 }
 
 /// The source master.
@@ -160,6 +174,9 @@ pub struct Source {
     scheduler: Scheduler<Wanted>,
     /// Storage is at work on so many blocks.
     reading: u32,
+    /// And so many have threads that were written off.
+    lost: u32,
+    spill: Spill,
     /// What was sent into a slot of the sink that is not granted again yet.
     in_credit: HashMap<SlotId, Ticket>,
     hands: Hands,
@@ -194,6 +211,7 @@ impl Source {
     pub fn new(config: Config) -> Self {
         assert!(config.bundle_bytes_max <= u64::from(config.object_bytes), "a member must fit into a slot");
         let hands = Hands::new(config.hands, config.hands_max);
+        let spill_room = if config.policy == Policy::FileOrder { 0 } else { config.spill_bytes_max };
         Source {
             directories: Directories::new(config.roots.clone()),
             entries: HashMap::new(),
@@ -210,6 +228,8 @@ impl Source {
                 ..scheduler::Config::new(hands.at_a_time(), config.slots, config.policy)
             }),
             reading: 0,
+            lost: 0,
+            spill: Spill::new(spill_room, config.object_bytes),
             in_credit: HashMap::new(),
             hands,
             dead_at_sink: HashSet::new(),
@@ -368,6 +388,7 @@ impl Source {
     fn on_done(&mut self, done: SourceDone) -> Result<(), Failure> {
         match done {
             SourceDone::Object { block, result } => self.on_object_read(block, result),
+            SourceDone::Spilled { block, result } => self.on_spilled(block, result),
             SourceDone::Members { block, length, results } => self.on_members_read(block, length, results),
             SourceDone::Confirmed { id, result } => self.on_confirmed(id, result),
             SourceDone::Restated { id, result } => self.on_restated(id, result),
@@ -396,7 +417,9 @@ impl Source {
         lost.sort_unstable_by_key(|(id, ..)| *id);
         for (id, local, length) in lost {
             // Its slot at the sink comes back, and the unit of the sink's target with it.
-            self.blocks.remove(&id);
+            if let Some(extent) = self.forget_block(id).and_then(|block| block.extent) {
+                self.spill.give_back(extent);
+            }
             // It has not left, at least not as a whole; it counts when it is sent again. (BYE has told the final counts.)
             if !self.bye_sent {
                 self.stats.objects_sent -= 1;
@@ -415,6 +438,7 @@ impl Source {
     fn pump(&mut self) {
         self.write_off();
         self.close_bundles();
+        self.start_spills();
         self.start_reads();
         self.send_ready();
         let nothing_open = self.entries.is_empty()
@@ -441,9 +465,11 @@ impl Source {
     /// The entry ends: nothing of it stays, and its directory may be settled by that.
     fn close(&mut self, id: EntryId, cause: SourceCause) -> Result<Held, Failure> {
         self.step(id, cause)?;
-        let held = self.entries.remove(&id).ok_or(Failure::new(Code::Internal))?;
+        let mut held = self.entries.remove(&id).ok_or(Failure::new(Code::Internal))?;
         debug_assert_eq!(held.state, SourceState::Ended);
-        if let Some(objects) = &held.objects {
+        if let Some(objects) = &mut held.objects {
+            let spilled = core::mem::take(&mut objects.spilled);
+            self.drop_spilled(id, spilled);
             if objects.opened {
                 self.files_opened -= 1;
                 self.show_waiting();

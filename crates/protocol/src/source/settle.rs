@@ -160,7 +160,7 @@ impl Source {
         let Some(held) = self.entries.get_mut(&id).filter(active) else { return Ok(()) };
         let Some(objects) = held.objects.as_deref_mut() else { return Ok(()) };
         let taken = u64::from(index) < objects.next && !objects.durable.get(u64::from(index));
-        if !taken || objects.again.contains(&index) {
+        if !taken || objects.again.contains(&index) || objects.spilled.contains_key(&index) {
             return Err(Failure::new(Code::Protocol));
         }
         if counts {

@@ -21,7 +21,7 @@ impl Source {
         while self.reading < self.hands.at_a_time()
             && let Some(local) = self.free.pop()
         {
-            let started = self.choose().is_some_and(|picked| self.start(picked, local));
+            let started = self.may_send_on() && self.start_next(local, false) || self.start_ahead(local);
             if !started {
                 self.free.push(local);
                 return;
@@ -29,12 +29,23 @@ impl Source {
         }
     }
 
-    fn start(&mut self, picked: Picked<Wanted>, local: SlotId) -> bool {
-        match picked.item {
+    /// Reads the next one into this slot; `ahead`: to put it away.
+    pub(super) fn start_next(&mut self, local: SlotId, ahead: bool) -> bool {
+        let Some(Picked { item, ticket, .. }) = self.choose(ahead) else { return false };
+        match item {
             Wanted::Object { id, index, again } => {
-                self.start_object((id, index, again), picked.ticket, local)
+                let Some(block) = self.start_object((id, index, again || ahead), ticket, local) else {
+                    return false;
+                };
+                if ahead {
+                    self.will_put_away(block);
+                }
+                true
             }
-            Wanted::Bundle(number) => self.start_bundle(number, picked.ticket, local),
+            Wanted::Bundle(number) => self.start_bundle(number, ticket, local),
+            Wanted::Back { id, index } => self.start_unspill((id, index), ticket, local),
+            // Those have slots already.
+            Wanted::PutAway { .. } => false,
         }
     }
 
@@ -55,10 +66,15 @@ impl Source {
         true
     }
 
-    fn start_object(&mut self, wanted: (EntryId, u32, bool), ticket: Ticket, local: SlotId) -> bool {
+    fn start_object(
+        &mut self,
+        wanted: (EntryId, u32, bool),
+        ticket: Ticket,
+        local: SlotId,
+    ) -> Option<BlockId> {
         let (id, index, again) = wanted;
-        let Some(held) = self.entries.get(&id) else { return false };
-        let Some(objects) = held.objects.as_deref() else { return false };
+        let held = self.entries.get(&id)?;
+        let objects = held.objects.as_deref()?;
         let entry = held.entry.clone();
         let single = objects.durable.len() == 1;
         let (offset, length) = object_range(entry.size(), objects.object_bytes, index);
@@ -67,25 +83,44 @@ impl Source {
         let slot = local;
         let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again };
         self.actions.push_back(Action::Source(op));
-        true
+        Some(block)
     }
 
-    fn new_block(&mut self, local: SlotId, length: u32, content: Content, ticket: Ticket) -> BlockId {
+    pub(super) fn new_block(
+        &mut self,
+        local: SlotId,
+        length: u32,
+        content: Content,
+        ticket: Ticket,
+    ) -> BlockId {
         self.reading += 1;
         self.next_block += 1;
         let block = BlockId(self.next_block);
-        self.blocks.insert(block, Block { local, length, content, stage: Stage::Reading, ticket });
+        let stage = Stage::Reading;
+        self.blocks
+            .insert(block, Block { local, length, content, stage, ticket, extent: None, ahead: false });
         block
     }
 
-    fn free_block(&mut self, block: BlockId) -> Option<Ticket> {
+    /// It is no block any more. Its slot and its place in the spill are the caller's.
+    pub(super) fn forget_block(&mut self, block: BlockId) -> Option<Block> {
         let block = self.blocks.remove(&block)?;
+        self.spill.ahead -= u32::from(block.ahead);
+        self.lost -= u32::from(block.stage == Stage::Lost);
+        Some(block)
+    }
+
+    pub(super) fn free_block(&mut self, block: BlockId) -> Option<Ticket> {
+        let block = self.forget_block(block)?;
         self.free.push(block.local);
+        if let Some(extent) = block.extent {
+            self.spill.give_back(extent);
+        }
         Some(block.ticket)
     }
 
     /// It will not be sent: it burdens nothing at the sink.
-    fn drop_block(&mut self, block: BlockId) {
+    pub(super) fn drop_block(&mut self, block: BlockId) {
         if let Some(ticket) = self.free_block(block) {
             self.scheduler.gate_done(ticket);
         }
@@ -100,9 +135,15 @@ impl Source {
         let Content::Object { id: file, .. } = &block.content else {
             return Err(Failure::new(Code::Internal));
         };
-        let (file, ticket) = (*file, block.ticket);
+        let (file, ticket, ahead) = (*file, block.ticket, block.ahead);
+        let comes_back = block.extent.is_some() && !ahead;
         if !self.has_read(ticket, result.is_ok()) {
             self.free_block(id);
+            return Ok(());
+        }
+        if comes_back {
+            self.on_unspilled(id, result);
+            self.leave(file);
             return Ok(());
         }
         let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
@@ -111,6 +152,10 @@ impl Source {
         };
         let active = self.entries.get(&file).is_some_and(|held| held.state == SourceState::Active);
         match result {
+            Ok(read) if active && ahead => {
+                *hash = read;
+                self.put_away(id);
+            }
             Ok(read) if active => {
                 *hash = read;
                 block.stage = Stage::Ready;
@@ -198,6 +243,11 @@ impl Source {
         block.stage = Stage::Sending;
         let (local, length) = (block.local, block.length);
         self.in_credit.insert(slot, block.ticket);
+        if !self.config.planted.has(Bug::SpillReusedWhileSent)
+            && let Some(extent) = block.extent.take()
+        {
+            self.spill.lend(slot, extent);
+        }
         let mut sent = None;
         let announcement = match &mut block.content {
             Content::Object { id: file, index, hash } => {

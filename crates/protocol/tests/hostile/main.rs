@@ -198,6 +198,7 @@ fn a_source_survives_whatever_a_sink_says() {
             hands_max: 5,
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
+            spill_bytes_max: random.pick(&[0, 3, 1000]) * (64 << 10),
             roots: roots(),
             report_done: true,
             planted: Planted::default(),

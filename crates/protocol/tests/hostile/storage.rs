@@ -1,7 +1,7 @@
 //! Storage that answers honestly, and fails now and then.
 
 use haul_model::op::{MemberRead, MembersStep, Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
-use haul_model::{Code, EntryId, Failure, Kind, SlotId, Token};
+use haul_model::{Code, EntryId, Failure, Hash, Kind, SlotId, Token};
 
 use crate::random::Random;
 
@@ -67,13 +67,20 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
     })
 }
 
+/// Of every object; so the spill gives back what it was given.
+const HASH: Hash = Hash([1; 32]);
+
 pub fn answer_source(op: SourceOp, random: &mut Random) -> Option<SourceDone> {
     let codes = [Code::SourceChanged, Code::SourceRead, Code::SourceVanished];
     let result =
         |random: &mut Random| if random.one_in(6) { Err(random.pick(&codes).into()) } else { Ok(()) };
     Some(match op {
         SourceOp::ReadObject { block, .. } => {
-            let hash = random.hash();
+            SourceDone::Object { block, result: result(random).map(|()| HASH) }
+        }
+        SourceOp::Spill { block, .. } => SourceDone::Spilled { block, result: result(random) },
+        SourceOp::Unspill { block, .. } => {
+            let hash = if random.one_in(9) { random.hash() } else { HASH };
             SourceDone::Object { block, result: result(random).map(|()| hash) }
         }
         SourceOp::ReadMembers { block, members, .. } => {
@@ -97,7 +104,10 @@ pub fn answer_source(op: SourceOp, random: &mut Random) -> Option<SourceDone> {
 
 pub fn local_of(op: &SourceOp) -> Option<SlotId> {
     match op {
-        SourceOp::ReadObject { slot, .. } | SourceOp::ReadMembers { slot, .. } => Some(*slot),
+        SourceOp::ReadObject { slot, .. }
+        | SourceOp::ReadMembers { slot, .. }
+        | SourceOp::Spill { slot, .. }
+        | SourceOp::Unspill { slot, .. } => Some(*slot),
         _ => None,
     }
 }

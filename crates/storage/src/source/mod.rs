@@ -7,7 +7,7 @@
 mod directories;
 mod files;
 mod hashing;
-mod mapping;
+pub(crate) mod mapping;
 mod members;
 mod objects;
 mod posix;

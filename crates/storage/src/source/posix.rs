@@ -20,7 +20,7 @@ use super::objects::{hash_object, read_object};
 use super::status::{Status, link_target};
 use crate::confine::source_failure;
 use crate::scan::PosixScan;
-use crate::{SourceStorage, faults, local};
+use crate::{SourceStorage, faults, local, spill};
 
 /// Above so many ranges of files in slots, members of bundles are copied: each of them keeps a file open.
 const MEMBERS_IN_PLACE_MAX: usize = 256;
@@ -177,6 +177,7 @@ impl SourceStorage for PosixSource {
             SourceOp::Restat { entry } => {
                 Some(SourceDone::Restated { id: entry.id, result: self.restat(&entry) })
             }
+            op @ (SourceOp::Spill { .. } | SourceOp::Unspill { .. }) => spill::none(&op),
             SourceOp::Release { id } => {
                 self.files.release(id);
                 None

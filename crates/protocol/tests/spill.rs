@@ -1,0 +1,241 @@
+//! The source with a spill beside it, one moment at a time: what it reads ahead, and what becomes of it when its device
+//! answers no more.
+
+use haul_model::op::{SourceDone, SourceOp};
+use haul_model::placement::Piece;
+use haul_model::report::Fact;
+use haul_model::{
+    Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, Item, JobId, Kind, Laid, Placement,
+    SessionId, SlotId, Target, Token,
+};
+use haul_protocol::scheduler::Policy;
+use haul_protocol::source::{Config, Source};
+use haul_protocol::{Action, Event, LogView, Logged, Planted};
+use haul_wire::{Answer, Connect, Message, Role, VERSION, VERSION_MIN};
+
+const OBJECT: u32 = 64 << 10;
+const OBJECTS: u32 = 6;
+const SECOND: u64 = 1_000_000_000;
+/// The sink's target that both files are on.
+const THERE: Target = 7;
+
+struct NoLog;
+
+impl LogView for NoLog {
+    fn lookup(&mut self, _path: &[u8]) -> Option<Logged> {
+        None
+    }
+}
+
+/// A source, and what it wants of storage.
+struct Bed {
+    source: Source,
+    now: u64,
+    wanted: Vec<SourceOp>,
+    sent: Vec<(EntryId, u32)>,
+    told: Vec<(Failure, u64)>,
+    files_failed: usize,
+}
+
+fn hash(id: EntryId, offset: u64) -> Hash {
+    Hash([(id.0 * 16 + offset / u64::from(OBJECT)) as u8; 32])
+}
+
+fn on(target: Target) -> Laid {
+    let pieces = vec![Piece { first: 0, run: 1, targets: [target].into() }];
+    Laid { object_bytes: OBJECT, placement: Placement::new(pieces).unwrap() }
+}
+
+impl Bed {
+    /// Two files on two targets here and one there, which takes one object at a time; 16 slots.
+    fn new(spill_objects: u64) -> Bed {
+        let config = Config {
+            object_bytes: OBJECT,
+            bundle_bytes_max: 0,
+            slots: 16,
+            hands: 12,
+            hands_max: 12,
+            policy: Policy::Layout,
+            hangs_after_nanos: Some(SECOND),
+            spill_bytes_max: spill_objects * u64::from(OBJECT),
+            roots: vec![b"a".as_slice().into(), b"b".as_slice().into()],
+            report_done: false,
+            planted: Planted::default(),
+        };
+        let (wanted, sent, told) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bed = Bed { source: Source::new(config), now: 0, wanted, sent, told, files_failed: 0 };
+        let peer = Connect {
+            version: VERSION,
+            version_min: VERSION_MIN,
+            role: Role::Sink,
+            session: SessionId([0; 16]),
+            job: JobId([0; 16]),
+            object_bytes: OBJECT,
+            slots: 16,
+            features: 0,
+        };
+        bed.event(Event::LinkUp { epoch: 1, peer });
+        let file = |number: u32| Entry {
+            id: EntryId(u64::from(number) + 1),
+            parent: EntryId::root(number),
+            name: Box::default(),
+            kind: Kind::File,
+            attributes: Attributes::default(),
+            identity: Identity { size: u64::from(OBJECT * OBJECTS), ..Identity::default() },
+            links: 1,
+            link_target: Box::default(),
+        };
+        let items = [0, 1].map(|number| Item::Laid(file(number), Box::new(on(number as Target + 1))));
+        bed.event(Event::Scanned(items.into()));
+        bed.allow(1, &[]);
+        let ids = [EntryId(1), EntryId(2)];
+        bed.event(Event::Message(Message::FileId {
+            answers: ids.map(|id| (id, Answer::Start(Token([1; 16])))).into(),
+            laid: ids.map(|id| (id, on(THERE))).into(),
+        }));
+        bed
+    }
+
+    fn event(&mut self, event: Event) {
+        self.source.on_event(event, &mut NoLog, self.now);
+        while let Some(action) = self.source.next_action() {
+            match action {
+                Action::Source(op) => self.wanted.push(op),
+                Action::Send(Message::NewBlock { id, index, hash: told, .. }) => {
+                    assert_eq!(told, hash(id, u64::from(index) * u64::from(OBJECT)));
+                    self.sent.push((id, index));
+                }
+                Action::Fact(Fact::SpillFailed { failure, room }) => self.told.push((failure, room)),
+                Action::Fact(Fact::Failed { .. }) => self.files_failed += 1,
+                Action::Ended(outcome) => panic!("{outcome:?}"),
+                _ => {}
+            }
+        }
+    }
+
+    /// The sink's target may have so many, and these slots are free again.
+    fn allow(&mut self, count: u32, slots: &[u32]) {
+        let slots = slots.iter().map(|slot| SlotId(*slot)).collect();
+        self.event(Event::Message(Message::BlockDone { slots, allowances: vec![(THERE, count)] }));
+    }
+
+    /// Storage answers what `does` it; all else hangs.
+    fn answer(&mut self, does: impl Fn(&SourceOp) -> Option<Result<(), Failure>>) {
+        while let Some(index) = self.wanted.iter().position(|op| does(op).is_some()) {
+            let op = self.wanted.remove(index);
+            let result = does(&op).expect("it was found by that");
+            let done = match op {
+                SourceOp::ReadObject { block, entry, offset, .. } => {
+                    SourceDone::Object { block, result: result.map(|()| hash(entry.id, offset)) }
+                }
+                SourceOp::Spill { block, .. } => SourceDone::Spilled { block, result },
+                op => panic!("{op:?}"),
+            };
+            self.event(Event::SourceDone(done));
+        }
+    }
+
+    fn blocks(&self, of: impl Fn(&SourceOp) -> Option<BlockId>) -> Vec<BlockId> {
+        self.wanted.iter().filter_map(of).collect()
+    }
+}
+
+fn reads(op: &SourceOp) -> Option<Result<(), Failure>> {
+    matches!(op, SourceOp::ReadObject { .. }).then_some(Ok(()))
+}
+
+fn reads_and_puts_away(op: &SourceOp) -> Option<Result<(), Failure>> {
+    matches!(op, SourceOp::ReadObject { .. } | SourceOp::Spill { .. }).then_some(Ok(()))
+}
+
+fn back(op: &SourceOp) -> Option<BlockId> {
+    if let SourceOp::Unspill { block, .. } = op { Some(*block) } else { None }
+}
+
+#[test]
+fn all_is_read_while_the_sink_takes_one_and_comes_back_when_its_gate_opens() {
+    let mut bed = Bed::new(100);
+    bed.answer(reads_and_puts_away);
+    let all = 2 * u64::from(OBJECTS);
+    assert_eq!(bed.source.spilled() as u64, all - 1);
+    assert_eq!(bed.source.stats().bytes_spilled, (all - 1) * u64::from(OBJECT));
+    assert!(bed.wanted.is_empty(), "{:?}", bed.wanted);
+    bed.allow(100, &[0]);
+    assert_eq!(bed.sent.len(), 1, "what went straight on");
+    assert!(!bed.blocks(back).is_empty());
+}
+
+#[test]
+fn without_a_spill_the_gate_holds_everything_up() {
+    let mut bed = Bed::new(0);
+    bed.answer(reads);
+    assert_eq!((bed.source.spilled(), bed.source.slots_free()), (0, 15));
+}
+
+#[test]
+fn a_spill_that_hangs_on_the_way_back_is_left_and_its_objects_are_read_again() {
+    let mut bed = Bed::new(100);
+    bed.answer(reads_and_puts_away);
+    bed.allow(100, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+    let hung = bed.blocks(back);
+    assert!(hung.len() >= 2, "{hung:?}");
+    for _ in 0..8 {
+        bed.now += SECOND;
+        bed.event(Event::Tick);
+        bed.answer(reads);
+    }
+    let hung = bed.blocks(back);
+    let timed_out = Failure::os(Code::SpillFailed, 110);
+    assert_eq!(bed.told, [(timed_out, 0)], "told once");
+    let mut sent = bed.sent.clone();
+    sent.sort_unstable();
+    let all: Vec<_> =
+        [1, 2].into_iter().flat_map(|id| (0..OBJECTS).map(move |index| (EntryId(id), index))).collect();
+    assert_eq!((sent, bed.files_failed), (all, 0), "each object, once");
+    // What hung answers after all: its slots are free again, and nothing is sent a second time.
+    let free = bed.source.slots_free();
+    for block in &hung {
+        bed.event(Event::SourceDone(SourceDone::Object { block: *block, result: Ok(Hash([0; 32])) }));
+    }
+    assert_eq!((bed.source.slots_free(), bed.sent.len()), (free + hung.len(), 12));
+    assert_eq!(bed.source.spilled(), 0);
+}
+
+#[test]
+fn a_spill_that_hangs_while_it_is_written_costs_slots_and_no_object() {
+    let mut bed = Bed::new(100);
+    bed.answer(reads);
+    let written = |op: &SourceOp| if let SourceOp::Spill { block, .. } = op { Some(*block) } else { None };
+    assert!(!bed.blocks(written).is_empty());
+    for _ in 0..8 {
+        bed.now += SECOND;
+        bed.event(Event::Tick);
+        bed.answer(reads);
+    }
+    assert_eq!(bed.told.len(), 1);
+    bed.allow(100, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
+    bed.answer(reads);
+    assert_eq!((bed.sent.len(), bed.files_failed), (12, 0));
+    let hung = bed.blocks(written);
+    let free = bed.source.slots_free();
+    for block in &hung {
+        bed.event(Event::SourceDone(SourceDone::Spilled { block: *block, result: Ok(()) }));
+    }
+    assert_eq!((bed.source.slots_free(), bed.source.spilled()), (free + hung.len(), 0));
+}
+
+#[test]
+fn a_spill_that_is_full_is_used_as_far_as_it_goes() {
+    let mut bed = Bed::new(100);
+    let full = |op: &SourceOp| match op {
+        SourceOp::Spill { at, .. } if *at >= 3 * u64::from(OBJECT) => {
+            Some(Err(Failure::os(Code::SpillFailed, 28)))
+        }
+        op => reads_and_puts_away(op),
+    };
+    bed.answer(full);
+    assert_eq!(bed.source.spilled(), 3);
+    assert_eq!(bed.told, [(Failure::os(Code::SpillFailed, 28), 3 * u64::from(OBJECT))]);
+    bed.answer(full);
+    assert_eq!((bed.told.len(), bed.files_failed), (1, 0));
+}
