@@ -78,6 +78,11 @@ pub struct TuningWords {
     pub hang_after: Option<u64>,
     #[serde(default)]
     pub stripe: Option<String>,
+    /// A directory at the source, in hex.
+    #[serde(default)]
+    pub spill: Option<String>,
+    #[serde(default)]
+    pub spill_max: Option<u64>,
     pub bundle_bytes_max: u64,
     pub reconnect_seconds: u64,
     pub report_done: bool,

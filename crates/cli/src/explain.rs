@@ -47,6 +47,11 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     if let Some(file) = &settings.layout_file.value {
         setting!("layout-file", layout_file, file.display().to_string());
     }
+    if let Some(directory) = &settings.spill.value {
+        setting!("spill", spill, directory.display().to_string());
+        let max = settings.spill_max.value.map_or("half of what is free there".into(), size);
+        setting!("spill-max", spill_max, max);
+    }
     let after = settings.hang_after.value.map_or("as measured".into(), |after| format!("{after} s"));
     setting!("hang-after", hang_after, after);
     setting!("congestion", congestion, format!("{:?}", settings.congestion.value).to_lowercase());

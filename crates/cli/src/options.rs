@@ -117,6 +117,13 @@ pub struct Copy {
     /// Where files are whose file system does not tell (docs/spec/layout-file.md); of this host
     #[arg(long, value_name = "FILE")]
     pub layout_file: Option<PathBuf>,
+    /// Fast storage at the source's host: what the destination cannot take yet is kept in a file there, so that the source is
+    /// read to its end early
+    #[arg(long, value_name = "DIR")]
+    pub spill: Option<PathBuf>,
+    /// Bytes that are kept there at most [default: half of what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub spill_max: Option<u64>,
     /// Seconds to go on trying after the connection was lost
     #[arg(long, value_name = "SECONDS")]
     pub reconnect: Option<u64>,

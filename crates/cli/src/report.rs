@@ -120,6 +120,7 @@ impl Reporter {
     fn report(&mut self, report: Report) {
         match report {
             Report::Fact(Fact::Failed { path, failure }) => self.failed(&path, failure),
+            Report::Fact(Fact::SpillFailed { failure, room }) => self.spill_failed(failure, room),
             Report::Fact(Fact::Done { path, bytes, hash }) => {
                 if self.json {
                     let mut event = path_fields("file", &path);
@@ -189,6 +190,26 @@ impl Reporter {
         };
         let shown = show(path);
         self.note(&format!("{shown} and maybe others are not striped as at the source: {why}"));
+    }
+
+    fn spill_failed(&self, failure: Failure, room: u64) {
+        if self.json {
+            self.event(json!({
+                "event": "spill_failed",
+                "code": failure.code.name(),
+                "errno": failure.errno,
+                "room": room,
+            }));
+            return;
+        }
+        let why = match failure.errno {
+            0 => "it gave back other bytes than it was given".into(),
+            errno => std::io::Error::from_raw_os_error(errno).to_string(),
+        };
+        self.note(&match room {
+            0 => format!("the spill directory is not used any more ({why}); nothing is lost"),
+            room => format!("the spill directory takes no more than {} ({why}); nothing is lost", size(room)),
+        });
     }
 
     /// How often progress is told in JSON.
@@ -321,6 +342,7 @@ impl Reporter {
             "objects_sent": stats.objects_sent,
             "objects_skipped": stats.objects_skipped,
             "objects_repaired": stats.objects_repaired,
+            "bytes_spilled": stats.bytes_spilled,
             "seconds": seconds(elapsed),
             "seconds_to_first_object": self.first_object.map(seconds),
             "hash": "blake3",
@@ -499,6 +521,9 @@ fn summary_line(
     }
     if stats.objects_repaired > 0 {
         parts.push(format!("{} objects sent again", stats.objects_repaired));
+    }
+    if stats.bytes_spilled > 0 {
+        parts.push(format!("{} waited in the spill", size(stats.bytes_spilled)));
     }
     if stats.hard_links > 0 {
         parts.push(format!("{} hard links copied as files", stats.hard_links));

@@ -24,7 +24,7 @@ use crate::congestion::policy_of;
 use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::plan::{decision, labels};
-use crate::session::{Ends, greeting_bytes, response};
+use crate::session::{Ends, Spill, greeting_bytes, response};
 use crate::{policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -153,6 +153,9 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let stripe = request.tuning.stripe.as_deref().map(str::parse).transpose();
     let stripe = stripe
         .map_err(|reason: String| Error::new(Code::Protocol, format!("the greeting's stripes: {reason}")))?;
+    let spill = request.tuning.spill.as_deref().map(path).transpose()?;
+    let bytes_max = request.tuning.spill_max;
+    let spill = spill.map(|directory| Spill { directory: directory.into(), bytes_max });
     let job = JobId(array(&request.job)?);
     let instance: [u8; 16] = array(&request.instance)?;
     let sources = request.sources.iter().map(|text| path(text)).collect::<Result<Vec<_>, _>>()?;
@@ -236,6 +239,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         log_trouble,
         stripe,
         layout_file: None,
+        spill,
         measure: &request.measure,
     };
     let answer =

@@ -13,11 +13,13 @@ use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduct
 use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning, log};
+use haul_storage::SourceStorage;
 use haul_storage::layout::stripe::StripeSpec;
 use haul_storage::layout::{self, LayoutFile, Layouts};
 use haul_storage::placing::Placing;
 use haul_storage::sink::{Contents, Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
+use haul_storage::spill::{SpillFile, Spilling};
 use haul_storage::synthetic::SyntheticSource;
 use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
 
@@ -31,6 +33,7 @@ use crate::plan::{
     Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
 };
 use crate::report::{Setup, Shared, verdict};
+use crate::settings::Settings;
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
 
@@ -175,9 +178,22 @@ pub struct Ends<'a> {
     pub stripe: Option<StripeSpec>,
     /// Says where files are.
     pub layout_file: Option<&'a Path>,
+    /// Where the source keeps what the sink cannot take yet, and how much of it.
+    pub spill: Option<Spill>,
     /// What is not as in a transfer of files.
     pub measure: &'a Measure,
 }
+
+/// `--spill` and `--spill-max`
+pub struct Spill {
+    /// At the source.
+    pub directory: PathBuf,
+    /// Half of what is free there, if nobody says.
+    pub bytes_max: Option<u64>,
+}
+
+/// The storage, with the spill before it if there is one, and how much that may take.
+type Stored = (Arc<dyn SourceStorage>, u64);
 
 impl Ends<'_> {
     /// The end that reads, ready to start.
@@ -191,7 +207,8 @@ impl Ends<'_> {
         if let Some(spec) = self.measure.synthetic()? {
             let storage = SyntheticSource::new(spec);
             let scan = Box::new(storage.scan(ids));
-            return Ok(SourceEnd { common, storage: Arc::new(storage), scan, log });
+            let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
+            return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max });
         }
         let roots = self.sources.iter().zip(&common.roots);
         let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
@@ -204,7 +221,20 @@ impl Ends<'_> {
         let storage = PosixSource::new(roots.collect(), options);
         let Tuning { bundle_bytes_max, object_bytes, .. } = common.tuning;
         let scan = storage.scan(ids).placed(self.placing()?, bundle_bytes_max, object_bytes);
-        Ok(SourceEnd { common, storage: Arc::new(storage), scan: Box::new(scan), log })
+        let (storage, spill_bytes_max) = self.with_spill(storage, object_bytes)?;
+        Ok(SourceEnd { common, storage, scan: Box::new(scan), log, spill_bytes_max })
+    }
+
+    fn with_spill(&self, storage: impl SourceStorage + 'static, object_bytes: u32) -> Result<Stored, Error> {
+        let Some(Spill { directory, bytes_max }) = &self.spill else { return Ok((Arc::new(storage), 0)) };
+        let about = || format!("{} (--spill)", directory.display());
+        let file = SpillFile::create(directory, *bytes_max, self.plain)
+            .map_err(|error| Error::os(Code::SpillFailed, about(), &error))?;
+        let room = file.room();
+        if room < u64::from(object_bytes) {
+            return Err(Error::new(Code::SpillFailed, about()).hint("there is no room for one object"));
+        }
+        Ok((Arc::new(Spilling::new(storage, file)), room))
     }
 
     fn placing(&self) -> Result<Arc<Placing>, Error> {
@@ -255,6 +285,12 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
         log_trouble: job.log_trouble.clone(),
         stripe: plan.settings.stripe.value.clone(),
         layout_file: plan.settings.layout_file.value.as_deref(),
+        spill: plan
+            .settings
+            .spill
+            .value
+            .clone()
+            .map(|directory| Spill { directory, bytes_max: plan.settings.spill_max.value }),
         measure: &plan.measure,
     }
 }
@@ -318,7 +354,9 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
 }
 
 /// Tuning and log settings, as words for the greeting.
-fn words(tuning: &Tuning, stripe: Option<&StripeSpec>, log: &log::Settings) -> TuningWords {
+fn words(tuning: &Tuning, settings: &Settings) -> TuningWords {
+    use std::os::unix::ffi::OsStrExt;
+    let log = settings.log();
     let config = log.config.unwrap_or_default();
     let (congestion, limits) = congestion::words(tuning.policy);
     TuningWords {
@@ -330,7 +368,9 @@ fn words(tuning: &Tuning, stripe: Option<&StripeSpec>, log: &log::Settings) -> T
         congestion_threshold_nanos: limits.threshold.map(Time::nanos),
         congestion_skips: limits.skips,
         hang_after: tuning.hangs_after.map(|after| after.as_secs()),
-        stripe: stripe.map(ToString::to_string),
+        stripe: settings.stripe.value.as_ref().map(ToString::to_string),
+        spill: settings.spill.value.as_ref().map(|directory| hex(directory.as_os_str().as_bytes())),
+        spill_max: settings.spill_max.value,
         bundle_bytes_max: tuning.bundle_bytes_max,
         reconnect_seconds: tuning.reconnect.as_secs(),
         report_done: tuning.report_done,
@@ -389,7 +429,7 @@ fn run_remote(
         decision: decided.map(decision_word).map(str::to_owned).or_else(|| job.record.decision.clone()),
         recursive: plan.recursive,
         preserve: plan.preserve,
-        tuning: words(&tuning, settings.stripe.value.as_ref(), &settings.log()),
+        tuning: words(&tuning, settings),
         measure: plan.measure.clone(),
     };
     ssh.write(&Line::Request(Box::new(request)))?;

@@ -86,6 +86,10 @@ pub struct Settings {
     pub stripe: Setting<Option<StripeSpec>>,
     /// `--layout-file`
     pub layout_file: Setting<Option<PathBuf>>,
+    /// `--spill`
+    pub spill: Setting<Option<PathBuf>>,
+    /// `--spill-max`
+    pub spill_max: Setting<Option<u64>>,
     /// `--reconnect`
     pub reconnect: Setting<u64>,
     /// `--plain`
@@ -246,6 +250,20 @@ impl Settings {
                 None,
                 "file systems tell",
             )?,
+            spill: layers.pick(
+                "spill",
+                arguments.spill.clone().map(Some),
+                |text| word(text).map(|path| Some(path.into())),
+                None,
+                "what the destination cannot take yet stays where it is",
+            )?,
+            spill_max: layers.pick(
+                "spill-max",
+                arguments.spill_max.map(Some),
+                |text| parse_size(text).map(Some),
+                None,
+                "half of what is free there",
+            )?,
             reconnect: layers.pick(
                 "reconnect",
                 arguments.reconnect,
@@ -332,6 +350,15 @@ impl Settings {
         }
         if self.memory.value < 2 * object {
             return wrong("--memory must hold at least two objects");
+        }
+        if self.spill.value.is_some() && self.congestion.value == Congestion::None {
+            return wrong("--spill and --congestion none contradict each other");
+        }
+        if self.spill_max.value.is_some_and(|max| max < object) {
+            return wrong("--spill-max must hold at least one object");
+        }
+        if self.spill_max.value.is_some() && self.spill.value.is_none() {
+            return wrong("--spill-max says how much is kept in --spill DIR, which is not given");
         }
         if !(1..=STREAMS_MAX as u16).contains(&self.streams.value) {
             return wrong("--streams must be from 1 to 64");
@@ -428,6 +455,8 @@ const KEYS: &[&str] = &[
     "hang-after",
     "stripe",
     "layout-file",
+    "spill",
+    "spill-max",
     "reconnect",
     "plain",
     "port-range",
