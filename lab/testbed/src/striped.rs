@@ -6,6 +6,7 @@
 mod chosen;
 mod lov;
 mod small;
+mod spill;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -48,7 +49,7 @@ pub struct Settings {
 pub fn run(settings: &Settings) -> io::Result<bool> {
     let haul = settings.haul.canonicalize()?;
     let mut passed = true;
-    let scenarios: [(&str, Scenario); 11] = [
+    let scenarios: [(&str, Scenario); 15] = [
         ("striped-to-striped", striped_to_striped),
         ("slow-target", slow_target),
         ("failing-source-target", failing_source_target),
@@ -60,6 +61,10 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         ("small-hanging-sink-target", small::hanging_sink_target),
         ("chosen-stripes", chosen::chosen_stripes),
         ("pool-only-at-the-source", chosen::pool_only_at_the_source),
+        ("spill-slow-sink", spill::slow_sink),
+        ("spill-stalled-sink-target", spill::stalled_sink_target),
+        ("spill-killed-source", spill::killed_source),
+        ("spill-full", spill::full_spill),
     ];
     for (name, scenario) in scenarios {
         let directory = settings.directory.join(name);
@@ -70,7 +75,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         drop(bed);
         tree::remove(&directory)?;
         let verdict = finding.as_deref().unwrap_or("as it should be");
-        println!("striped: {name:<24} {:5.1} s: {verdict}", started.elapsed().as_secs_f64());
+        println!("striped: {name:<26} {:5.1} s: {verdict}", started.elapsed().as_secs_f64());
         passed &= finding.is_none();
     }
     println!("striped: {}", if passed { "passed" } else { "FAILED" });
