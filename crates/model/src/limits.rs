@@ -32,6 +32,10 @@ pub const PLAN_PARTS_MAX: usize = 64;
 pub const STRIPES_MAX: u16 = 2000;
 /// Objects in the source's spill.
 pub const SPILLED_OBJECTS_MAX: usize = 1 << 20;
+/// Targets that one end of a transfer tells its neighbours of.
+pub const STATEMENT_TARGETS_MAX: usize = 1024;
+/// Ends of transfers on one host that hear each other.
+pub const NEIGHBOURS_MAX: usize = 256;
 /// Slots of one pool.
 pub const SLOTS_MAX: u32 = 4096;
 /// Data streams of one session.

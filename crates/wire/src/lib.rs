@@ -1,7 +1,9 @@
-//! The bytes that the two ends exchange: frames and messages, encoded and decoded.
+//! The bytes that the two ends exchange: frames and messages, encoded and decoded; and what neighbours on one host tell
+//! each other.
 //!
-//! `docs/spec/wire.md` is the specification; this crate is its only implementation. Decoding is total: any bytes give
-//! a message or an error, never a panic, and never more memory than the limits of `haul_model::limits` allow.
+//! `docs/spec/wire.md` and `docs/spec/neighbours.md` are the specification; this crate is its only implementation.
+//! Decoding is total: any bytes give a message or an error, never a panic, and never more memory than the limits of
+//! `haul_model::limits` allow.
 //! Payload bytes do not pass through here: they follow a [`PayloadHeader`] on a data stream, from slot to slot.
 #![no_std]
 
@@ -11,6 +13,7 @@ mod bytes;
 mod entry;
 mod frame;
 mod message;
+mod statement;
 mod stripes;
 
 pub use bytes::Malformed;
@@ -19,3 +22,4 @@ pub use message::{
     Answer, Connect, LogStatus, Member, Message, NewFile, Repair, RepairReason, Role, Settled, VERSION,
     VERSION_MIN,
 };
+pub use statement::{STATEMENT_BYTES_MAX, STATEMENT_VERSION, Statement, TargetStatement};
