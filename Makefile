@@ -49,7 +49,7 @@ lint: deps ## Format and lints
 
 unit: build ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
-	$(CARGO) test --locked --profile $(PROFILE) -p haul-sim --features planted-bugs --test planted_bugs --test planted_scheduler_bugs
+	$(CARGO) test --locked --profile $(PROFILE) -p haul-sim --features planted-bugs --test planted_bugs --test planted_scheduler_bugs --test planted_neighbour_bugs
 
 sim: deps ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
 	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2

@@ -8,6 +8,8 @@ use haul_model::report::{Fact, Stats};
 use haul_model::{Bitmap, BlockId, EntryId, Failure, Identity, Item, SlotId, Target, Token};
 use haul_wire::{Connect, Message};
 
+use crate::scheduler::Told;
+
 /// Something happened.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -50,6 +52,8 @@ pub enum Event {
         /// Bytes.
         length: u32,
     },
+    /// All that other transfers on this host say of this end's targets now.
+    NeighboursSaid(Vec<Told>),
     /// The deadline that the machine asked for has passed, or nothing else happened for a while.
     Tick,
     /// End the session as soon as what is running has ended (interrupted, superseded, peer gone for good).

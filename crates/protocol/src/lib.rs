@@ -8,6 +8,7 @@
 //! - [`sink::Sink`] answers, grants slots, writes, groups what was written into syncs, publishes, acknowledges.
 //! - [`scheduler::Scheduler`] says what a free I/O thread does next, at both ends: a queue for each storage target.
 //! - [`pace::Pace`] says how many files may be created at a time.
+//! - [`neighbours::Neighbourhood`] works out which part of each target is this transfer's, where others are at it.
 //! - [`link::Link`] numbers control messages, so that a lost connection loses and repeats none.
 //!
 //! What must stay true is the order rule of ARCHITECTURE.md. Each of its clauses can be broken on purpose by a
@@ -24,6 +25,7 @@ pub mod event;
 mod extents;
 mod hands;
 pub mod link;
+pub mod neighbours;
 pub mod objects;
 pub mod pace;
 pub mod planted;
@@ -34,4 +36,4 @@ pub mod source;
 pub mod states;
 
 pub use event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
-pub use planted::{Bug, Planted, SchedulerBug};
+pub use planted::{Bug, NeighbourBug, Planted, SchedulerBug};

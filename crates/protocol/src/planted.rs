@@ -1,5 +1,5 @@
 //! Bugs that can be planted: each breaks one clause of the order rule, of credits or of the link, or one rule of the
-//! scheduler.
+//! scheduler or of neighbours.
 //!
 //! With the feature `planted-bugs` off (always, outside the simulator's own tests) [`Planted::has`] is constantly
 //! false and the compiler removes every trace.
@@ -97,6 +97,19 @@ bugs! {
     LargestClassFirst  "serves objects for as long as there are any";
     IdleClassClaims    "lets a class of requests that was idle claim the time that it missed";
     UrgentWaits        "serves urgent requests when nothing else is left";
+    NeighboursIgnored  "has as much under way as if no other transfer were at the target";
+    NeighboursKept     "leaves its part to neighbours that have gone";
+    TurnIgnored        "gives a congested target a request though it is a neighbour's turn";
+    AdviceObeyed       "believes neighbours more than what it sees itself";
+}
+
+bugs! {
+    /// One way in which careless neighbours would be wrong.
+    NeighbourBug:
+    EverybodyFirst  "each takes the part that is the first one's";
+    TurnsStand      "it is always the same one's turn";
+    HeardForEver    "what a neighbour said holds for ever";
+    UsersForgotten  "a user with more transfers gets more of a target";
 }
 
 /// The bug that is planted in a machine, if any; of no size without the feature.

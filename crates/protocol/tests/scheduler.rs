@@ -1,8 +1,8 @@
 //! The rules of the scheduler, one at a time, through its public face.
 
 use haul_protocol::scheduler::{
-    Class, Config, Finished, Lads, OutOfRange, Pace, Picked, Policy, Request, Scheduler, TARGETS_MAX,
-    TargetId,
+    Class, Config, Finished, Lads, OutOfRange, Pace, Picked, Policy, Request, Said, Scheduler, TARGETS_MAX,
+    TargetId, Told,
 };
 
 const MS: u64 = 1_000_000;
@@ -437,4 +437,71 @@ fn nothing_is_read_ahead_from_a_target_that_is_held_back() {
     assert!(scheduler.pick_ahead(31 * SECOND).is_none(), "it lost a thread");
     scheduler.finished(hung.ticket, 32 * SECOND, true);
     assert_eq!(scheduler.pick_ahead(32 * SECOND).map(|it| it.item), Some(1));
+}
+
+fn told(target: u32, parts: u32, place: u32) -> Told {
+    Told { target: TargetId(target), parts, place, under_way: 0, congested: false }
+}
+
+#[test]
+fn a_target_is_shared_with_neighbours_for_as_long_as_they_are_there() {
+    // A third of 21 threads is 7: of three, the first has 3 of them and the last has 2.
+    for (place, part) in [(0, 3), (1, 2), (2, 2)] {
+        let mut scheduler = scheduler(21, Policy::Layout);
+        push_all(&mut scheduler, (0..100).map(|item| object(item, item as u32 % 2)));
+        scheduler.neighbours_said(&[told(0, 3, place)], 0);
+        let picked = pick_all(&mut scheduler, 21, 0);
+        let on_first = picked.iter().filter(|it| it.target.0 == 0).count();
+        assert_eq!((on_first, picked.len()), (part, part + 7));
+        scheduler.neighbours_said(&[], MS);
+        assert_eq!(pick_all(&mut scheduler, 21, MS).len(), 7 - part, "they have gone");
+    }
+}
+
+#[test]
+fn what_neighbours_call_congested_is_tried_with_one_request_and_then_judged_by_its_answers() {
+    let mut scheduler = scheduler(21, Policy::Adaptive(Default::default()));
+    let congested = Told { congested: true, ..told(0, 1, 0) };
+    scheduler.neighbours_said(&[congested], 0);
+    push_all(&mut scheduler, (0..200).map(|item| object(item, item as u32 % 2)));
+    let on_first = |picked: &[Picked<u64>]| -> Vec<Picked<u64>> {
+        picked.iter().filter(|it| it.target.0 == 0).copied().collect()
+    };
+    let mut now = 0;
+    for _ in 0..2 {
+        let picked = on_first(&pick_all(&mut scheduler, 21, now));
+        assert_eq!(picked.len(), 1);
+        assert_eq!(picked[0].pace, Pace::Gentle);
+        now += MS;
+        scheduler.finished(picked[0].ticket, now, true);
+        // Said again and again: what was seen here counts more.
+        scheduler.neighbours_said(&[congested], now);
+    }
+    let picked = on_first(&pick_all(&mut scheduler, 21, now));
+    assert!(picked.len() > 1 && picked[0].pace == Pace::Normal, "{picked:?}");
+    let said: Vec<Said> = scheduler.said(now).collect();
+    assert_eq!((said[0].under_way, said[0].congested, said[0].wants), (picked.len() as u32, false, true));
+}
+
+#[test]
+fn a_congested_target_that_waits_for_its_turn_is_tried_when_it_comes_however_many_picks_it_should_be_skipped()
+{
+    let lads = Lads { skip: Some(u32::MAX), threshold_nanos: Some(1), ..Lads::default() };
+    let mut scheduler = scheduler(6, Policy::Lads(lads));
+    push_all(&mut scheduler, (0..100).map(|item| object(item, 0)));
+    push_all(&mut scheduler, (100..110).map(|item| object(item, 1)));
+    let congested = Told { congested: true, ..told(0, 2, 1) };
+    scheduler.neighbours_said(&[congested], 0);
+    let first = scheduler.target(TargetId(0)).unwrap();
+    assert!(first.congested);
+    for now in (0..4000).step_by(250) {
+        let picked = pick_all(&mut scheduler, 6, now * MS);
+        assert!(picked.iter().all(|it| it.target.0 == 1), "it is the other one's turn");
+        picked.iter().for_each(|it| _ = scheduler.finished(it.ticket, now * MS, false));
+        scheduler.neighbours_said(&[congested], now * MS);
+    }
+    push_all(&mut scheduler, (200..300).map(|item| object(item, 1)));
+    scheduler.neighbours_said(&[Told { place: 0, ..congested }], 4000 * MS);
+    let picked = pick_all(&mut scheduler, 2, 4000 * MS);
+    assert!(picked.iter().any(|it| it.target.0 == 0), "it has waited for longer than the limit: {picked:?}");
 }

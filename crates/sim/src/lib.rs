@@ -11,6 +11,7 @@
 //! - [`disk`] and [`sink_storage`] model the sink's disk, `log` puts the real object log on a disk that loses writes.
 //! - [`scheduler`] has histories of its own: of the scheduler alone, with targets that slow down, stall and hang.
 //!   [`bound`] computes what no scheduler can better.
+//! - [`neighbours`] plays several transfers of one host on the same targets.
 //! - `checker` and `ending` say what must hold: an acknowledged object is durable with the right bytes; what is done is
 //!   whole, durable and named; nothing half is ever under a final name; a job ends with everything at the sink, or names
 //!   what is missing; nothing is sent again without need; slots, credits, descriptors and counters add up.
@@ -23,6 +24,7 @@ mod ending;
 mod lay;
 mod log;
 pub mod many;
+pub mod neighbours;
 mod network;
 pub mod plan;
 pub mod queue;
@@ -40,7 +42,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use haul_protocol::{Bug, SchedulerBug};
+pub use haul_protocol::{Bug, NeighbourBug, SchedulerBug};
 
 use crate::report::Report;
 use crate::world::World;

@@ -88,7 +88,7 @@ impl<T: Copy> Scheduler<T> {
                 continue;
             }
             if self.is_waited_for(target, now_nanos) {
-                self.targets.at(target).signal.overdue();
+                self.targets.at(target).overdue(now_nanos);
                 self.targets.refresh(target, now_nanos, self.picks);
                 if self.config.planted.has(SchedulerBug::HealthySkipped) {
                     return None;
@@ -115,7 +115,7 @@ impl<T: Copy> Scheduler<T> {
     }
 
     /// Is its oldest request under way so long that it has to be slow?
-    fn is_waited_for(&self, target: u32, now_nanos: u64) -> bool {
+    pub(super) fn is_waited_for(&self, target: u32, now_nanos: u64) -> bool {
         let oldest = self.targets.get(target).and_then(|target| self.flights.oldest(&target.line));
         let Some(flight) = oldest else { return false };
         let slow = self.targets.slow_nanos(flight.class, flight.bytes, flight.depth);

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use super::bits::{Bits, find_from};
 use super::congestion::{Policy, Signal};
 use super::flights::Line;
+use super::neighbours::Neighbours;
 use super::service::{Measure, Recent, Typical, expected, normalise};
 use super::{CLASSES, Config, SHARE};
 use crate::planted::SchedulerBug;
@@ -29,12 +30,31 @@ pub(super) struct Target {
     pub line: Line,
     pub recent: [Recent; CLASSES],
     pub signal: Signal,
-    /// Since when it could have been tried, while it is held back.
+    /// Other transfers that are at it.
+    pub neighbours: Neighbours,
+    /// When it last answered, or was found to be waited for.
+    pub seen_nanos: Option<u64>,
+    /// It is held back and has nothing under way.
+    waits: bool,
+    /// Since when, whoever's turn it was meanwhile.
     pub since_nanos: u64,
     /// The pick with which it was tried last, or held back.
     pub tried: u64,
     level: u32,
     told: u32,
+}
+
+impl Target {
+    /// It is being waited for.
+    pub fn overdue(&mut self, now_nanos: u64) {
+        self.signal.overdue();
+        self.seen_nanos = Some(now_nanos);
+    }
+
+    /// Is what is known of it fresher than this?
+    pub fn seen_within(&self, nanos: u64, now_nanos: u64) -> bool {
+        self.seen_nanos.is_some_and(|seen| now_nanos.saturating_sub(seen) < nanos)
+    }
 }
 
 /// What was lost for good, until it comes back.
@@ -110,9 +130,7 @@ impl Targets {
 
     /// A request of this target exists. With the second target that has objects, the first has a cap too.
     pub fn know(&mut self, index: u32, data: bool, now_nanos: u64, pick: u64) {
-        if self.targets.len() <= index as usize {
-            self.targets.resize_with(index as usize + 1, Target::default);
-        }
+        self.hold(index);
         let target = &mut self.targets[index as usize];
         let new = !target.known;
         let new_data = data && !target.data;
@@ -141,11 +159,32 @@ impl Targets {
         }
     }
 
+    /// There is room to say something of it.
+    pub fn hold(&mut self, index: u32) {
+        if self.targets.len() <= index as usize {
+            self.targets.resize_with(index as usize + 1, Target::default);
+        }
+    }
+
     pub fn get(&self, index: u32) -> Option<&Target> {
         self.targets.get(index as usize)
     }
 
-    /// A target that is known.
+    /// Those that are known.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Target)> {
+        (0u32..).zip(&self.targets).filter(|(_, target)| target.known)
+    }
+
+    /// Numbers are below this.
+    pub fn length(&self) -> u32 {
+        self.targets.len() as u32
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A target that is known or held.
     pub fn at(&mut self, index: u32) -> &mut Target {
         &mut self.targets[index as usize]
     }
@@ -200,10 +239,27 @@ impl Targets {
         self.get(index).is_some_and(|target| target.signal.is_congested(&self.config.policy))
     }
 
-    /// How many requests may be under way on it.
-    pub fn depth(&self, index: u32) -> u32 {
+    /// How many requests may be under way on it or lost, of all transfers of this host.
+    fn depth_of_all(&self, index: u32) -> u32 {
         let cap = self.cap(index);
         if self.is_steered(index) { self.targets[index as usize].signal.depth().min(cap) } else { cap }
+    }
+
+    /// How many of them may be this transfer's. What it lost there is its own.
+    pub fn depth(&self, index: u32) -> u32 {
+        let Target { lost, neighbours, .. } = &self.targets[index as usize];
+        let whole = self.depth_of_all(index).saturating_sub(*lost);
+        let part = if self.config.planted.has(SchedulerBug::NeighboursIgnored) {
+            whole
+        } else {
+            neighbours.part_of(whole)
+        };
+        part + lost
+    }
+
+    /// Requests of other transfers that are there too, as far as they count.
+    pub fn crowd(&self, index: u32) -> u32 {
+        self.targets[index as usize].neighbours.crowd(self.depth_of_all(index))
     }
 
     /// With so many threads lost it is dead.
@@ -242,16 +298,21 @@ impl Targets {
         let held_back = target.suspect || target.signal.is_congested(&self.config.policy);
         let held = target.under_way + target.lost;
         let idle = target.under_way == 0 || planted.has(SchedulerBug::CongestedTwice);
-        let gentle = !dead && held_back && idle;
+        let turn = target.neighbours.part_of(1) > 0 || planted.has(SchedulerBug::TurnIgnored);
+        let waits = !dead && held_back && idle;
+        let gentle = waits && turn;
         self.able.set(index, !dead && !held_back && held < cap);
         self.dead.set(index, dead);
         self.set_level(index, held);
-        if gentle && !self.gentle.has(index) {
-            let skip = self.skip(index);
-            let target = &mut self.targets[index as usize];
+        let target = &mut self.targets[index as usize];
+        if waits && !target.waits {
             (target.since_nanos, target.tried) = (now_nanos, pick);
-            self.age_nanos = self.age_nanos.min(now_nanos.saturating_add(self.aging_nanos()));
-            self.due_pick = self.due_pick.min(pick.saturating_add(skip));
+        }
+        target.waits = waits;
+        if gentle && !self.gentle.has(index) {
+            let (since, tried) = (target.since_nanos, target.tried);
+            self.age_nanos = self.age_nanos.min(since.saturating_add(self.aging_nanos()));
+            self.due_pick = self.due_pick.min(tried.saturating_add(self.skip(index)));
         }
         self.gentle_count += u32::from(gentle);
         self.gentle_count -= u32::from(self.gentle.has(index));
@@ -326,6 +387,7 @@ impl Targets {
         if target.recent.iter().all(|recent| recent.get().is_none()) {
             self.typical.know(index);
         }
+        target.seen_nanos = Some(now_nanos);
         target.recent[class].add(measure);
         target.signal.observe(slow);
         if let Some(most) = steered {
@@ -341,6 +403,6 @@ pub(super) struct Sample {
     pub class: usize,
     pub nanos: u64,
     pub bytes: u32,
-    /// Requests under way on the target meanwhile.
+    /// Requests under way on the target meanwhile, those of neighbours included.
     pub depth: u32,
 }

@@ -34,7 +34,7 @@ use crate::hands::Hands;
 use crate::objects::ObjectSet;
 use crate::pace::Pace;
 use crate::planted::{Bug, Planted};
-use crate::scheduler::{self, Policy, Scheduler};
+use crate::scheduler::{self, Policy, Said, Scheduler};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
 
 /// What does not change during a session.
@@ -212,6 +212,11 @@ impl Sink {
         self.creates.limit()
     }
 
+    /// What other transfers on this host may want to know of this end's targets.
+    pub fn said(&self) -> impl Iterator<Item = Said> + '_ {
+        self.scheduler.said(self.clock.now())
+    }
+
     /// Slots that are granted, or free and not granted.
     pub fn slots_idle(&self) -> usize {
         self.slots.iter().filter(|slot| matches!(slot, Slot::Withheld | Slot::Granted)).count()
@@ -278,6 +283,7 @@ impl Sink {
             }
             Event::SinkDone(done) => return self.on_done(done, now_nanos),
             Event::Stop(failure) => self.fail(failure),
+            Event::NeighboursSaid(told) => self.scheduler.neighbours_said(&told, self.clock.now()),
             Event::Tick => {}
             Event::Scanned(_)
             | Event::ScanFailed { .. }

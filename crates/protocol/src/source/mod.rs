@@ -39,7 +39,7 @@ use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
 use crate::extents::Extent;
 use crate::hands::Hands;
 use crate::planted::{Bug, Planted};
-use crate::scheduler::{self, Policy, Scheduler, Ticket};
+use crate::scheduler::{self, Policy, Said, Scheduler, Ticket};
 use crate::states::{Coverage, SourceCause, SourceState, source_step};
 
 /// What does not change during a session.
@@ -295,6 +295,11 @@ impl Source {
         }
     }
 
+    /// What other transfers on this host may want to know of this end's targets.
+    pub fn said(&self) -> impl Iterator<Item = Said> + '_ {
+        self.scheduler.said(self.clock.now())
+    }
+
     /// Slots that are neither being read into nor being sent.
     pub fn slots_free(&self) -> usize {
         self.free.len()
@@ -350,6 +355,7 @@ impl Source {
             Event::Sent(block) => self.on_sent(block),
             Event::Message(message) => return self.on_message(message),
             Event::Stop(failure) => self.fail(failure),
+            Event::NeighboursSaid(told) => self.scheduler.neighbours_said(&told, self.clock.now()),
             Event::Tick => {}
             Event::SinkDone(_) | Event::Payload { .. } => return Err(Failure::new(Code::Internal)),
         }

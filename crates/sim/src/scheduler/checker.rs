@@ -3,11 +3,14 @@
 use haul_protocol::scheduler::{Class, Config, Pace, Picked, Policy, TargetId, TargetView, WrittenOff};
 
 use super::model::class_number;
+use super::plan::SECOND;
 use super::report::Count;
 use super::world::{Flight, State, World};
 
 /// A request counts as at least so many bytes in turns of classes.
 const TURN_BYTES_MIN: u64 = 64 << 10;
+/// What was seen here holds for so long, whatever neighbours say.
+const OWN_WORD: u64 = 2 * SECOND;
 
 fn held_back(view: &TargetView) -> bool {
     view.congested || view.suspect
@@ -61,6 +64,10 @@ impl World {
         if spared && it.under_way > 0 {
             return self.violate(format!("target {target} is held back and gets a second request"));
         }
+        let part = if spared { it.part_of(1) } else { it.limit(cap) };
+        if part == 0 || !spared && held >= part {
+            return self.violate(format!("target {target} gets what is its neighbours' part"));
+        }
         if view.is_some_and(|view| !spared && held >= view.depth) {
             return self.violate(format!("target {target} gets more than its depth"));
         }
@@ -101,8 +108,10 @@ impl World {
             let limit = self.plan.config.aging_nanos;
             let it = &mut self.model.targets[target as usize];
             let old = limit.is_some_and(|limit| self.now >= it.since + limit);
-            it.overtaken = if held_back(before) && it.under_way == 0 && old { it.overtaken + 1 } else { 0 };
-            it.passed = if !gentle && healthy && others == 0 { it.passed + 1 } else { it.passed };
+            let waits = held_back(before) && it.under_way == 0 && it.part_of(1) > 0;
+            it.overtaken = if waits && old { it.overtaken + 1 } else { 0 };
+            let idle = healthy && others == 0 && before.depth > 0;
+            it.passed = if !gentle && idle { it.passed + 1 } else { it.passed };
             let (passed, overtaken) = (it.passed, it.overtaken);
             if overtaken > 0 {
                 self.report.count(Count::Aged);
@@ -115,6 +124,22 @@ impl World {
             }
         }
         self.model.targets[chosen as usize].since = self.now;
+    }
+
+    /// Neighbours were heard; `views` are the targets as they were before.
+    pub(super) fn check_heard(&mut self, views: &[Option<TargetView>]) {
+        for (target, before) in (0..).zip(views) {
+            let Some(after) = self.scheduler.target(TargetId(target)) else { continue };
+            let turned = after.congested && !before.is_some_and(|before| before.congested);
+            let it = &self.model.targets[target as usize];
+            // What is under way may have been found to take too long.
+            let (answered, waits) = (it.answered, it.under_way > 0);
+            let fresh = answered.is_some_and(|answered| self.now < answered + OWN_WORD);
+            self.report.count(if turned { Count::Advised } else { Count::Heard });
+            if turned && fresh && !waits {
+                self.violate(format!("target {target} is congested because neighbours say so"));
+            }
+        }
     }
 
     /// Without gates, classes of a target are served by bytes.

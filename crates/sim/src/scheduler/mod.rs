@@ -38,6 +38,8 @@ pub fn run_scheduler(seed: u64, options: &SchedulerOptions) -> (SchedulerReport,
     // Other histories than those of the masters with the same seed.
     let mut random = Random::new(mix(seed ^ 0x7363_6865_6475_6c65));
     let mut plan = Plan::draw(&mut random);
+    // Of their own, so that a seed without neighbours is the history that it was before there were any.
+    plan.draw_neighbours(&mut Random::new(mix(seed ^ 0x6e65_6967_6862_6f75)));
     plan.config.planted = planted(options.bug);
     let mut world = World::new(plan, random, options.trace);
     let panicked = catch_unwind(AssertUnwindSafe(|| world.run()));

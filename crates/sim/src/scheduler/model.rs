@@ -9,7 +9,7 @@ use super::plan::Arrival;
 /// The third of the threads or slots.
 const SHARE: u32 = 3;
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Target {
     pub under_way: u32,
     pub lost: u32,
@@ -23,6 +23,39 @@ pub(super) struct Target {
     pub passed: u32,
     /// Bytes of other classes that were served while one waited (only without gates).
     pub behind: [u64; 3],
+    /// In how many parts it is shared with neighbours, and which is ours.
+    pub part: (u32, u32),
+    /// When it last answered.
+    pub answered: Option<u64>,
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target {
+            under_way: 0,
+            lost: 0,
+            data: false,
+            since: 0,
+            overtaken: 0,
+            passed: 0,
+            behind: [0; 3],
+            part: (1, 0),
+            answered: None,
+        }
+    }
+}
+
+impl Target {
+    /// Which of so many requests are ours: all whose number is that of our part, counted in turns.
+    pub fn part_of(&self, whole: u32) -> u32 {
+        let (parts, place) = self.part;
+        (0..whole).filter(|number| number % parts == place).count() as u32
+    }
+
+    /// The same for what may be under way or lost.
+    pub fn limit(&self, whole: u32) -> u32 {
+        self.part_of(whole.saturating_sub(self.lost)) + self.lost
+    }
 }
 
 #[derive(Clone, Default)]
@@ -180,12 +213,11 @@ impl Model {
 
     /// As many may be under way as that without a look at latency.
     pub fn depth_min(&self, target: u32, view: &TargetView) -> u32 {
+        let it = &self.targets[target as usize];
         match self.config.policy {
-            _ if view.congested || view.suspect => 1,
-            Policy::Adaptive(_) if self.shares(target) || !self.targets[target as usize].data => {
-                self.cap(target).min(2)
-            }
-            _ => self.cap(target),
+            _ if view.congested || view.suspect => it.part_of(1),
+            Policy::Adaptive(_) if self.shares(target) || !it.data => it.limit(self.cap(target).min(2)),
+            _ => it.limit(self.cap(target)),
         }
     }
 }

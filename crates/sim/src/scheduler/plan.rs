@@ -1,6 +1,6 @@
 //! What a history of the scheduler will be like: drawn once from its seed, before anything happens.
 
-use haul_protocol::scheduler::{Adaptive, Class, Config, Lads, Policy};
+use haul_protocol::scheduler::{Adaptive, Class, Config, Lads, Policy, TargetId, Told};
 
 use crate::random::Random;
 
@@ -48,6 +48,8 @@ pub(super) struct Plan {
     pub devices: Vec<Device>,
     pub fars: Vec<Far>,
     pub arrivals: Vec<Arrival>,
+    /// What neighbours say, and when; in the end they say nothing.
+    pub neighbours: Vec<(u64, Vec<Told>)>,
     /// How often a request that failed, was written off or handed back is pushed again.
     pub retries: u8,
     /// How much longer than usual a request may take, in percent.
@@ -90,16 +92,41 @@ impl Plan {
             devices,
             fars,
             arrivals,
+            neighbours: Vec::new(),
             retries,
             jitter,
             repeats: if random.coin() { 0 } else { 100 },
         }
     }
 
+    /// Draws what neighbours say, whether it makes sense or not; in half of all histories there are none.
+    pub fn draw_neighbours(&mut self, random: &mut Random) {
+        if random.coin() {
+            return;
+        }
+        let span = self.arrivals.last().map_or(0, |last| last.at) + random.scale(SECOND / 4, 8 * SECOND);
+        let mut at = random.below(span);
+        while self.neighbours.len() < 40 && at < 2 * span {
+            let targets = 0..self.devices.len() as u32;
+            let named: Vec<u32> = targets.filter(|_| random.chance(600)).collect();
+            let told = named.into_iter().map(|target| told(target, random)).collect();
+            self.neighbours.push((at, told));
+            at += random.scale(span / 32 + 1, span);
+        }
+        self.neighbours.push((at, Vec::new()));
+    }
+
     /// Will this target never answer from some time on, or not for so long that requests are written off?
     pub fn is_sick(&self, target: u32) -> bool {
         !self.devices[target as usize].stalls.is_empty()
     }
+}
+
+fn told(target: u32, random: &mut Random) -> Told {
+    let parts = random.scale(1, 64) as u32;
+    let under_way = if random.chance(100) { u32::MAX } else { random.below(64) as u32 };
+    let place = random.below(u64::from(parts)) as u32;
+    Told { target: TargetId(target), parts, place, under_way, congested: random.chance(200) }
 }
 
 fn policy(random: &mut Random) -> Policy {

@@ -33,6 +33,8 @@ counts! {
     Exhausted  "events without a thread left";
     HandedBack "requests handed back";
     GateFailed "gates that failed";
+    Heard      "targets whose neighbours were heard";
+    Advised    "of them taken for congested on their word";
 }
 
 /// Of one history, or summed over many.

@@ -32,6 +32,10 @@ enum Event {
     GateFails {
         gate: u32,
     },
+    /// Neighbours say what the plan has at this place.
+    Neighbours {
+        number: usize,
+    },
     Wake,
 }
 
@@ -146,6 +150,9 @@ impl World {
                 self.queue.push(at, Event::GateFails { gate });
             }
         }
+        for (number, (at, _)) in self.plan.neighbours.iter().enumerate() {
+            self.queue.push(*at, Event::Neighbours { number });
+        }
         while self.report.violation.is_none()
             && let Some((at, event)) = self.queue.pop()
         {
@@ -184,8 +191,27 @@ impl World {
                 self.scheduler.fail_gate(TargetId(gate)).expect("a number in range");
                 self.report.count(Count::GateFailed);
             }
+            Event::Neighbours { number } => self.neighbours_say(number),
             Event::Wake => self.wake = u64::MAX,
         }
+    }
+
+    fn neighbours_say(&mut self, number: usize) {
+        let told = std::mem::take(&mut self.plan.neighbours[number].1);
+        self.note(|| format!("neighbours say {told:?}"));
+        for (target, it) in (0..).zip(&mut self.model.targets) {
+            let heard = told.iter().find(|told| told.target.0 == target);
+            let had = it.part_of(1);
+            it.part = heard.map_or((1, 0), |told| (told.parts, told.place));
+            (it.passed, it.overtaken) = (0, 0);
+            if had == 0 && it.part_of(1) > 0 {
+                it.since = self.now;
+            }
+        }
+        let targets = 0..self.plan.devices.len() as u32;
+        let before: Vec<_> = targets.map(|target| self.scheduler.target(TargetId(target))).collect();
+        self.scheduler.neighbours_said(&told, self.now);
+        self.check_heard(&before);
     }
 
     fn push(&mut self, id: u32) {
@@ -247,6 +273,9 @@ impl World {
             return;
         }
         target.under_way -= u32::from(!urgent);
+        if done && !urgent {
+            target.answered = Some(self.now);
+        }
         self.idle += 1;
         self.slots += u32::from(!urgent);
         if done && gated {
