@@ -11,10 +11,11 @@ use haul_model::report::Stats;
 use haul_model::{Code, Failure, JobId, SessionId};
 pub use haul_protocol::Outcome;
 use haul_protocol::link::Link;
-use haul_protocol::scheduler::Policy;
+use haul_protocol::scheduler::{Policy, Said};
 use haul_protocol::sink::{self, Sink};
 use haul_protocol::source::{self, Source};
 use haul_protocol::{Action, Event, LogView, Planted, Waiting};
+use haul_storage::placing::Placing;
 use haul_storage::scan::{Scan, Scanned};
 use haul_storage::{SinkStorage, SourceStorage};
 use haul_wire::{Connect, Role, VERSION, VERSION_MIN};
@@ -23,6 +24,7 @@ use crate::Error;
 use crate::connection::{Connector, Introduction};
 use crate::log::{LogSummary, Logger, SourceLog};
 use crate::master::{Ended, INPUTS_MAX, Input, Inputs, Machine, Master, start_connector};
+use crate::neighbours::Neighbours;
 use crate::report::{Bottleneck, Reports};
 use crate::workers::Workers;
 
@@ -81,6 +83,8 @@ pub struct SourceEnd {
     pub log: SourceLog,
     /// Bytes that the storage's spill may take; 0 without one.
     pub spill_bytes_max: u64,
+    /// Knows the storage targets, if they are to be shared with other transfers on this host.
+    pub shared: Option<Arc<Placing>>,
 }
 
 /// The end that writes.
@@ -89,6 +93,8 @@ pub struct SinkEnd {
     pub common: Common,
     /// What is written to.
     pub storage: Arc<dyn SinkStorage>,
+    /// As at the source.
+    pub shared: Option<Arc<Placing>>,
 }
 
 /// How an end ended.
@@ -153,6 +159,12 @@ impl Common {
         Introduction { connect, epoch: self.epoch, received: 0 }
     }
 
+    /// Starts to speak with other transfers, if there is something to share.
+    fn neighbours(&self, shared: Option<Arc<Placing>>, inputs: &Inputs) -> Option<Neighbours> {
+        let number = self.session.0.first_chunk()?;
+        Some(Neighbours::start(shared?, u64::from_le_bytes(*number), inputs.clone()))
+    }
+
     fn pool(&self) -> Result<Arc<Pool>, Error> {
         Pool::new(self.tuning.slots, self.tuning.object_bytes)
             .map_err(|error| Error::os(Code::Internal, "allocating the slot pool", &error))
@@ -162,10 +174,11 @@ impl Common {
 impl SourceEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
-        let SourceEnd { common, storage, scan, log, spill_bytes_max } = self;
+        let SourceEnd { common, storage, scan, log, spill_bytes_max, shared } = self;
         let pool = common.pool()?;
         let introduction = common.introduction(Role::Source);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
+        let neighbours = common.neighbours(shared, &inputs_sender);
         let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender);
         let (logger, found) = Logger::start(log, inputs_sender.clone());
         let (scanned, scan_queue) = bounded(4);
@@ -197,6 +210,7 @@ impl SourceEnd {
             pool,
             workers,
             logger: Some(logger),
+            neighbours,
             scan: scan_queue,
             inputs,
             inputs_sender: inputs_sender.clone(),
@@ -210,10 +224,11 @@ impl SourceEnd {
 impl SinkEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
-        let SinkEnd { common, storage } = self;
+        let SinkEnd { common, storage, shared } = self;
         let pool = common.pool()?;
         let introduction = common.introduction(Role::Sink);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
+        let neighbours = common.neighbours(shared, &inputs_sender);
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender);
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: common.tuning.slots,
@@ -234,6 +249,7 @@ impl SinkEnd {
             pool,
             workers,
             logger: None,
+            neighbours,
             scan: never(),
             inputs,
             inputs_sender: inputs_sender.clone(),
@@ -300,6 +316,10 @@ impl Machine for SourceMachine {
         self.source.next_action()
     }
 
+    fn said(&self) -> Vec<Said> {
+        self.source.said().collect()
+    }
+
     fn wants_scan(&self) -> bool {
         self.source.wants_scan()
     }
@@ -334,6 +354,10 @@ impl Machine for SinkMachine {
 
     fn next_action(&mut self) -> Option<Action> {
         self.0.next_action()
+    }
+
+    fn said(&self) -> Vec<Said> {
+        self.0.said().collect()
     }
 
     fn wants_scan(&self) -> bool {

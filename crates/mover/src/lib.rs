@@ -7,6 +7,7 @@
 //! - [`end`] puts an end together and runs it to its outcome.
 //! - [`connection`] makes connections, first ones and later ones: dials or accepts, exchanges CONNECT.
 //! - [`log`] keeps the object log in a directory and writes it off the master's thread.
+//! - [`neighbours`] speaks with other transfers on this host about storage targets.
 //! - [`owner`] makes sure that one process at a time acts for a job.
 //!
 //! What must stay true: the master never blocks but on its inputs; queues towards the master are bounded, queues away
@@ -20,6 +21,7 @@ pub mod end;
 mod error;
 pub mod log;
 mod master;
+mod neighbours;
 pub mod owner;
 mod report;
 mod workers;

@@ -11,6 +11,7 @@ use haul_buffers::Pool;
 use haul_model::report::Stats;
 use haul_model::{Code, Failure};
 use haul_protocol::link::Link;
+use haul_protocol::scheduler::Said;
 use haul_protocol::{Action, Event, LogOp, Outcome, Waiting};
 use haul_transport::rate::{self, Limit};
 use haul_wire::{FrameHeader, LogStatus, Message, Role};
@@ -18,6 +19,7 @@ use haul_wire::{FrameHeader, LogStatus, Message, Role};
 use crate::comm::{Connection, Outgoing};
 use crate::connection::{Connector, Established, Introduction};
 use crate::log::{LogSummary, Logger};
+use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
 use crate::report::{Bottleneck, Report, Reports};
 use crate::workers::Workers;
 use crate::{Error, Tuning};
@@ -34,6 +36,8 @@ pub(crate) enum Input {
     Down,
     /// An attempt to connect has ended.
     Connected(Box<Result<Established, Error>>),
+    /// What neighbours say.
+    Neighbours(Heard),
     /// The log cannot be written any more.
     LogLost { cause: String },
     /// End the session.
@@ -47,6 +51,8 @@ pub(crate) type Inputs = QueueSender<Input>;
 pub(crate) const INPUTS_MAX: usize = 4096;
 
 const TICK: Duration = Duration::from_millis(50);
+/// Neighbours are told so often.
+const BEAT: Duration = Duration::from_millis(BEAT_MILLIS as u64);
 /// A PING goes out after this much silence of ours.
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The other end is taken for gone after this much silence of its.
@@ -59,6 +65,7 @@ pub(crate) trait Machine {
     const ROLE: Role;
     fn on_event(&mut self, event: Event, now_nanos: u64);
     fn next_action(&mut self) -> Option<Action>;
+    fn said(&self) -> Vec<Said>;
     fn wants_scan(&self) -> bool;
     fn deadline_nanos(&self) -> Option<u64>;
     fn stats(&self) -> Stats;
@@ -75,6 +82,7 @@ pub(crate) struct Master<M: Machine> {
     pub(crate) pool: Arc<Pool>,
     pub(crate) workers: Workers,
     pub(crate) logger: Option<Logger>,
+    pub(crate) neighbours: Option<Neighbours>,
     pub(crate) scan: Queue<Vec<Event>>,
     pub(crate) inputs: Queue<Input>,
     pub(crate) inputs_sender: Inputs,
@@ -128,6 +136,8 @@ struct Running<M: Machine> {
     heard: Instant,
     spoke: Instant,
     ticked: Instant,
+    said: Instant,
+    neighbours: usize,
     retry_at: Option<Instant>,
     last_error: Option<Error>,
     outcome: Option<Outcome>,
@@ -152,6 +162,8 @@ impl<M: Machine> Master<M> {
             heard: now,
             spoke: now,
             ticked: now,
+            said: now,
+            neighbours: 0,
             retry_at: None,
             last_error: None,
             outcome: None,
@@ -214,6 +226,7 @@ impl<M: Machine> Running<M> {
                 Ok(established) => self.on_connected(established),
                 Err(error) => self.on_unreachable(error),
             },
+            Input::Neighbours(heard) => self.on_neighbours(heard),
             Input::LogLost { cause } => self.on_log_lost(cause),
             Input::Stop(failure) => self.event(Event::Stop(failure)),
         }
@@ -263,6 +276,15 @@ impl<M: Machine> Running<M> {
         if !std::mem::replace(&mut self.moved, true) {
             (self.master.reports)(Report::FirstObject);
         }
+    }
+
+    fn on_neighbours(&mut self, heard: Heard) {
+        let Heard { told, transfers } = heard;
+        let targets = told.iter().filter(|told| told.parts > 1).count();
+        if std::mem::replace(&mut self.neighbours, transfers) != transfers {
+            (self.master.reports)(Report::Neighbours { transfers, targets });
+        }
+        self.event(Event::NeighboursSaid(told));
     }
 
     /// The initiator is told, whichever end it is; where the log is required, the transfer ends.
@@ -398,6 +420,12 @@ impl<M: Machine> Running<M> {
             let pending = if self.spoke.elapsed() > PING_AFTER { 0 } else { 1 };
             self.confirm(pending);
         }
+        if let Some(neighbours) = &self.master.neighbours
+            && self.said.elapsed() >= BEAT
+        {
+            self.said = Instant::now();
+            neighbours.say(self.master.machine.said());
+        }
         if let Some(bottleneck) = self.master.machine.waiting().and_then(bottleneck) {
             self.samples[bottleneck as usize] += 1;
         }
@@ -421,6 +449,8 @@ impl<M: Machine> Running<M> {
     /// The machine has ended. Its last messages must reach the other end, as far as that is still possible.
     fn farewell(mut self) -> Ended {
         let outcome = self.outcome.take().expect("the loop ends with an outcome");
+        // It is at no target any more.
+        self.master.neighbours = None;
         let stopped = outcome.failure.is_some();
         if stopped {
             self.master.workers.abort();

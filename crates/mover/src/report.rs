@@ -67,6 +67,13 @@ pub enum Report {
         /// TLS cipher suite of the data streams; none in clear and in one process.
         cipher: Option<&'static str>,
     },
+    /// So many other transfers of this host are at so many of this end's targets.
+    Neighbours {
+        /// Others.
+        transfers: usize,
+        /// Shared targets.
+        targets: usize,
+    },
     /// The first payload is on its way.
     FirstObject,
     /// The source's object log cannot be written: from here on the transfer could not be resumed.

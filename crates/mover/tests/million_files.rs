@@ -116,13 +116,14 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
         }
     };
     let sink_storage = Arc::new(Keepless::default());
-    let sink = SinkEnd { common: common(Box::new(accept)), storage: sink_storage.clone() };
+    let sink = SinkEnd { common: common(Box::new(accept)), storage: sink_storage.clone(), shared: None };
     let source = SourceEnd {
         common: common(Box::new(dial)),
         storage,
         scan,
         log: SourceLog::none(),
         spill_bytes_max: 0,
+        shared: None,
     };
     let sink = sink.start().unwrap();
     let summary = source.start().unwrap().wait();

@@ -33,6 +33,13 @@ impl Placing {
         &self.layouts
     }
 
+    /// Targets that were met since there were `from` of them: the masters' number of each, and by what all processes of
+    /// this host know it.
+    pub fn identities(&self, from: usize) -> Vec<(Target, u64)> {
+        let met = self.layouts.targets_since(from);
+        met.iter().map(|target| (number(target.id), target.identity())).collect()
+    }
+
     /// How an open regular file of this size lies.
     pub fn laid(&self, file: BorrowedFd<'_>, device: u64, size: u64, objects: Objects) -> Option<Laid> {
         self.tell(&self.layouts.find(file, device), device, size, objects)

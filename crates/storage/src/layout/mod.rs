@@ -376,6 +376,11 @@ impl Layouts {
         self.targets.all()
     }
 
+    /// Those that were first named since there were `from` of them.
+    pub fn targets_since(&self, from: usize) -> Vec<Target> {
+        self.targets.since(from)
+    }
+
     /// Where the file system of a target is mounted; `None` for those of the host, and for what was long ago.
     pub fn mount_of(&self, target: &Target) -> Option<Mount> {
         let Domain::Device(number) = target.domain else { return None };

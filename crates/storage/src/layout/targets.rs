@@ -33,6 +33,13 @@ pub struct Target {
     pub domain: Domain,
 }
 
+impl Target {
+    /// The same for all processes of this host, whatever numbers they gave: a file system has one `st_dev` for all.
+    pub fn identity(&self) -> u64 {
+        mixed(self.domain, &self.name)
+    }
+}
+
 /// All targets that any layout named.
 #[derive(Default)]
 pub struct Targets {
@@ -85,6 +92,11 @@ impl Targets {
         self.lock().targets.clone()
     }
 
+    /// Those that were given since there were `from` of them.
+    pub fn since(&self, from: usize) -> Vec<Target> {
+        self.lock().targets.get(from..).unwrap_or_default().to_vec()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,6 +144,24 @@ mod tests {
         assert_ne!(targets.set(domain, &ids[..3]), pair);
         // Their names begin alike.
         assert_ne!(targets.set(domain, &ids[..299]), targets.set(domain, &ids));
+    }
+
+    #[test]
+    fn processes_that_met_targets_in_another_order_know_them_by_the_same_identities() {
+        let names = [(Domain::Device(1), "OST0000"), (Domain::Device(2), "OST0000"), (Domain::Host, "sda")];
+        let identities = |order: &mut dyn Iterator<Item = &(Domain, &str)>| {
+            let targets = Targets::default();
+            order.for_each(|(domain, name)| _ = targets.id(*domain, name));
+            let mut found: Vec<_> = targets.since(0).iter().map(Target::identity).collect();
+            assert_eq!(targets.since(1).len() + 1, found.len());
+            assert_eq!(targets.since(9), []);
+            found.sort_unstable();
+            found.dedup();
+            found
+        };
+        let found = identities(&mut names.iter());
+        assert_eq!(found.len(), 3);
+        assert_eq!(identities(&mut names.iter().rev()), found);
     }
 
     #[test]
