@@ -76,6 +76,9 @@ pub struct TuningWords {
     pub congestion_skips: Option<u32>,
     #[serde(default)]
     pub hang_after: Option<u64>,
+    /// Other transfers on the far host are ignored.
+    #[serde(default)]
+    pub alone: bool,
     #[serde(default)]
     pub stripe: Option<String>,
     /// A directory at the source, in hex.

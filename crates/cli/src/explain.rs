@@ -64,6 +64,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         let skips = settings.congestion_skips.value.map_or_else(measured, |skips| skips.to_string());
         setting!("congestion-skips", congestion_skips, skips);
     }
+    setting!("neighbours", neighbours, format!("{:?}", settings.neighbours.value).to_lowercase());
     setting!("streams", streams, settings.streams.value.to_string());
     let bandwidth =
         settings.bandwidth.value.map_or("no limit".into(), |rate| format!("{}/s", size(rate.get())));

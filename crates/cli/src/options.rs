@@ -111,6 +111,9 @@ pub struct Copy {
     /// times what is usual there]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub hang_after: Option<u64>,
+    /// Whether storage targets are shared with other transfers on the same host: share or ignore [default: share]
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    pub neighbours: Option<Neighbours>,
     /// Stripes of new files on Lustre: COUNT[:SIZE[:POOL]], e.g. 8:4MiB; -1 is all targets [default: one for each GiB]
     #[arg(long, value_name = "STRIPES", allow_negative_numbers = true)]
     pub stripe: Option<StripeSpec>,
@@ -177,6 +180,15 @@ pub enum Congestion {
     Layout,
     /// Objects go in the order of files, whatever their targets
     None,
+}
+
+/// What is done about other transfers on the same host that are at the same storage targets.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Neighbours {
+    /// They tell each other, and together have no more under way on a target than one alone would
+    Share,
+    /// As if there were none; nothing is told to them either
+    Ignore,
 }
 
 /// Which end listens.

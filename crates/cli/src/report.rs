@@ -47,6 +47,18 @@ pub struct Reporter {
     first_object: Option<Duration>,
     log_lost: Option<String>,
     typed_names: Vec<(Box<[u8]>, Vec<u8>)>,
+    /// Other transfers at the targets of each end, and the most that there were.
+    neighbours: [usize; 2],
+    neighbours_peak: usize,
+}
+
+/// Which end reports.
+#[derive(Clone, Copy)]
+pub enum End {
+    /// The one that reads.
+    Source,
+    /// The one that writes.
+    Sink,
 }
 
 /// A smoothed rate in bytes a second.
@@ -96,6 +108,8 @@ impl Shared {
             first_object: None,
             log_lost: None,
             typed_names: Vec::new(),
+            neighbours: [0; 2],
+            neighbours_peak: 0,
         })))
     }
 
@@ -105,19 +119,24 @@ impl Shared {
     }
 
     /// For an end of the engine.
-    pub fn reports(&self) -> Reports {
+    pub fn reports(&self, end: End) -> Reports {
         let shared = self.clone();
-        Box::new(move |report| shared.with(|reporter| reporter.report(report)))
+        Box::new(move |report| shared.with(|reporter| reporter.report(end, report)))
     }
 
-    /// For the end whose reports would only repeat the other's.
-    pub fn silent() -> Reports {
-        Box::new(|_| {})
+    /// For the end whose other reports would only repeat the first one's.
+    pub fn neighbours(&self, end: End) -> Reports {
+        let mut reports = self.reports(end);
+        Box::new(move |report| {
+            if let Report::Neighbours { .. } = report {
+                reports(report);
+            }
+        })
     }
 }
 
 impl Reporter {
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, end: End, report: Report) {
         match report {
             Report::Fact(Fact::Failed { path, failure }) => self.failed(&path, failure),
             Report::Fact(Fact::SpillFailed { failure, room }) => self.spill_failed(failure, room),
@@ -151,6 +170,7 @@ impl Reporter {
                     self.note(&format!("the connection was lost ({cause}); connecting again"));
                 }
             }
+            Report::Neighbours { transfers, targets } => self.neighbours(end, transfers, targets),
             Report::FirstObject => self.first_object = Some(self.started.elapsed()),
             Report::LogLost { cause } => {
                 let cause = show(cause.as_bytes());
@@ -163,6 +183,20 @@ impl Reporter {
                 }
                 self.log_lost = Some(cause);
             }
+        }
+    }
+
+    fn neighbours(&mut self, end: End, transfers: usize, targets: usize) {
+        self.neighbours[end as usize] = transfers;
+        self.neighbours_peak = self.neighbours_peak.max(transfers);
+        if self.json {
+            let end = match end {
+                End::Source => "source",
+                End::Sink => "sink",
+            };
+            self.event(
+                json!({"event": "neighbours", "end": end, "transfers": transfers, "targets": targets}),
+            );
         }
     }
 
@@ -278,7 +312,12 @@ impl Reporter {
             }));
         }
         if let Some(bar) = &self.bar {
-            bar.set_message(progress_line(&stats, totals_are_final, self.rate.value));
+            let mut line = progress_line(&stats, totals_are_final, self.rate.value);
+            let neighbours = self.neighbours.into_iter().max().unwrap_or(0);
+            if neighbours > 0 {
+                line.push_str(&format!("  beside {}", other_transfers(neighbours)));
+            }
+            bar.set_message(line);
             bar.tick();
         }
     }
@@ -304,6 +343,10 @@ impl Reporter {
                 line.push_str(&format!("; the object log was LOST ({cause})"));
             } else if setup.log.as_ref().is_some_and(|log| log.mechanism == "none") {
                 line.push_str("; no object log");
+            }
+            if self.neighbours_peak > 0 {
+                let others = other_transfers(self.neighbours_peak);
+                line.push_str(&format!("; shared storage targets with {others} on this host"));
             }
             self.line(&line);
         } else if !self.json && state == "incomplete" {
@@ -349,6 +392,7 @@ impl Reporter {
             "encrypted": setup.encrypted,
             "cipher": self.cipher,
             "connections": self.connections,
+            "neighbours_peak": self.neighbours_peak,
             "log": log,
             "durability": "object",
             "bottleneck": summary.bottleneck.map(|bottleneck| bottleneck.name()),
@@ -438,6 +482,10 @@ impl Rate {
         self.at = Instant::now();
         self.bytes = bytes;
     }
+}
+
+fn other_transfers(count: usize) -> String {
+    format!("{count} other transfer{}", if count == 1 { "" } else { "s" })
 }
 
 /// `1.5 GiB`

@@ -240,6 +240,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         stripe,
         layout_file: None,
         spill,
+        alone: request.tuning.alone,
         measure: &request.measure,
     };
     let answer =

@@ -27,12 +27,12 @@ use crate::bench::Measure;
 use crate::bootstrap::{self, Line, Request, Response, TuningWords};
 use crate::congestion::{self, Time};
 use crate::job::{Job, random, state_directory};
-use crate::options::{Copy, Listen};
+use crate::options::{Copy, Listen, Neighbours};
 use crate::paths::{hex, unhex};
 use crate::plan::{
     Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
 };
-use crate::report::{Setup, Shared, verdict};
+use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::Settings;
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
@@ -176,6 +176,8 @@ pub struct Ends<'a> {
     pub log_trouble: Option<String>,
     /// How new files are striped, if somebody says so.
     pub stripe: Option<StripeSpec>,
+    /// Other transfers on this host are ignored.
+    pub alone: bool,
     /// Says where files are.
     pub layout_file: Option<&'a Path>,
     /// Where the source keeps what the sink cannot take yet, and how much of it.
@@ -208,7 +210,7 @@ impl Ends<'_> {
             let storage = SyntheticSource::new(spec);
             let scan = Box::new(storage.scan(ids));
             let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
-            return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max });
+            return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max, shared: None });
         }
         let roots = self.sources.iter().zip(&common.roots);
         let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
@@ -220,9 +222,11 @@ impl Ends<'_> {
         };
         let storage = PosixSource::new(roots.collect(), options);
         let Tuning { bundle_bytes_max, object_bytes, .. } = common.tuning;
-        let scan = storage.scan(ids).placed(self.placing()?, bundle_bytes_max, object_bytes);
+        let placing = self.placing()?;
+        let scan = storage.scan(ids).placed(Arc::clone(&placing), bundle_bytes_max, object_bytes);
+        let shared = (!self.alone).then_some(placing);
         let (storage, spill_bytes_max) = self.with_spill(storage, object_bytes)?;
-        Ok(SourceEnd { common, storage, scan: Box::new(scan), log, spill_bytes_max })
+        Ok(SourceEnd { common, storage, scan: Box::new(scan), log, spill_bytes_max, shared })
     }
 
     fn with_spill(&self, storage: impl SourceStorage + 'static, object_bytes: u32) -> Result<Stored, Error> {
@@ -256,9 +260,10 @@ impl Ends<'_> {
         let mut job_tag = [0; 6];
         job_tag.copy_from_slice(&self.instance[..6]);
         let object_bytes = common.tuning.object_bytes;
+        let placing = self.placing()?;
         let settings = SinkSettings {
             preserve_owner: self.preserve && rustix::process::geteuid().is_root(),
-            placing: Some(self.placing()?),
+            placing: Some(Arc::clone(&placing)),
             stripe: self.stripe.clone(),
             contents: if self.measure.discard { Contents::Discarded } else { Contents::Written },
             ..SinkSettings::new(job_tag, session_tag, object_bytes, spool_directory)
@@ -267,7 +272,8 @@ impl Ends<'_> {
             let about = failure.path.as_deref().unwrap_or(&path).display().to_string();
             Error { failure: failure.failure, about, hint: None }
         })?;
-        Ok(SinkEnd { common, storage: Arc::new(storage) })
+        let shared = (!self.alone).then_some(placing);
+        Ok(SinkEnd { common, storage: Arc::new(storage), shared })
     }
 }
 
@@ -291,6 +297,7 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
             .value
             .clone()
             .map(|directory| Spill { directory, bytes_max: plan.settings.spill_max.value }),
+        alone: plan.settings.neighbours.value == Neighbours::Ignore,
         measure: &plan.measure,
     }
 }
@@ -338,8 +345,8 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
         connector,
         reports,
     };
-    let sink = ends.sink(common(Box::new(accept), Shared::silent()))?;
-    let source = ends.source(common(Box::new(dial), reporter.reports()), plan.settings.log())?;
+    let sink = ends.sink(common(Box::new(accept), reporter.neighbours(End::Sink)))?;
+    let source = ends.source(common(Box::new(dial), reporter.reports(End::Source)), plan.settings.log())?;
     let sink = sink.start()?;
     let source = source.start()?;
     interrupt.watch(&source);
@@ -368,6 +375,7 @@ fn words(tuning: &Tuning, settings: &Settings) -> TuningWords {
         congestion_threshold_nanos: limits.threshold.map(Time::nanos),
         congestion_skips: limits.skips,
         hang_after: tuning.hangs_after.map(|after| after.as_secs()),
+        alone: settings.neighbours.value == Neighbours::Ignore,
         stripe: settings.stripe.value.as_ref().map(ToString::to_string),
         spill: settings.spill.value.as_ref().map(|directory| hex(directory.as_os_str().as_bytes())),
         spill_max: settings.spill_max.value,
@@ -471,7 +479,7 @@ fn run_remote(
         epoch: response.epoch,
         roots,
         connector: Box::new(connector),
-        reports: reporter.reports(),
+        reports: reporter.reports(if push { End::Source } else { End::Sink }),
     };
     let ends = ends(plan, job, decided);
     let running = match push {

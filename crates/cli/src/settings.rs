@@ -15,7 +15,8 @@ use haul_storage::layout::stripe::StripeSpec;
 
 use crate::congestion::{Limits, SKIPS_MAX, Time, policy};
 use crate::options::{
-    Congestion, Copy, Listen, LogMechanism, LogMethod, LogWriter, parse_ports, parse_rate, parse_size,
+    Congestion, Copy, Listen, LogMechanism, LogMethod, LogWriter, Neighbours, parse_ports, parse_rate,
+    parse_size,
 };
 
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
@@ -82,6 +83,8 @@ pub struct Settings {
     pub congestion_skips: Setting<Option<u32>>,
     /// `--hang-after`, in seconds
     pub hang_after: Setting<Option<u64>>,
+    /// `--neighbours`
+    pub neighbours: Setting<Neighbours>,
     /// `--stripe`
     pub stripe: Setting<Option<StripeSpec>>,
     /// `--layout-file`
@@ -235,6 +238,13 @@ impl Settings {
                 |text| number(text).map(Some),
                 None,
                 "20 times what is usual on the target, at least 30 s",
+            )?,
+            neighbours: layers.pick(
+                "neighbours",
+                arguments.neighbours,
+                one_of,
+                Neighbours::Share,
+                "transfers on one host are one user of the storage",
             )?,
             stripe: layers.pick(
                 "stripe",
@@ -453,6 +463,7 @@ const KEYS: &[&str] = &[
     "congestion-threshold",
     "congestion-skips",
     "hang-after",
+    "neighbours",
     "stripe",
     "layout-file",
     "spill",
