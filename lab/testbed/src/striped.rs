@@ -5,6 +5,7 @@
 
 mod chosen;
 mod lov;
+mod neighbours;
 mod small;
 mod spill;
 
@@ -49,7 +50,7 @@ pub struct Settings {
 pub fn run(settings: &Settings) -> io::Result<bool> {
     let haul = settings.haul.canonicalize()?;
     let mut passed = true;
-    let scenarios: [(&str, Scenario); 15] = [
+    let scenarios: [(&str, Scenario); 17] = [
         ("striped-to-striped", striped_to_striped),
         ("slow-target", slow_target),
         ("failing-source-target", failing_source_target),
@@ -65,6 +66,8 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         ("spill-stalled-sink-target", spill::stalled_sink_target),
         ("spill-killed-source", spill::killed_source),
         ("spill-full", spill::full_spill),
+        ("share-a-slow-target", neighbours::share_a_slow_target),
+        ("killed-neighbour", neighbours::killed_neighbour),
     ];
     for (name, scenario) in scenarios {
         let directory = settings.directory.join(name);
