@@ -85,13 +85,14 @@ impl Bed {
             links: 1,
             link_target: Box::default(),
         };
-        let items = [0, 1].map(|number| Item::Laid(file(number), Box::new(on(number as Target + 1))));
+        let items = [0, 1].map(|number| Item::Laid(file(number), Box::new(on(number as Target + 1)), None));
         bed.event(Event::Scanned(items.into()));
         bed.allow(1, &[]);
         let ids = [EntryId(1), EntryId(2)];
         bed.event(Event::Message(Message::FileId {
             answers: ids.map(|id| (id, Answer::Start(Token([1; 16])))).into(),
             laid: ids.map(|id| (id, on(THERE))).into(),
+            unlike: Vec::new(),
         }));
         bed
     }
