@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -241,11 +242,23 @@ pub fn end_all_on_signal(leave_nothing: fn()) {
         let mut signal = 0;
         // SAFETY: both pointers are to live locals.
         unsafe { libc::sigwait(&set, &mut signal) };
+        ENDING.store(true, Ordering::SeqCst);
         eprintln!("\nended by signal {signal}; ending what was started");
         end_descendants(own_pid());
         leave_nothing();
         std::process::exit(130);
     });
+}
+
+/// Set when a signal ends everything.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Where [`end_all_on_signal`] is at work this does not return: what failed because of it is not to be told, and the
+/// process is not to end before nothing is left.
+pub fn leave_the_rest_to_a_signal() {
+    while ENDING.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
 }
 
 /// Undoes the blocked signals of [`end_all_on_signal`] in a child.

@@ -50,15 +50,25 @@ pub fn remember_directory(directory: PathBuf) {
     LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1.push(directory);
 }
 
+/// Remembers a file that is to be removed and is in no directory that is, for [`process::end_all_on_signal`].
+pub fn remember_file(path: PathBuf) {
+    remember_directory(path);
+}
+
 /// Unmounts and removes all that was remembered.
 pub fn leave_nothing() {
     let left = LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for mount in &left.0 {
         haul_crashfs::Mount::detach_stale(mount);
     }
-    for directory in &left.1 {
-        if let Err(error) = tree::remove(directory) {
-            eprintln!("testbed: {} is left over: {error}", directory.display());
+    for path in &left.1 {
+        let removed = match path.symlink_metadata() {
+            Ok(found) if found.is_dir() => tree::remove(path),
+            Ok(_) => std::fs::remove_file(path),
+            Err(_) => Ok(()),
+        };
+        if let Err(error) = removed {
+            eprintln!("testbed: {} is left over: {error}", path.display());
         }
     }
 }

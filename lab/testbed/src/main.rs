@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use haul_crashfs::{Mood, SyncClass};
-use haul_testbed::process::{adopt_orphans, end_all_on_signal, end_descendants, own_pid};
+use haul_testbed::process::{
+    adopt_orphans, end_all_on_signal, end_descendants, leave_the_rest_to_a_signal, own_pid,
+};
 use haul_testbed::sshd::Sshd;
 use haul_testbed::{
     bench, ceph, crash, dataset, demo, gluster, parallel, remember_directory, rounds, striped, syncs,
@@ -278,6 +280,7 @@ fn main() -> ExitCode {
     end_all_on_signal(haul_testbed::leave_nothing);
     let result =
         adopt_orphans().and_then(|()| raise_descriptor_limit()).and_then(|()| run(arguments.command));
+    leave_the_rest_to_a_signal();
     // Whatever happened, nothing that was started stays behind.
     end_descendants(own_pid());
     match result {
@@ -458,6 +461,7 @@ fn in_new_directory(
         remember_directory(directory.clone());
     }
     let result = work(&directory);
+    leave_the_rest_to_a_signal();
     end_descendants(own_pid());
     let is_evidence = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"failed-");
     let evidence = std::fs::read_dir(&directory)?.flatten().any(|entry| is_evidence(&entry.file_name()));

@@ -6,6 +6,7 @@
 //! Call from the main thread: the daemon and the clients die with the thread that started them. Bricks are started by
 //! the daemon and belong to nobody; they are found again by the directory that they serve.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +19,7 @@ use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use crate::network::{Network, succeed};
 use crate::process::{Guarded, descendants, own_pid, signal, wait_gone, wait_until};
-use crate::remember_mount;
+use crate::{remember_file, remember_mount};
 
 /// Of no network that anybody has: the namespace is its own.
 const ADDRESS: &str = "10.98.0.1";
@@ -31,6 +32,8 @@ pub struct Cluster {
     directory: PathBuf,
     network: Network,
     daemon: Guarded,
+    /// Of bricks, outside of the directory.
+    sockets: RefCell<Vec<PathBuf>>,
 }
 
 impl Cluster {
@@ -51,7 +54,7 @@ impl Cluster {
         command.stdout(File::create(directory.join("log/glusterd.out"))?);
         command.stderr(File::create(directory.join("log/glusterd.err"))?);
         let daemon = Guarded::spawn(&mut command)?;
-        let mut cluster = Cluster { directory, network, daemon };
+        let mut cluster = Cluster { directory, network, daemon, sockets: RefCell::default() };
         let mut answer = cluster.ask(&["volume", "list"]);
         wait_until(START_LIMIT, || {
             if answer.is_err() && cluster.daemon.status().is_none() {
@@ -86,6 +89,15 @@ impl Cluster {
             self.ask(&["volume", "set", name, option, value])?;
         }
         self.ask(&["volume", "start", name])?;
+        for brick in bricks {
+            // Where the system's are, whatever the daemon is told; a brick that is killed leaves it behind.
+            let words = words_of(self.brick(brick)?);
+            let socket = words.windows(2).find(|pair| pair[0] == b"-S").map(|pair| &pair[1]);
+            if let Some(socket) = socket.map(|socket| PathBuf::from(OsStr::from_bytes(socket))) {
+                remember_file(socket.clone());
+                self.sockets.borrow_mut().push(socket);
+            }
+        }
         Ok(Volume { name: name.to_owned(), bricks: bricks.to_vec() })
     }
 
@@ -143,13 +155,12 @@ impl Drop for Cluster {
         let run = self.directory.join("run");
         let is_ours = |word: &Vec<u8>| word.starts_with(run.as_os_str().as_encoded_bytes());
         for seen in descendants(own_pid()) {
-            let words = words_of(seen.pid);
-            if words.iter().any(is_ours) {
+            if words_of(seen.pid).iter().any(is_ours) {
                 end(seen.pid);
-                // Its socket is where the system's are, whatever the daemon is told.
-                let socket = words.windows(2).find(|pair| pair[0] == b"-S").map(|pair| &pair[1]);
-                let _ = socket.map(|socket| fs::remove_file(OsStr::from_bytes(socket)));
             }
+        }
+        for socket in self.sockets.borrow().iter() {
+            let _ = fs::remove_file(socket);
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::process::wait_until;
 const BRICKS: usize = 4;
 const BRICK_BYTES: u64 = 1 << 30;
 /// How long a client waits for a brick that does not answer; 42 s if nobody says otherwise.
-const GIVES_UP_AFTER: Duration = Duration::from_secs(12);
+const GIVES_UP_AFTER: Duration = Duration::from_secs(8);
 /// Clients try again every three seconds.
 const RECONNECT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -157,7 +157,7 @@ pub fn stand(standing: &Standing) -> io::Result<bool> {
         standing.bricks.iter().map(|brick| brick.canonicalize()).collect::<io::Result<_>>()?;
     let options: Vec<(&str, &str)> =
         standing.options.iter().map(|(name, value)| (&**name, &**value)).collect();
-    let volume = cluster.volume("volume", &bricks, &options)?;
+    let volume = cluster.volume("haul", &bricks, &options)?;
     let mount = cluster.mount(&volume, &standing.mount.canonicalize()?)?;
     let mut told = Vec::new();
     for brick in volume.bricks() {

@@ -31,8 +31,8 @@ const FAULT_AT: u64 = 30 * MIB;
 const VICTIM: usize = 1;
 /// Longer than anything healthy takes, and shorter than what clients wait.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Where something hangs: haul gives up a read or write after two seconds. Bundles it does not give up.
-const IMPATIENT: [&str; 4] = ["--hang-after", "2", "--bundle-below", "0"];
+/// When haul gives up a read or write, in the scenarios where something hangs.
+const HANG_AFTER: &str = "2";
 
 /// The server of both ends stops for a while: the run goes on by itself.
 fn pauses(bed: &Bed, system: &dyn System) -> io::Result<Option<String>> {
@@ -123,18 +123,14 @@ fn struck(
     blow: Signal,
     needing: Option<&BTreeSet<Vec<u8>>>,
 ) -> io::Result<Option<String>> {
-    let options: &[&str] = if blow == Signal::STOP { &IMPATIENT } else { &[] };
+    let options: &[&str] = if blow == Signal::STOP { &["--hang-after", HANG_AFTER] } else { &[] };
     let (mut run, victim) = start(bed, system, job, options)?;
     signal(victim, blow);
     let mut silent = None;
-    let hangs_at_source = blow == Signal::STOP && needing.is_some();
-    if hangs_at_source || system.gives_up_after().is_none() {
-        // What waits for the server goes on waiting, and with it the process: but it has said all. It cannot be killed.
-        let limit = system.gives_up_after().unwrap_or(RUN_LIMIT);
-        wait_until(limit, || run.has_summary() || run.has_ended());
-        silent = (!run.has_summary()).then(|| format!("no summary {limit:?} after the server hung"));
-    }
     if system.gives_up_after().is_none() {
+        // What waits for the server goes on waiting, and with it the process: but it has said all. It cannot be killed.
+        wait_until(RUN_LIMIT, || run.has_summary() || run.has_ended());
+        silent = (!run.has_summary()).then(|| "waits for the server, for ever".to_owned());
         mend(system, victim)?;
     }
     let outcome = end(&mut run)?;
