@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Kept when nobody uses them.
 const KEPT: usize = 64;
+/// Where each begins, in memory: what devices ask for that are read and written without the page cache.
+pub const ALIGNMENT: usize = 4096;
 
 /// Where they come from.
 #[derive(Clone, Default)]
@@ -17,6 +19,7 @@ pub struct Buffers {
 /// So many bytes; goes back by itself.
 pub struct Buffer {
     bytes: Box<[u8]>,
+    start: usize,
     length: usize,
     home: Buffers,
 }
@@ -26,10 +29,11 @@ impl Buffers {
     pub fn take(&self, length: usize) -> Buffer {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let bytes = match free {
-            Some(bytes) if bytes.len() >= length => bytes,
-            _ => vec![0; length.max(REQUEST_BYTES_MAX)].into_boxed_slice(),
+            Some(bytes) if bytes.len() >= length + ALIGNMENT => bytes,
+            _ => vec![0; length.max(REQUEST_BYTES_MAX) + ALIGNMENT].into_boxed_slice(),
         };
-        Buffer { bytes, length, home: self.clone() }
+        let start = bytes.as_ptr().addr().wrapping_neg() % ALIGNMENT;
+        Buffer { bytes, start, length, home: self.clone() }
     }
 }
 
@@ -37,13 +41,13 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[..self.length]
+        &self.bytes[self.start..self.start + self.length]
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.length]
+        &mut self.bytes[self.start..self.start + self.length]
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buffers::Buffer;
+use crate::buffers::{ALIGNMENT, Buffer};
 use crate::device::{Answer, Device, Job};
 use crate::filesystem::StripeFs;
 use crate::join::Join;
@@ -299,7 +299,7 @@ impl StripeFs {
             return read_full(&*node.body()?, into, segment.object_offset);
         };
         match self.object(node, object, false)? {
-            Some(open) => read_full(&open.file, into, segment.object_offset),
+            Some(open) => read_object(&open, into, segment.object_offset),
             None => {
                 into.fill(0);
                 Ok(())
@@ -312,7 +312,7 @@ impl StripeFs {
             return write_full(&*node.body()?, from, segment.object_offset);
         };
         let open = self.object(node, object, true)?.ok_or(Errno::IO)?;
-        write_full(&open.file, from, segment.object_offset)
+        write_object(&open, from, segment.object_offset)
     }
 
     fn sync_object(&self, node: &Node, object: Object) -> Result<(), Errno> {
@@ -341,12 +341,18 @@ impl StripeFs {
         let (directory, name) = self.shared().targets[object.target as usize].locate(object.id);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let flags = if make { flags | OFlags::CREATE } else { flags };
-        let file = match fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR) {
+        let file = match fs::openat(directory, &name, flags, Mode::RUSR | Mode::WUSR) {
             Err(Errno::NOENT) if !make => return Ok(None),
             file => file?,
         };
+        let direct = match self.shared().direct {
+            true => {
+                Some(fs::openat(directory, &name, flags - OFlags::CREATE | OFlags::DIRECT, Mode::empty())?)
+            }
+            false => None,
+        };
         // Whether this call has made it is not known; syncing its directory once more does no harm.
-        let open = Arc::new(ObjectFile { file, is_new: AtomicBool::new(true) });
+        let open = Arc::new(ObjectFile { file, direct, is_new: AtomicBool::new(true) });
         let mut state = node.state();
         if state.opens == 0 {
             return Ok(Some(open));
@@ -364,6 +370,35 @@ fn boxed<T: Send + 'static>(
         let status = result.as_ref().map(|_| ()).map_err(|errno| *errno);
         (status, Box::new(move || answer(result)) as Answer)
     })
+}
+
+/// What of a range may go past the page cache: whole blocks, from a block on, in memory too.
+fn direct_bytes(bytes: &[u8], offset: u64) -> usize {
+    let aligned = bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) && offset.is_multiple_of(ALIGNMENT as u64);
+    if aligned { bytes.len() - bytes.len() % ALIGNMENT } else { 0 }
+}
+
+fn read_object(open: &ObjectFile, into: &mut [u8], offset: u64) -> Result<(), Errno> {
+    let whole = direct_bytes(into, offset);
+    let done = match &open.direct {
+        // Less than was asked for is the end, or a rest that is no block.
+        Some(direct) if whole > 0 => {
+            rustix::io::retry_on_intr(|| rustix::io::pread(direct, &mut into[..whole], offset))?
+        }
+        _ => 0,
+    };
+    read_full(&open.file, &mut into[done..], offset + done as u64)
+}
+
+fn write_object(open: &ObjectFile, from: &[u8], offset: u64) -> Result<(), Errno> {
+    let whole = direct_bytes(from, offset);
+    let done = match &open.direct {
+        Some(direct) if whole > 0 => {
+            rustix::io::retry_on_intr(|| rustix::io::pwrite(direct, &from[..whole], offset))?
+        }
+        _ => 0,
+    };
+    write_full(&open.file, &from[done..], offset + done as u64)
 }
 
 /// What lies behind the end of the object, which is within the file, is zeros.

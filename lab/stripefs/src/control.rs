@@ -7,7 +7,7 @@
 //! | `rename_flags=allow`, `=refuse` | `renameat2` with flags works, or is refused with `EINVAL` |
 //! | `set_again=ignore`, `=refuse` | setting the layout of a file that has one does nothing, or fails with `EEXIST` |
 //! | `unknown_pool=ignore`, `=refuse` | a layout with a pool that does not exist is taken, or fails with `EINVAL` |
-//! | `stats` | counters of every target and the metadata server, as JSON; the trace is in its file up to now |
+//! | `stats` | the clock of the trace, and counters of every target and the metadata server, as JSON; flushes the trace |
 //!
 //! | word | what it does |
 //! |---|---|
@@ -110,7 +110,9 @@ fn statistics(filesystem: &StripeFs) -> String {
         .zip(&targets)
         .map(|(number, counters): (u32, _)| object(format!("\"target\":{number},"), counters))
         .collect();
-    format!("{{\"targets\":[{}],\"mds\":{}}}", targets.join(","), object(String::new(), &mds))
+    let (targets, mds) = (targets.join(","), object(String::new(), &mds));
+    let seconds = filesystem.age().as_secs_f64();
+    format!("{{\"seconds\":{seconds:.6},\"targets\":[{targets}],\"mds\":{mds}}}")
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub struct Options {
     pub pools: BTreeMap<String, Vec<u32>>,
     /// The kernel caches contents until a file is closed; rates are then those of the cache.
     pub cached: bool,
+    /// Targets are read and written without the page cache of this host: how fast they are is then what their devices are.
+    pub direct: bool,
     /// Threads that work on the files of one target.
     pub threads: usize,
     /// Where each request gets a line.
@@ -52,6 +54,7 @@ impl Options {
             stripe_bytes: 1 << 20,
             pools: BTreeMap::new(),
             cached: false,
+            direct: false,
             threads: 2,
             trace: None,
         }
@@ -98,8 +101,10 @@ pub(crate) struct Shared {
     pub buffers: Buffers,
     pub behaviour: Behaviour,
     pub cached: bool,
+    pub direct: bool,
     trace: Option<Arc<Trace>>,
     timer: Arc<Timer>,
+    epoch: Instant,
 }
 
 /// One file system; clones are the same one. What it holds stays in its directories.
@@ -141,8 +146,10 @@ impl StripeFs {
             buffers: Buffers::default(),
             behaviour: Behaviour::default(),
             cached: options.cached,
+            direct: options.direct,
             trace,
             timer,
+            epoch,
         };
         Ok(StripeFs { shared: Arc::new(shared) })
     }
@@ -155,6 +162,11 @@ impl StripeFs {
     pub fn counters(&self) -> (Vec<Counters>, Counters) {
         let targets = self.shared.targets.iter().map(|target| target.device.counters());
         (targets.collect(), self.shared.mds.counters())
+    }
+
+    /// How long it has been there, by the clock of the trace.
+    pub fn age(&self) -> Duration {
+        self.shared.epoch.elapsed()
     }
 
     /// What was traced is in its file.

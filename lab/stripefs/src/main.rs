@@ -65,6 +65,9 @@ struct MountArguments {
     /// Let the kernel cache contents.
     #[arg(long)]
     cached: bool,
+    /// Read and write the targets without the page cache, so that a slow device below is slow for every byte.
+    #[arg(long)]
+    direct: bool,
     /// Threads that work on the files of one target.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -155,6 +158,7 @@ fn options(arguments: MountArguments) -> Result<Options, String> {
         stripe_bytes,
         pools,
         cached: arguments.cached,
+        direct: arguments.direct,
         threads: arguments.threads,
         trace: arguments.trace,
         ..Options::new(arguments.targets, mds)

@@ -22,6 +22,8 @@ const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 pub struct ObjectFile {
     /// For reading and writing.
     pub file: OwnedFd,
+    /// The same past the page cache, where that is wanted.
+    pub direct: Option<OwnedFd>,
     /// Its name is not durable yet.
     pub is_new: AtomicBool,
 }

@@ -35,6 +35,35 @@ fn bytes_are_where_the_layout_says() {
 }
 
 #[test]
+fn bytes_that_pass_by_the_page_cache_come_back_whatever_their_sizes() {
+    let bench = Bench::with(3, |options| options.direct = true);
+    let of = bench.file("f", &wish(3, K64, 0));
+    let bytes = pattern(2 * MIB + 5 * 4096 + 123);
+    fs::write(bench.path("f"), &bytes).unwrap();
+    // Over what is there: neither block begins or ends where a block of the device does.
+    let file = OpenOptions::new().read(true).write(true).open(bench.path("f")).unwrap();
+    let mut expected_bytes = bytes.clone();
+    for (offset, length) in [(1, 10_000), (4096, 8192), (K64 as u64 - 7, 14), (2 * MIB as u64, 5 * 4096 + 1)]
+    {
+        let piece: Vec<u8> = pattern(length).iter().map(|byte| !byte).collect();
+        file.write_all_at(&piece, offset).unwrap();
+        expected_bytes[offset as usize..offset as usize + length].copy_from_slice(&piece);
+    }
+    file.sync_all().unwrap();
+    assert!(fs::read(bench.path("f")).unwrap() == expected_bytes);
+    for (object, expected) in of.iter().zip(expected(&expected_bytes, K64, 3)) {
+        assert!(bench.object(*object) == expected, "{object:?}");
+    }
+    let mut odd = vec![0; 3000];
+    file.read_exact_at(&mut odd, 5001).unwrap();
+    assert!(odd[..] == expected_bytes[5001..8001]);
+    // A hole that ends in the middle of a block.
+    file.set_len(4 * MIB as u64 + 77).unwrap();
+    expected_bytes.resize(4 * MIB + 77, 0);
+    assert!(fs::read(bench.path("f")).unwrap() == expected_bytes);
+}
+
+#[test]
 fn overstriped_objects_on_one_target_are_apart() {
     let bench = Bench::new(2);
     let of = bench.file("f", &stripes(0x0BD1_0BD0, 0x201, 5, K64, 0, None));
