@@ -1,8 +1,8 @@
 //! Figures of measurements as SVG text, and as PNG where `rsvg-convert` is installed.
 //!
-//! One figure makes one claim, its title; the subtitle says under which conditions. There are three kinds: [`Rows`],
+//! One figure makes one claim, its title; the subtitle says under which conditions. There are four kinds: [`Rows`],
 //! horizontal bars in groups, each with its value written behind it; [`Bars`], vertical bars side by side with error
-//! bars; [`Lines`], points with error bars over numbers or categories. Each gives its SVG as a string, and [`write()`]
+//! bars; [`Lines`], points with error bars over numbers or categories; [`Lanes`], what happened where and when. Each gives its SVG as a string, and [`write()`]
 //! puts it into files.
 //!
 //! Called by the programs that make the pages of the evaluation. It knows nothing of haul.
@@ -16,6 +16,7 @@
 mod across;
 mod bars;
 mod head;
+mod lanes;
 mod lines;
 mod number;
 mod output;
@@ -27,6 +28,7 @@ mod ruler;
 mod text;
 
 pub use bars::Bars;
+pub use lanes::{Lane, Lanes};
 pub use lines::{Lines, X};
 pub use output::{Written, write};
 pub use rows::{Bar, Group, Rows};

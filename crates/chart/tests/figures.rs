@@ -2,7 +2,9 @@
 
 mod support;
 
-use haul_chart::{Axis, Bar, Bars, Group, Lines, Range, Reference, Rows, Scale, Series, Value, X};
+use haul_chart::{
+    Axis, Bar, Bars, Group, Lane, Lanes, Lines, Range, Reference, Rows, Scale, Series, Value, X,
+};
 use support::{Element, check, read};
 
 const BLUE: &str = "#0072b2";
@@ -438,4 +440,42 @@ fn rows_have_the_length_of_their_value_and_room_for_the_text() {
         ..Rows::default()
     };
     check(&wide.svg());
+}
+
+#[test]
+fn lanes_show_spans_where_they_are_and_marks_below_them() {
+    let lane = |name: &str, spans: &[(f64, f64, usize)], marks: &[(f64, f64)]| Lane {
+        name: name.into(),
+        spans: spans.to_vec(),
+        marks: marks.to_vec(),
+    };
+    let figure = Lanes {
+        title: "claim".into(),
+        subtitle: "conditions".into(),
+        x_label: "time (s)".into(),
+        until: 10.0,
+        // Beyond the end, and without a length: cut off, and left out.
+        lanes: vec![
+            lane("target 0", &[(0.0, 5.0, 0), (5.0, 10.0, 1)], &[(2.0, 3.0)]),
+            lane("target 1", &[(8.0, 30.0, 0), (4.0, 4.0, 1)], &[(3.0, 3.0)]),
+        ],
+        kinds: 2,
+        mark: "slow".into(),
+    };
+    let elements = check(&figure.svg());
+    let spans: Vec<&Element> =
+        elements.iter().filter(|element| element.name == "rect" && element.is("height", "15.0")).collect();
+    assert_eq!(spans.len(), 3);
+    let (first, second, cut) = (spans[0], spans[1], spans[2]);
+    assert!((first.number("width") - second.number("width")).abs() < 0.2);
+    assert!((first.number("x") + first.number("width") - second.number("x")).abs() < 0.2);
+    assert_eq!(first.attributes["fill"], cut.attributes["fill"], "a colour is a kind");
+    assert_ne!(first.attributes["fill"], second.attributes["fill"]);
+    assert!((cut.number("width") - 0.2 * 2.0 * first.number("width")).abs() < 0.2);
+    assert!(cut.number("y") > first.number("y"));
+    // One in the legend, one in the lane.
+    let marks = filled(&elements, "rect", "#c81e1e");
+    assert_eq!(marks.len(), 2);
+    assert!((marks[1].number("width") - 0.1 * 2.0 * first.number("width")).abs() < 0.2);
+    check(&Lanes::default().svg());
 }
