@@ -20,7 +20,7 @@ RELEASED := $(TARGET)/release
 # Namespaces and loop devices are root's.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 
-.PHONY: help deps build release test lint unit sim torture crash syncs striped gluster ceph bench faults fuzz demo clean
+.PHONY: help deps build release test lint unit sim torture crash syncs striped gluster ceph bench faults congestion fuzz demo clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,11 @@ bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/be
 faults: release ## What object logs cost and what a fault costs; writes docs/evaluation/ft-lads.md (ARGS="--scale paper ...")
 	lab/deps.sh bench
 	$(RELEASED)/haul bench faults --report docs/evaluation $(ARGS)
+
+congestion: release ## Slow storage targets and what each policy makes of them; writes docs/evaluation/lads.md (as root; ARGS="--scale paper ...")
+	$(CARGO) build --locked --release -p haul-stripefs
+	lab/deps.sh bench
+	$(AS_ROOT) $(RELEASED)/haul bench congestion --report docs/evaluation $(ARGS)
 
 fuzz: ## Fuzz the reader of object logs (needs a nightly toolchain and cargo-fuzz): SECONDS=n
 	cd crates/objectlog && $(CARGO) +nightly fuzz run read -- -max_total_time=$(SECONDS_OF_FUZZING)

@@ -32,6 +32,9 @@ if [ "${1:-}" = bench ]; then
     need rsync rsync
     need scp openssh-client
     need xz xz-utils
+    # Storage targets are XFS on loop devices.
+    need mkfs.xfs xfsprogs
+    need losetup mount
     # Pictures of the evaluation as PNG.
     need rsvg-convert librsvg2-bin
     # Without it a tree of the same shape is generated.

@@ -2,6 +2,7 @@
 //!
 //! - [`process`], [`machine`]: a hand on every process that was started; what it ran on.
 //! - [`statistics`]: means and how far they can be trusted.
+//! - [`congestion`]: what it is worth to know which targets are slow, the evaluation of LADS.
 //! - [`faults`]: what the object logs cost and what a fault costs, the evaluation of FT-LADS.
 //!
 //! Called by `haul bench` and by the testbed. It knows haul only by its command line and its JSON events, so that what
@@ -9,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+pub mod congestion;
 pub mod faults;
 pub mod machine;
 pub mod process;

@@ -269,6 +269,8 @@ pub struct Bench {
 pub enum BenchCommand {
     /// What the object logs cost, and what a fault costs: the evaluation of FT-LADS with haul
     Faults(BenchFaults),
+    /// What it is worth to know which storage targets are slow: the evaluation of LADS with haul (as root)
+    Congestion(BenchCongestion),
     /// One measured transfer; started by the benches
     #[command(hide = true)]
     Transfer(BenchTransfer),
@@ -384,6 +386,116 @@ fn parse_scale(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|scale| (0.0001..=1.0).contains(scale))
         .ok_or_else(|| "a share from 0.0001 to 1, or paper".into())
+}
+
+/// `haul bench congestion`
+#[derive(Args, Debug)]
+#[command(after_help = CONGESTION_HELP)]
+pub struct BenchCongestion {
+    /// Where the report goes
+    #[arg(long, value_name = "DIR", default_value = "haul-congestion")]
+    pub report: PathBuf,
+    /// Where the laboratory is mounted while it is there; it is in memory [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The emulated parallel file system [default: stripefs beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    pub stripefs: Option<PathBuf>,
+    /// Of the paper's bytes (5.9 GB a run; needs that much memory at each end): a share from 0.0001 to 1, or `paper`
+    #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.25")]
+    pub scale: f64,
+    /// Bytes a second of all targets of an end together
+    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "400MB")]
+    pub rate: u64,
+    /// What slows targets: the kernel's I/O throttle on devices of their own, or the emulated file system
+    #[arg(long, value_enum, value_name = "THROTTLE", default_value = "kernel")]
+    pub throttle: BenchThrottle,
+    /// I/O threads of each end, whatever the policy
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: u16,
+    /// Which parts: devices (how fast targets are), transfers, neighbour (what others on the same target have to wait)
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "devices,transfers,neighbour")]
+    pub part: Vec<BenchCongestionPart>,
+    /// Whose targets are slow
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "source,sink,both")]
+    pub end: Vec<BenchEnd>,
+    /// How many of the 11 targets are slow
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0,1,2,4")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=11))]
+    pub slow: Vec<u8>,
+    /// Slow targets stay, or others are slow every few seconds
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "constant,moving")]
+    pub motion: Vec<BenchMotion>,
+    /// How often slow targets move
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    pub step: f64,
+    /// Who moves the files: file-order, layout, lads, adaptive (all haul), cp, rsync, bbcp; what is not installed is left out
+    #[arg(
+        long,
+        value_name = "MOVER",
+        value_delimiter = ',',
+        default_value = "file-order,layout,lads,adaptive,cp,rsync,bbcp"
+    )]
+    pub mover: Vec<String>,
+    /// Runs of each kind
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// How long a neighbour is watched [default: as long as most of the files take]
+    #[arg(long, value_name = "SECONDS")]
+    pub probe_seconds: Option<f64>,
+    /// Of the order of the runs, and of which targets are slow
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+const CONGESTION_HELP: &str = "\
+Makes two parallel file systems of 11 targets each on loop devices in memory, in a mount namespace of its own, slows \
+some targets to a tenth, and moves files with each of haul's policies and with cp, rsync and bbcp; writes lads.md with CSV \
+files and pictures. Needs root, FUSE, mkfs.xfs and the kernel's I/O throttle (control groups, first version).
+
+What is done is written at once, and a part that is run again replaces its own file only; `--part report` writes the page \
+anew. A quick look: --end source,sink --slow 0,1 --motion moving --mover file-order,layout,lads,adaptive --runs 1";
+
+/// Whose targets are slow.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchEnd {
+    /// Files are read from slow targets
+    Source,
+    /// Files are written to slow targets
+    Sink,
+    /// Both
+    Both,
+}
+
+/// Whether slow targets stay the same.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchMotion {
+    /// The same ones all the time
+    Constant,
+    /// Others every few seconds
+    Moving,
+}
+
+/// What slows targets.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchThrottle {
+    /// The kernel
+    Kernel,
+    /// The emulated file system
+    Emulated,
+}
+
+/// Parts of the evaluation.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchCongestionPart {
+    /// How fast targets are
+    Devices,
+    /// Transfers
+    Transfers,
+    /// What others have to wait
+    Neighbour,
+    /// Nothing is run: the report is written anew from its CSV files
+    Report,
 }
 
 /// `haul bench transfer`

@@ -1,8 +1,9 @@
 //! `haul bench`: measures haul with transfers of its own making.
 //!
-//! [`faults`] is the evaluation of the object logs. It runs `haul bench transfer` in processes of their own, which is
+//! [`faults`] is the evaluation of the object logs, [`congestion`] that of the scheduler. They run `haul bench transfer` in processes of their own, which is
 //! `haul cp` with data that nobody needs a disk for; [`shell`] stands in for ssh, so that the far end runs on this host.
 
+pub mod congestion;
 pub mod faults;
 mod shell;
 
@@ -25,6 +26,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 pub fn bench(arguments: Bench) -> Result<u8, Error> {
     match arguments.what {
         BenchCommand::Faults(arguments) => faults::run(&arguments),
+        BenchCommand::Congestion(arguments) => congestion::run(&arguments),
         BenchCommand::Transfer(arguments) => transfer(&arguments),
         BenchCommand::Shell(arguments) => Err(shell::run(&arguments)),
     }

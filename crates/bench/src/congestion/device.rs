@@ -1,0 +1,159 @@
+//! A storage target: XFS on a loop device over a file in memory, as fast as the kernel's I/O throttle lets it be.
+//!
+//! The throttle is that of the first version of control groups, in the root group: there it holds for every process and
+//! for the kernel's own threads. It counts reads and writes apart. What must stay true: a device that is gone has no limit
+//! any more, as its number is given to others.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use super::tool;
+
+/// Less than this XFS makes no file system of.
+pub const BYTES_MIN: u64 = 320 << 20;
+
+/// One target. Unmounted, detached and removed when it is dropped.
+pub struct Device {
+    /// Where its file system is.
+    pub directory: PathBuf,
+    image: PathBuf,
+    device: String,
+    number: String,
+    throttle: PathBuf,
+    mounted: bool,
+}
+
+/// Devices whose limits have to be lifted if this process is ended.
+static LIMITED: Mutex<Vec<(PathBuf, String)>> = Mutex::new(Vec::new());
+
+impl Device {
+    /// Below `parent`, with room for so many bytes.
+    pub fn new(parent: &Path, name: &str, bytes: u64) -> io::Result<Device> {
+        let throttle = throttle_directory()?;
+        let (image, directory) = (parent.join(format!("{name}.img")), parent.join(name));
+        fs::create_dir(&directory)?;
+        fs::File::create(&image)?.set_len(bytes.max(BYTES_MIN))?;
+        // Past the page cache of the image's own file system, or every byte would be in memory twice.
+        let device = tool(Command::new("losetup").args(["--direct-io=on", "-f", "--show"]).arg(&image))?;
+        let device = device.trim().to_owned();
+        let number = device_number(Path::new(&device))?;
+        let mut made = Device { directory, image, device, number, throttle, mounted: false };
+        lock().push((made.throttle.clone(), made.number.clone()));
+        made.limit(0)?;
+        tool(Command::new("mkfs.xfs").args(["-q", "-f", "-K"]).arg(&made.device))?;
+        tool(Command::new("mount").args(["-o", "noatime,nodiscard"]).arg(&made.device).arg(&made.directory))?;
+        made.mounted = true;
+        // Now, that it is in use, this says: when nobody uses it any more. So it goes even if this process is killed.
+        tool(Command::new("losetup").arg("-d").arg(&made.device))?;
+        Ok(made)
+    }
+
+    /// Bytes a second, each way; 0 is no limit. Holds at once, also for what waits already.
+    pub fn limit(&self, rate: u64) -> io::Result<()> {
+        limit(&self.throttle, &self.number, rate)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = self.limit(0);
+        lock().retain(|(_, number)| *number != self.number);
+        let gone = if self.mounted {
+            tool(Command::new("umount").arg(&self.directory))
+        } else {
+            tool(Command::new("losetup").arg("-d").arg(&self.device))
+        };
+        if let Err(error) = gone {
+            super::say(&error.to_string());
+        }
+        let _ = fs::remove_file(&self.image);
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+fn lock() -> std::sync::MutexGuard<'static, Vec<(PathBuf, String)>> {
+    LIMITED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lifts every limit; for a process that is about to end.
+pub fn lift_all() {
+    for (throttle, number) in std::mem::take(&mut *lock()) {
+        let _ = limit(&throttle, &number, 0);
+    }
+}
+
+fn limit(throttle: &Path, number: &str, rate: u64) -> io::Result<()> {
+    for direction in ["read", "write"] {
+        let file = throttle.join(format!("blkio.throttle.{direction}_bps_device"));
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), format!("limiting device {number} by {}: {error}", file.display()))
+        };
+        fs::write(&file, format!("{number} {rate}")).map_err(named)?;
+    }
+    Ok(())
+}
+
+fn device_number(device: &Path) -> io::Result<String> {
+    use std::os::unix::fs::MetadataExt;
+    let number = fs::metadata(device)?.rdev();
+    Ok(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
+}
+
+/// Where the root group's throttle is.
+fn throttle_directory() -> io::Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let groups = fs::read_to_string("/proc/self/cgroup")?;
+    find_throttle(&mounts, &groups).map_err(io::Error::other)
+}
+
+/// The throttle is of use where its controller is mounted in its first version and this process is in the root group.
+fn find_throttle(mounts: &str, groups: &str) -> Result<PathBuf, String> {
+    let mounted = mounts.lines().find_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        let mut source = source.split(' ');
+        let is_first_version = source.next() == Some("cgroup");
+        let has_it = source.nth(1)?.split(',').any(|option| option == "blkio");
+        (is_first_version && has_it).then(|| mount.split(' ').nth(4)).flatten()
+    });
+    let mounted = mounted.ok_or(
+        "the kernel's I/O throttle is not there (control groups, first version, blkio); --throttle emulated does without",
+    )?;
+    let group = groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let has_it = fields.next()?.split(',').any(|name| name == "blkio");
+        has_it.then(|| fields.next()).flatten()
+    });
+    match group {
+        Some("/") => Ok(PathBuf::from(mounted)),
+        other => Err(format!(
+            "this process is in the blkio group {}: the throttle holds for those in the root group; --throttle emulated does without",
+            other.unwrap_or("-")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+         31 25 0:28 / /sys/fs/cgroup/blkio rw,relatime shared:9 - cgroup cgroup rw,blkio\n\
+         32 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn the_throttle_is_found_where_it_holds_for_this_process() {
+        let found = find_throttle(MOUNTS, "5:blkio:/\n0::/init\n");
+        assert_eq!(found, Ok(PathBuf::from("/sys/fs/cgroup/blkio")));
+        for (mounts, groups) in [
+            ("", "5:blkio:/\n"),
+            ("31 25 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,blkio\n", "0::/\n"),
+            (MOUNTS, "5:blkio:/a/child\n"),
+            (MOUNTS, "0::/\n"),
+        ] {
+            assert!(find_throttle(mounts, groups).is_err(), "{mounts}{groups}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Where everything happens: two parallel file systems, and the files that are moved.
+//!
+//! All of it is in memory, in a mount namespace that only this process and its children have ([`enter`]). So when they end,
+//! also by SIGKILL, the kernel unmounts everything and frees the memory and the loop devices. What would stay are the limits
+//! of the devices' numbers; [`leave_nothing`] lifts them.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use super::filesystem::FileSystem;
+use super::{FILE_BYTES, Settings, TARGETS, Throttle, device, say, tool};
+use crate::faults::{Lottery, overhead};
+
+/// Room for what a file system keeps beside the files: its own log, other objects than those of a run, probes.
+const SPARE_BYTES: u64 = 192 << 20;
+
+/// The laboratory.
+pub struct Laboratory {
+    /// Where files are read from, with [`Laboratory::TREE`] in it.
+    pub source: FileSystem,
+    /// Where files are written to; empty between runs.
+    pub sink: FileSystem,
+    /// A directory in memory, for what is no parallel file system.
+    pub plain: PathBuf,
+    /// Bytes of the files on each target of the source.
+    pub source_bytes: Vec<u64>,
+    root: Root,
+}
+
+/// A file system in memory; unmounted and removed when it is dropped.
+struct Root(PathBuf);
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        leave_nothing();
+    }
+}
+
+/// What a signal must not leave behind.
+static ROOT: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// From now on mounts of this process are seen by it and its children alone. To be called before it has other threads; only
+/// root may.
+pub fn enter() -> io::Result<()> {
+    // SAFETY: no memory is involved; the call concerns the mount namespace of this thread, the only one there is yet.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    tool(Command::new("mount").args(["--make-rprivate", "/"])).map(drop)
+}
+
+/// Unmounts the laboratory and lifts all limits; for a process that is about to end, and whose children have ended.
+pub fn leave_nothing() {
+    device::lift_all();
+    if let Some(root) = ROOT.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = tool(Command::new("umount").arg("--lazy").arg(&root));
+        let _ = fs::remove_dir(&root);
+    }
+}
+
+impl Laboratory {
+    /// The name of the tree that is moved.
+    pub const TREE: &str = "tree";
+
+    /// Makes it; [`enter`] was called.
+    pub fn new(settings: &Settings) -> io::Result<Laboratory> {
+        fs::create_dir_all(&settings.directory)?;
+        let root =
+            tempfile::Builder::new().prefix("haul-congestion-").tempdir_in(&settings.directory)?.keep();
+        *ROOT.lock().unwrap_or_else(PoisonError::into_inner) = Some(root.clone());
+        let root = Root(root);
+        tool(
+            Command::new("mount")
+                .args(["-t", "tmpfs", "-o", "size=90%,mode=700", "haul-congestion"])
+                .arg(&root.0),
+        )?;
+        let plain = root.0.join("plain");
+        fs::create_dir(&plain)?;
+        let target_bytes = settings.bytes() / TARGETS as u64 * 5 / 4 + SPARE_BYTES;
+        let make = |name: &str| {
+            FileSystem::new(&root.0.join(name), &settings.stripefs, TARGETS, target_bytes, settings.throttle)
+        };
+        say("making two parallel file systems");
+        let (source, sink) = (make("source")?, make("sink")?);
+        fill(&source.directory.join(Self::TREE), settings.files())?;
+        source.settle()?;
+        let source_bytes = source.bytes_written()?;
+        if settings.throttle == Throttle::Kernel {
+            // Of files that are written here, and read from here, nothing is to be in a cache.
+            tool(Command::new("sync").arg("-f").arg(&source.directory))?;
+        }
+        Ok(Laboratory { source, sink, plain, source_bytes, root })
+    }
+
+    /// Where a run keeps what it needs besides the file systems.
+    pub fn scratch_path(&self) -> PathBuf {
+        self.root.0.join("run")
+    }
+
+    /// The same, made anew.
+    pub fn scratch(&self) -> io::Result<PathBuf> {
+        let scratch = self.scratch_path();
+        overhead::remove(&scratch)?;
+        fs::create_dir(&scratch)?;
+        Ok(scratch)
+    }
+
+    /// As many files as the source has, in memory, for movers that cannot compute what they write: one file by many names.
+    pub fn plain_tree(&self, files: u64) -> io::Result<PathBuf> {
+        let tree = self.plain.join(Self::TREE);
+        if !tree.is_dir() {
+            fs::create_dir(&tree)?;
+            write_file(&tree.join("f0"), 0)?;
+            (1..files)
+                .try_for_each(|number| fs::hard_link(tree.join("f0"), tree.join(format!("f{number}"))))?;
+        }
+        Ok(tree)
+    }
+
+    /// Nothing is limited, and what runs have written is gone.
+    pub fn clear(&self) -> io::Result<()> {
+        self.source.unlimited()?;
+        self.sink.unlimited()?;
+        overhead::remove(&self.sink.directory.join("copy"))?;
+        overhead::remove(&self.plain.join("copy"))?;
+        self.sink.settle()
+    }
+}
+
+fn fill(tree: &Path, files: u64) -> io::Result<()> {
+    fs::create_dir(tree)?;
+    (0..files).try_for_each(|number| write_file(&tree.join(format!("f{number}")), number))
+}
+
+fn write_file(path: &Path, seed: u64) -> io::Result<()> {
+    let mut lottery = Lottery::new(seed);
+    let mut bytes = vec![0; 1 << 20];
+    bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&lottery.next().to_le_bytes()));
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+    for number in 0..FILE_BYTES / bytes.len() as u64 {
+        // Random bytes are slow to make; a number at the front makes each piece another one.
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        file.write_all(&bytes)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! What is a scheduler worth that knows which target holds what, and which targets are slow: the evaluation of LADS, with
+//! haul.
+//!
+//! - [`laboratory`]: two parallel file systems on devices that are slowed one by one ([`filesystem`], [`device`]), in a
+//!   mount namespace of their own, so that nothing is left whatever happens.
+//! - [`weather`]: which targets are slow, and when. [`mover`]: who moves the files. [`transfer`]: one run, and what it was
+//!   worth; [`trace`]: what the targets saw of it.
+//! - [`devices`]: how fast the targets really are. [`probe`]: how long a neighbour waits.
+//! - [`csv`], [`report`], [`pictures`]: what came out, as numbers and for people.
+//!
+//! What must stay true: all movers of a round meet the same weather; the bound is computed from the rates that were really
+//! set, at the times at which they were.
+
+pub mod csv;
+pub mod device;
+pub mod devices;
+pub mod filesystem;
+pub mod laboratory;
+pub mod mover;
+pub mod pictures;
+pub mod probe;
+pub mod report;
+pub mod trace;
+pub mod transfer;
+pub mod weather;
+
+use std::fmt::{self, Display};
+use std::io;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+pub use laboratory::{enter, leave_nothing};
+
+use crate::faults::Lottery;
+use crate::process;
+use laboratory::Laboratory;
+use mover::Mover;
+use transfer::Case;
+
+/// As in the paper.
+pub const TARGETS: usize = 11;
+/// A slow target has one part of so many of its rate.
+pub const SLOWED: u64 = 10;
+/// Targets of each file.
+pub const STRIPES: u32 = 4;
+/// Bytes of a stripe, and so of an object.
+pub const STRIPE_BYTES: u32 = 1 << 20;
+/// Bytes of a file, at any scale.
+pub const FILE_BYTES: u64 = 64 << 20;
+/// Files at the paper's scale: 5.9 GB, and the same on every target.
+const FILES: u64 = 8 * TARGETS as u64;
+
+/// Which end's targets are slow; the other end is no file system, so that it cannot be the bound.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum End {
+    /// Files are read from slow targets.
+    Source,
+    /// Files are written to slow targets.
+    Sink,
+    /// Both, with slow targets of their own.
+    Both,
+}
+
+impl End {
+    /// All three.
+    pub const ALL: [End; 3] = [End::Source, End::Sink, End::Both];
+
+    /// `source`, `sink`, `both`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            End::Source => "source",
+            End::Sink => "sink",
+            End::Both => "both",
+        }
+    }
+
+    /// Files are read from a parallel file system.
+    pub fn reads(self) -> bool {
+        self != End::Sink
+    }
+
+    /// Files are written to a parallel file system.
+    pub fn writes(self) -> bool {
+        self != End::Source
+    }
+}
+
+impl Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What slows the targets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Throttle {
+    /// The kernel's I/O throttle, on devices of their own.
+    Kernel,
+    /// The emulated file system itself; needs no devices.
+    Emulated,
+}
+
+/// Bytes a second of one target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rates {
+    /// As it should be.
+    pub healthy: u64,
+    /// Congested.
+    pub slow: u64,
+}
+
+/// What to evaluate.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The program under test.
+    pub haul: PathBuf,
+    /// The emulated parallel file system.
+    pub stripefs: PathBuf,
+    /// Where the laboratory is while it is there; it is in memory.
+    pub directory: PathBuf,
+    /// Where the report goes.
+    pub report: PathBuf,
+    /// The command line, for the report.
+    pub command: String,
+    /// Of the paper's bytes.
+    pub scale: f64,
+    /// Bytes a second of all targets of one end together.
+    pub rate: u64,
+    /// What slows targets.
+    pub throttle: Throttle,
+    /// I/O threads of each end, whatever the policy.
+    pub threads: u16,
+    /// Which ends.
+    pub ends: Vec<End>,
+    /// How many targets are slow.
+    pub slow: Vec<usize>,
+    /// They stay the same.
+    pub constant: bool,
+    /// They move.
+    pub moving: bool,
+    /// How often they move.
+    pub step: Duration,
+    /// Who moves the files; those that are not installed are left out.
+    pub movers: Vec<Mover>,
+    /// Runs of each kind.
+    pub runs: usize,
+    /// How fast the devices are.
+    pub devices: bool,
+    /// Transfers.
+    pub transfers: bool,
+    /// The neighbour.
+    pub probe: bool,
+    /// How long a neighbour is watched.
+    pub probe_seconds: f64,
+    /// Of the order of runs and of what is slow.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// Of one target.
+    pub fn rates(&self) -> Rates {
+        let healthy = self.rate / TARGETS as u64;
+        Rates { healthy, slow: healthy / SLOWED }
+    }
+
+    /// A multiple of the targets, so that all have the same.
+    pub fn files(&self) -> u64 {
+        let targets = TARGETS as u64;
+        ((FILES as f64 * self.scale / targets as f64).round() as u64).max(1) * targets
+    }
+
+    /// Bytes of a run.
+    pub fn bytes(&self) -> u64 {
+        self.files() * FILE_BYTES
+    }
+}
+
+/// Runs all of it and writes the report; each part is written when it is done, so that nothing is lost. What earlier
+/// evaluations left in the directory of the report is part of the new one.
+pub fn run(settings: &Settings) -> io::Result<()> {
+    process::adopt_orphans()?;
+    let mut files = csv::Files::open(settings)?;
+    if settings.devices || settings.transfers || settings.probe {
+        say(&format!(
+            "{} files of {} MiB on {TARGETS} targets at each end",
+            settings.files(),
+            FILE_BYTES >> 20
+        ));
+        let laboratory = Laboratory::new(settings)?;
+        if settings.devices {
+            files.write_devices(&devices::run(settings, &laboratory)?)?;
+            report::write(settings, &files)?;
+        }
+        if settings.transfers {
+            transfers(settings, &laboratory, &mut files)?;
+        }
+        if settings.probe {
+            files.write_probes(&probe::run(settings, &laboratory)?)?;
+        }
+    }
+    report::write(settings, &files)
+}
+
+/// All kinds of runs in each round, in an order drawn by lot; what is done is written after each.
+fn transfers(settings: &Settings, laboratory: &Laboratory, files: &mut csv::Files) -> io::Result<()> {
+    let cases = cases(settings);
+    let mut lottery = Lottery::new(settings.seed);
+    let mut outcomes = Vec::new();
+    // The first run touches memory, and everything else, for the first time: it does not count.
+    if let Some(first) = cases.first() {
+        say("one run that does not count");
+        transfer::measure(settings, laboratory, Case { slow: 0, moving: false, ..*first }, 0)?;
+    }
+    for round in 0..settings.runs {
+        let mut order = cases.clone();
+        lottery.shuffle(&mut order);
+        for (done, case) in order.iter().enumerate() {
+            let (outcome, picture) = transfer::measure(settings, laboratory, *case, round)?;
+            say(&format!(
+                "round {} of {}, {} of {}: {case}: {:.1} s, {:.3} of the bound, processors {:.0} % busy",
+                round + 1,
+                settings.runs,
+                done + 1,
+                order.len(),
+                outcome.seconds,
+                outcome.share_of_bound(),
+                outcome.busy * 100.0
+            ));
+            if round == 0 && case.is_drawn() {
+                files.write_order(*case, &picture)?;
+            }
+            outcomes.push((*case, outcome));
+            files.write_transfers(&outcomes)?;
+        }
+        report::write(settings, files)?;
+    }
+    Ok(())
+}
+
+fn cases(settings: &Settings) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let movers: Vec<Mover> = settings.movers.iter().copied().filter(|mover| mover.is_installed()).collect();
+    for &end in &settings.ends {
+        for &slow in &settings.slow {
+            let motions = [(false, settings.constant || slow == 0), (true, settings.moving && slow > 0)];
+            for (moving, _) in motions.into_iter().filter(|(_, wanted)| *wanted) {
+                cases.extend(movers.iter().map(|mover| Case { end, slow, moving, mover: *mover }));
+            }
+        }
+    }
+    cases
+}
+
+/// Runs a tool of the system to its end, and says what it had to say if it fails.
+pub(crate) fn tool(command: &mut Command) -> io::Result<String> {
+    let words: Vec<String> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let words = words.join(" ");
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{words}: {error}"));
+    let output = command.stdin(Stdio::null()).output().map_err(named)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{words}: {}", said.trim())))
+}
+
+pub(crate) use crate::faults::say;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn settings() -> Settings {
+        Settings {
+            haul: "haul".into(),
+            stripefs: "stripefs".into(),
+            directory: "/nowhere".into(),
+            report: "/nowhere".into(),
+            command: "haul bench congestion".into(),
+            scale: 0.25,
+            rate: 400_000_000,
+            throttle: Throttle::Kernel,
+            threads: 32,
+            ends: vec![End::Source, End::Sink],
+            slow: vec![0, 1],
+            constant: true,
+            moving: true,
+            step: Duration::from_secs(3),
+            movers: vec![Mover::FileOrder, Mover::Adaptive],
+            runs: 3,
+            devices: true,
+            transfers: true,
+            probe: true,
+            probe_seconds: 10.0,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn every_scale_has_the_same_bytes_on_every_target() {
+        for scale in [0.01, 0.125, 0.3, 1.0] {
+            let settings = Settings { scale, ..settings() };
+            assert_eq!(settings.files() % TARGETS as u64, 0);
+        }
+        assert!(Settings { scale: 1.0, ..settings() }.bytes() > 5_000_000_000);
+    }
+
+    #[test]
+    fn without_slow_targets_nothing_moves() {
+        let cases = cases(&settings());
+        assert_eq!(cases.len(), 2 * 2 * 3);
+        assert!(cases.iter().all(|case| case.slow > 0 || !case.moving));
+    }
+}

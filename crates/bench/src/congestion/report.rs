@@ -1,0 +1,490 @@
+//! The evaluation for people: lads.md, with a table and a picture for each question.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::csv::{Files, Made};
+use super::devices::{Measured, State};
+use super::mover::Mover;
+use super::pictures::{self, Picture};
+use super::probe::{Beside, Latency, PIECE_BYTES};
+use super::transfer::{Case, Outcome};
+use super::{End, Settings, TARGETS, say};
+use crate::machine;
+use crate::statistics::{Estimate, median};
+
+/// Runs by their kind.
+pub type Runs = BTreeMap<Case, Vec<Outcome>>;
+
+/// Writes it from what is there.
+pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
+    let mut page = Page { text: String::new(), directory: &settings.report };
+    let (devices, transfers, probes) = (files.devices()?, files.transfers()?, files.probes()?);
+    page.head(
+        settings,
+        [
+            ("devices", devices.as_ref().map(|(made, _)| made)),
+            ("transfers", transfers.as_ref().map(|(made, _)| made)),
+            ("neighbour", probes.as_ref().map(|(made, _)| made)),
+        ],
+    );
+    let runs: Runs =
+        transfers.iter().flat_map(|(_, rows)| rows).fold(Runs::new(), |mut runs, (case, outcome)| {
+            runs.entry(*case).or_default().push(*outcome);
+            runs
+        });
+    let latencies: &[Latency] = probes.as_ref().map_or(&[], |(_, rows)| rows);
+    page.bars(&runs, latencies);
+    if let Some((_, measured)) = &devices {
+        page.devices(settings, measured);
+    }
+    if let Some((made, _)) = &transfers {
+        page.undisturbed(&runs);
+        page.moving(made, &runs)?;
+        page.constant(&runs);
+        page.waiting(&runs)?;
+        page.order(files)?;
+        page.processors(&runs);
+    }
+    if !latencies.is_empty() {
+        page.neighbour(latencies)?;
+    }
+    let path = settings.report.join("lads.md");
+    fs::write(&path, page.text)?;
+    say(&format!("written: {}", path.display()));
+    Ok(())
+}
+
+/// A figure of each run of a kind.
+pub fn estimate(runs: &Runs, case: Case, of: impl Fn(&Outcome) -> f64) -> Option<Estimate> {
+    Estimate::of(&runs.get(&case)?.iter().map(of).collect::<Vec<_>>())
+}
+
+/// How many times longer one mover takes than another, round by round: they met the same weather.
+pub fn times_longer(runs: &Runs, case: Case, than: Mover) -> Option<Estimate> {
+    let others = runs.get(&Case { mover: than, ..case })?;
+    let ratio = |outcome: &Outcome| {
+        let other = others.iter().find(|other| other.round == outcome.round)?;
+        Some(outcome.seconds / other.seconds)
+    };
+    Estimate::of(&runs.get(&case)?.iter().filter_map(ratio).collect::<Vec<_>>())
+}
+
+/// Which movers there are, in their order.
+pub fn movers(runs: &Runs) -> Vec<Mover> {
+    Mover::ALL.into_iter().filter(|mover| runs.keys().any(|case| case.mover == *mover)).collect()
+}
+
+/// Which ends and numbers of slow targets there are.
+pub fn places(runs: &Runs, moving: bool) -> Vec<(End, usize)> {
+    let of = |case: &&Case| case.moving == moving && case.slow > 0;
+    let mut places: Vec<(End, usize)> = runs.keys().filter(of).map(|case| (case.end, case.slow)).collect();
+    places.dedup();
+    places
+}
+
+/// The middle of what a neighbour found in all rounds: median and p99, in milliseconds.
+pub fn latency(all: &[Latency], end: End, beside: Beside, slow: bool) -> Option<(f64, f64)> {
+    let of = |latency: &&Latency| latency.end == end && latency.beside == beside && latency.slow == slow;
+    let middle = |figure: fn(&Latency) -> f64| median(&all.iter().filter(of).map(figure).collect::<Vec<_>>());
+    Some((middle(|latency| latency.median)?, middle(|latency| latency.p99)?))
+}
+
+fn show(estimate: Option<Estimate>, digits: usize) -> String {
+    match estimate {
+        None => "-".into(),
+        Some(Estimate { mean, half_width, .. }) if half_width.is_finite() => {
+            format!("{mean:.digits$} ± {half_width:.digits$}")
+        }
+        Some(Estimate { mean, .. }) => format!("{mean:.digits$}"),
+    }
+}
+
+struct Page<'a> {
+    text: String,
+    directory: &'a Path,
+}
+
+impl Page<'_> {
+    fn line(&mut self, text: impl AsRef<str>) {
+        self.text.push_str(text.as_ref());
+        self.text.push('\n');
+    }
+
+    fn picture(&mut self, picture: &Picture) {
+        self.line(format!("\n![{}]({}.svg)", picture.title, picture.name));
+    }
+
+    fn row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.text.push('|');
+        for cell in cells {
+            self.text.push_str(&format!(" {} |", cell.as_ref()));
+        }
+        self.text.push('\n');
+    }
+
+    /// A row of names, and the line below it.
+    fn heading(&mut self, names: &[String]) {
+        self.row(names);
+        self.line(format!("|{}", "---|".repeat(names.len())));
+    }
+
+    fn head(&mut self, settings: &Settings, parts: [(&str, Option<&Made>); 3]) {
+        self.line("# What it is worth to know which targets are slow\n");
+        self.line(format!(
+            "The evaluation of LADS, run with haul: {TARGETS} storage targets at an end, files on four of them each, and some \
+             targets ten times slower than the others, always the same ones or others every few seconds. A target is XFS on a \
+             device in memory that the kernel's I/O throttle slows; an emulated parallel file system (lab/stripefs) stripes files \
+             over them, past the page cache. The other end is no file system (contents are computed, or checked and \
+             forgotten), so that it cannot be the bound; with `both`, both ends are parallel file systems with slow targets \
+             of their own. All movers of a round meet the same weather; runs are in an order drawn by lot."
+        ));
+        self.line(
+            "\n- `file-order`: haul in the order of files, with the same number of threads: what tools do that know no layout.\n\
+             - `layout`: target by target, the one with the fewest requests under way next.\n\
+             - `lads`: slow targets are skipped. `adaptive`: depth follows latency; one small request at a time for a slow one.\n\
+             - `cp`, `rsync`, `bbcp`: where installed, over the same mounts.\n",
+        );
+        self.line(
+            "The *bound* is the work-conserving one (`haul-sim --scheduler-bound`): every target works as fast as it then is for \
+             as long as it has something to do. It is computed for each run from the rates that were set, when they were.\n",
+        );
+        self.line(
+            "Written by `haul bench congestion` from the CSV files beside this page, which were made by:\n",
+        );
+        for (name, made) in parts {
+            if let Some(made) = made {
+                let number = |word| made.says::<f64>(word).unwrap_or(f64::NAN);
+                self.line(format!(
+                    "- {name}: `{}` ({:.2} GB a run, {:.0} MB/s at an end, {} threads, others every {} s)",
+                    made.line,
+                    number("bytes") / 1e9,
+                    number("rate") / 1e6,
+                    number("threads"),
+                    number("step_seconds")
+                ));
+            }
+        }
+        self.line("");
+        self.text.push_str(&machine::table(&settings.haul));
+        self.line("\nValues are means with 99 % confidence intervals (Student's t); one run has none.");
+    }
+
+    /// What was asked for, and what came out.
+    fn bars(&mut self, runs: &Runs, latencies: &[Latency]) {
+        self.line("\n## In short\n");
+        self.heading(&["what", "at", "bar", "measured"].map(String::from));
+        let adaptive = |end, slow, moving| Case { end, slow, moving, mover: Mover::Adaptive };
+        for end in End::ALL {
+            let place = end.name();
+            if let Some(longer) = times_longer(runs, adaptive(end, 0, false), Mover::FileOrder) {
+                let percent = Estimate { mean: (longer.mean - 1.0) * 100.0, ..longer.times(100.0) };
+                self.row([
+                    "no congestion: longer than file order",
+                    place,
+                    "at most 3 %",
+                    &format!("{} %", show(Some(percent), 1)),
+                ]);
+            }
+            if let Some(above) = estimate(runs, adaptive(end, 0, false), |outcome| outcome.imbalance * 100.0)
+            {
+                self.row([
+                    "no congestion: fullest target above the mean",
+                    place,
+                    "at most 5 %",
+                    &format!("{} %", show(Some(above), 1)),
+                ]);
+            }
+            if let Some(share) = estimate(runs, adaptive(end, 1, true), Outcome::share_of_bound) {
+                self.row([
+                    "1 slow, moving: share of the bound",
+                    place,
+                    "at least 0.9",
+                    &show(Some(share), 3),
+                ]);
+            }
+            let file_order = Case { mover: Mover::FileOrder, ..adaptive(end, 1, true) };
+            if let Some(times) = times_longer(runs, file_order, Mover::Adaptive) {
+                self.row([
+                    "1 slow, moving: times as fast as file order",
+                    place,
+                    "at least 1.5",
+                    &show(Some(times), 2),
+                ]);
+            }
+            let of = |beside| latency(latencies, end, beside, true);
+            if let (Some(mine), Some(copy)) = (of(Beside::Transfer(Mover::Adaptive)), of(Beside::OneCopy)) {
+                let times = format!("{:.2} and {:.2}", mine.0 / copy.0, mine.1 / copy.1);
+                self.row([
+                    "neighbour on a slow target, median and p99, against one cp",
+                    place,
+                    "at most 1.25",
+                    &times,
+                ]);
+            }
+        }
+    }
+
+    fn devices(&mut self, settings: &Settings, all: &[Measured]) {
+        let rates = settings.rates();
+        self.line("\n## How fast the targets are\n");
+        self.line(format!(
+            "Two requests of 1 MiB at a time on each target, through the emulated file system. Set are {:.2} MB/s for a healthy \
+             target and {:.2} MB/s for a slow one. Without limits the processors decide: that far the rates are from being \
+             bounded by them.\n",
+            rates.healthy as f64 / 1e6,
+            rates.slow as f64 / 1e6
+        ));
+        self.heading(
+            &[
+                "end",
+                "state",
+                "healthy targets, MB/s",
+                "of what is set",
+                "slow one, MB/s",
+                "of what is set",
+                "processors busy",
+            ]
+            .map(String::from),
+        );
+        for Measured { end, state, healthy_rate, slow_rate, busy } in all {
+            let healthy = TARGETS - usize::from(slow_rate.is_some());
+            let set = (rates.healthy * healthy as u64) as f64;
+            let of_set =
+                if *state == State::Unlimited { "-".into() } else { format!("{:.3}", healthy_rate / set) };
+            let slow = |of: f64, digits: usize| {
+                slow_rate.map_or("-".into(), |rate| format!("{:.digits$}", rate / of))
+            };
+            self.row([
+                end.name().to_owned(),
+                state.name().into(),
+                format!("{:.1}", healthy_rate / 1e6),
+                of_set,
+                slow(1e6, 2),
+                slow(rates.slow as f64, 3),
+                format!("{:.0} %", busy * 100.0),
+            ]);
+        }
+    }
+
+    fn undisturbed(&mut self, runs: &Runs) {
+        let cases: Vec<Case> = runs.keys().filter(|case| case.slow == 0).copied().collect();
+        if cases.is_empty() {
+            return;
+        }
+        self.line("\n## Without congestion\n");
+        self.heading(
+            &[
+                "end",
+                "mover",
+                "time, s",
+                "share of the bound",
+                "longer than file order",
+                "fullest target above the mean",
+            ]
+            .map(String::from),
+        );
+        for case in cases {
+            let longer = times_longer(runs, case, Mover::FileOrder);
+            let longer = longer.map(|longer| Estimate { mean: longer.mean - 1.0, ..longer }.times(100.0));
+            self.row([
+                case.end.name().to_owned(),
+                case.mover.to_string(),
+                show(estimate(runs, case, |outcome| outcome.seconds), 2),
+                show(estimate(runs, case, Outcome::share_of_bound), 3),
+                format!("{} %", show(longer, 1)),
+                format!("{} %", show(estimate(runs, case, |outcome| outcome.imbalance * 100.0), 1)),
+            ]);
+        }
+    }
+
+    fn moving(&mut self, made: &Made, runs: &Runs) -> io::Result<()> {
+        let places = places(runs, true);
+        if places.is_empty() {
+            return Ok(());
+        }
+        let seconds = made.says::<f64>("step_seconds").unwrap_or(f64::NAN);
+        self.line(format!("\n## Slow targets that move: others every {seconds} s\n"));
+        self.line("Share of the work-conserving bound:\n");
+        self.table(runs, &places, true, |runs, case| show(estimate(runs, case, Outcome::share_of_bound), 3));
+        self.picture(&pictures::share_of_bound(self.directory, runs, &places, seconds)?);
+        self.line("\nTime lost, in seconds more than the bound:\n");
+        let lost = |outcome: &Outcome| outcome.seconds - outcome.bound_seconds;
+        self.table(runs, &places, true, |runs, case| show(estimate(runs, case, lost), 1));
+        self.line("\nHow many times as long as `adaptive` takes:\n");
+        self.table(runs, &places, true, |runs, case| show(times_longer(runs, case, Mover::Adaptive), 2));
+        Ok(())
+    }
+
+    fn constant(&mut self, runs: &Runs) {
+        let places = places(runs, false);
+        if places.is_empty() {
+            return;
+        }
+        self.line("\n## Slow targets that stay\n");
+        self.line(
+            "What is on a target that stays slow takes its time whatever a scheduler does; what matters is that the rest does not \
+             wait for it. Share of the bound of everything that is *not* on a slow target:\n",
+        );
+        self.table(runs, &places, false, |runs, case| {
+            show(estimate(runs, case, |outcome| outcome.others_bound_seconds / outcome.others_seconds), 3)
+        });
+        self.line("\nShare of the bound of all:\n");
+        self.table(runs, &places, false, |runs, case| show(estimate(runs, case, Outcome::share_of_bound), 3));
+    }
+
+    /// A row for each place, a column for each mover.
+    fn table(
+        &mut self,
+        runs: &Runs,
+        places: &[(End, usize)],
+        moving: bool,
+        cell: impl Fn(&Runs, Case) -> String,
+    ) {
+        let movers = movers(runs);
+        let names = movers.iter().map(ToString::to_string);
+        self.heading(&["end".to_owned(), "slow targets".into()].into_iter().chain(names).collect::<Vec<_>>());
+        for &(end, slow) in places {
+            let cells = movers.iter().map(|mover| cell(runs, Case { end, slow, moving, mover: *mover }));
+            self.row([end.name().to_owned(), slow.to_string()].into_iter().chain(cells).collect::<Vec<_>>());
+        }
+    }
+
+    fn waiting(&mut self, runs: &Runs) -> io::Result<()> {
+        let moving = places(runs, true);
+        let places: Vec<_> = if moving.is_empty() { places(runs, false) } else { moving.clone() };
+        if places.is_empty() {
+            return Ok(());
+        }
+        self.line("\n## Requests at slow targets\n");
+        self.line(
+            "Requests of the mover that are under way at a target while it is slow, on average, and behind them in parentheses at a \
+             healthy one. Each thread that waits at a slow target is missing elsewhere.\n",
+        );
+        self.table(runs, &places, !moving.is_empty(), |runs, case| {
+            let of_slow = estimate(runs, case, |outcome| outcome.at_slow.unwrap_or(0.0));
+            format!("{} ({})", show(of_slow, 2), show(estimate(runs, case, |outcome| outcome.at_healthy), 2))
+        });
+        self.picture(&pictures::requests_at_slow(self.directory, runs, &places, !moving.is_empty())?);
+        Ok(())
+    }
+
+    fn order(&mut self, files: &Files) -> io::Result<()> {
+        let mut first = true;
+        for mover in Mover::ALL {
+            let Some(picture) = files.order(mover)? else { continue };
+            if std::mem::take(&mut first) {
+                self.line("\n## The order of objects\n");
+                self.line("Reading from the source while one target is slow, another one every few seconds; the first round.");
+            }
+            self.picture(&pictures::order(self.directory, mover, &picture)?);
+        }
+        Ok(())
+    }
+
+    fn processors(&mut self, runs: &Runs) {
+        self.line("\n## Processors\n");
+        self.line("They must not be the bound. Shares of all processors, the most of any run:\n");
+        self.heading(
+            &["end", "mover", "busy", "taken by the host", "mover, CPU-s", "file systems, CPU-s"]
+                .map(String::from),
+        );
+        let mut groups: BTreeMap<(End, Mover), Vec<&Outcome>> = BTreeMap::new();
+        runs.iter().for_each(|(case, all)| groups.entry((case.end, case.mover)).or_default().extend(all));
+        for ((end, mover), all) in groups {
+            let most = |of: fn(&Outcome) -> f64| all.iter().map(|outcome| of(outcome)).fold(0.0, f64::max);
+            self.row([
+                end.name().to_owned(),
+                mover.to_string(),
+                format!("{:.0} %", most(|outcome| outcome.busy) * 100.0),
+                format!("{:.0} %", most(|outcome| outcome.stolen) * 100.0),
+                format!("{:.1}", most(|outcome| outcome.mover_processor_seconds)),
+                format!("{:.1}", most(|outcome| outcome.file_system_processor_seconds)),
+            ]);
+        }
+    }
+
+    fn neighbour(&mut self, all: &[Latency]) -> io::Result<()> {
+        self.line("\n## The neighbour\n");
+        self.line(format!(
+            "Somebody else asks for {} KiB from a slow target, one request after the other, and from a healthy one; at the source \
+             he reads, at the sink he writes (the kernel's throttle counts the two apart). Beside him runs nothing, one `cp` of a \
+             file on the slow target, or a transfer that has run for two seconds. Milliseconds, the middle of all rounds; in \
+             parentheses against one `cp`.",
+            PIECE_BYTES >> 10
+        ));
+        for end in [End::Source, End::Sink] {
+            let mut beside: Vec<Beside> =
+                all.iter().filter(|found| found.end == end).map(|found| found.beside).collect();
+            beside.sort_unstable();
+            beside.dedup();
+            if beside.is_empty() {
+                continue;
+            }
+            self.line(format!("\nAt the {end}:\n"));
+            self.heading(
+                &["beside", "slow: median", "slow: p99", "healthy: median", "healthy: p99"].map(String::from),
+            );
+            let copy = latency(all, end, Beside::OneCopy, true);
+            for &beside in &beside {
+                let times = |mine: f64, its: Option<f64>| {
+                    let against = its.map_or(String::new(), |its| format!(" ({:.2})", mine / its));
+                    format!("{mine:.1}{against}")
+                };
+                let (Some(slow), Some(healthy)) =
+                    (latency(all, end, beside, true), latency(all, end, beside, false))
+                else {
+                    continue;
+                };
+                self.row([
+                    beside.name().to_owned(),
+                    times(slow.0, copy.map(|copy| copy.0)),
+                    times(slow.1, copy.map(|copy| copy.1)),
+                    format!("{:.1}", healthy.0),
+                    format!("{:.1}", healthy.1),
+                ]);
+            }
+            self.picture(&pictures::neighbour(self.directory, all, end, &beside)?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(round: usize, seconds: f64) -> Outcome {
+        Outcome {
+            round,
+            seconds,
+            bound_seconds: 10.0,
+            others_seconds: 1.0,
+            others_bound_seconds: 1.0,
+            at_slow: None,
+            at_healthy: 0.0,
+            share_slow: 0.0,
+            imbalance: 0.0,
+            busy: 0.0,
+            stolen: 0.0,
+            mover_processor_seconds: 0.0,
+            file_system_processor_seconds: 0.0,
+        }
+    }
+
+    #[test]
+    fn movers_are_compared_within_their_rounds() {
+        let case = |mover| Case { end: End::Source, slow: 1, moving: true, mover };
+        let mut runs = Runs::new();
+        runs.insert(case(Mover::FileOrder), vec![outcome(1, 40.0), outcome(0, 30.0), outcome(2, 99.0)]);
+        runs.insert(case(Mover::Adaptive), vec![outcome(0, 15.0), outcome(1, 20.0)]);
+        let times = times_longer(&runs, case(Mover::FileOrder), Mover::Adaptive).unwrap();
+        assert_eq!((times.mean, times.count), (2.0, 2));
+        assert!(times_longer(&runs, case(Mover::Lads), Mover::Adaptive).is_none());
+        assert_eq!(places(&runs, true), [(End::Source, 1)]);
+        assert!(places(&runs, false).is_empty());
+        assert_eq!(movers(&runs), [Mover::FileOrder, Mover::Adaptive]);
+    }
+}
