@@ -101,6 +101,72 @@ fn share_of_bound(policy: Policy, threads: u32, width: u32, rates: &[Vec<(u64, u
     bound_nanos(&loads).expect("every target gets there") as f64 / now as f64
 }
 
+/// How much of the bound is reached where one target has all objects, as fast as can be, and the other end's targets are the
+/// slower ones: each serves what has arrived for it, one after the other.
+fn share_of_bound_behind_gates(slots: u32, rates: &[Vec<(u64, u64)>]) -> f64 {
+    const OBJECT: u32 = 1 << 20;
+    const OBJECTS_PER_FILE: u32 = 64;
+    const FILES: u32 = 88;
+    let mut scheduler = Scheduler::new(Config::new(32, slots, Policy::Adaptive(Default::default())));
+    let mut waiting = vec![std::collections::VecDeque::new(); rates.len()];
+    // When the first one of each will be done.
+    let mut ends = vec![u64::MAX; rates.len()];
+    for number in 0..FILES * OBJECTS_PER_FILE {
+        let (file, object) = (number / OBJECTS_PER_FILE, number % OBJECTS_PER_FILE);
+        let there = TargetId((file * STRIPES + object % STRIPES) % TARGETS);
+        let request = Request {
+            item: there,
+            target: TargetId(0),
+            gate: Some(there),
+            class: Class::Object,
+            bytes: OBJECT,
+        };
+        scheduler.push(request, 0).unwrap();
+    }
+    let load = |index: usize, bytes| Load { name: index.to_string(), bytes, rates: rates[index].clone() };
+    let served = |index: usize, now: u64| {
+        let rate = rates[index].iter().rev().find(|(from, _)| *from <= now).map_or(0, |(_, rate)| *rate);
+        now + u64::from(OBJECT) * SECOND / rate
+    };
+    let (mut now, mut under_way) = (0, 0);
+    loop {
+        while under_way < slots
+            && let Some(picked) = scheduler.pick(now)
+        {
+            scheduler.finished(picked.ticket, now, true);
+            let there = picked.item.0 as usize;
+            waiting[there].push_back(picked.ticket);
+            if waiting[there].len() == 1 {
+                ends[there] = served(there, now);
+            }
+            under_way += 1;
+        }
+        let (there, end) = ends.iter().copied().enumerate().min_by_key(|(_, end)| *end).unwrap();
+        if end == u64::MAX {
+            break;
+        }
+        now = end;
+        assert!(scheduler.gate_done(waiting[there].pop_front().unwrap()));
+        under_way -= 1;
+        ends[there] = if waiting[there].is_empty() { u64::MAX } else { served(there, now) };
+    }
+    assert_eq!(scheduler.queued(), 0);
+    let bytes = u64::from(FILES * OBJECTS_PER_FILE) * u64::from(OBJECT) / rates.len() as u64;
+    let loads: Vec<Load> = (0..rates.len()).map(|index| load(index, bytes)).collect();
+    bound_nanos(&loads).expect("every target gets there") as f64 / now as f64
+}
+
+#[test]
+fn every_target_of_the_other_end_has_something_to_do_where_that_is_the_slower_one() {
+    for slots in [48, 64, 256] {
+        for (slow, step) in [(0, 0), (1, 0), (1, 3 * SECOND)] {
+            let share = share_of_bound_behind_gates(slots, &rates(slow, step));
+            println!("{slots} slots, {slow} slow, step {step}: {share:.3}");
+            assert!(share > 0.9, "{slots} slots, {slow} slow, step {step}: {share}");
+        }
+    }
+}
+
 #[test]
 fn policies_reach_their_share_of_the_bound() {
     let policies = [

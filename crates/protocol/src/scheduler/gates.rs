@@ -81,6 +81,11 @@ impl Gates {
         }
     }
 
+    /// How many requests are under way for it. "No gate" counts as if there were always one: nobody says when they end.
+    pub fn under_way(&self, gate: u32) -> u32 {
+        if gate == NONE { 1 } else { self.gates[gate as usize].under_way }
+    }
+
     pub fn give_back(&mut self, gate: u32) {
         if gate != NONE {
             self.gates[gate as usize].under_way -= 1;

@@ -17,7 +17,8 @@
 //! 5. **Gentle.** A congested target, or one that lost a thread and has not answered since, gets one request at a time,
 //!    in pieces of at most [`GENTLE_PIECE_BYTES`].
 //! 6. **Gates.** A request may need a unit of one of the other end's targets; without one it lets others pass. The unit is
-//!    held from the pick until [`Scheduler::gate_done`].
+//!    held from the pick until [`Scheduler::gate_done`]. Of some gates of a target the one with the fewest under way is
+//!    next: the slower end is not to have a few busy targets and many idle ones.
 //! 7. **Work conserving.** [`Scheduler::pick`] returns `None` only if every target with work behind an open gate has as
 //!    much under way as it may have, and each has at least one.
 //! 8. Urgent requests (closing a file, repairs, the log) come first and know no limit but death.

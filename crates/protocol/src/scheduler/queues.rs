@@ -29,8 +29,11 @@ pub(super) struct Taken<T> {
 
 /// A request counts as at least so many bytes in turns, so that small ones have their turns too.
 const TURN_BYTES_MIN: u64 = 64 << 10;
-/// A target keeps to one gate for so many bytes: objects of one file often share a gate, and are read in sequence.
+/// A target keeps to one gate for so many bytes, unless another one has less under way: objects of one file often share a
+/// gate, and are read in sequence. But where the other end is the slower one, each of its targets is to have something.
 const GATE_TURN_BYTES: u64 = 32 << 20;
+/// So many gates are compared for that: enough that none is left with much more than others, few enough for 2,000 of them.
+const GATES_COMPARED: u32 = 8;
 /// Room that an emptied queue keeps.
 const ROOM_KEPT: usize = 8;
 /// With so many open gates or fewer, the set of targets that are ready is made anew when a gate closes.
@@ -211,7 +214,19 @@ impl<T: Copy> Queues<T> {
         let stays = queues.turn_bytes < GATE_TURN_BYTES;
         let from = queues.turn_gate + u32::from(!stays);
         let open = |word| if any { u64::MAX } else { gates.open().word(word) };
-        let gate = find_from(from, queues.gates.words(), |word| queues.gates.word(word) & open(word))?;
+        let next = |from| find_from(from, queues.gates.words(), |word| queues.gates.word(word) & open(word));
+        let mut gate = next(from)?;
+        let mut least = gates.under_way(gate);
+        let mut other = gate;
+        for _ in 0..GATES_COMPARED {
+            other = next(other + 1).unwrap_or(gate);
+            if least == 0 || other == gate {
+                break;
+            }
+            if gates.under_way(other) < least {
+                (gate, least) = (other, gates.under_way(other));
+            }
+        }
         if gate != queues.turn_gate || !stays {
             (queues.turn_gate, queues.turn_bytes) = (gate, 0);
         }
