@@ -97,7 +97,7 @@ impl Lanes {
     /// Around the wheel, and light and dark in turns, so that two neighbours can still be told apart.
     fn color(&self, kind: usize) -> String {
         let hue = 320.0 * kind as f64 / self.kinds.max(1) as f64;
-        let lightness = if kind % 2 == 0 { 0.45 } else { 0.62 };
+        let lightness = if kind.is_multiple_of(2) { 0.45 } else { 0.62 };
         rgb(hue.rem_euclid(360.0), 0.7, lightness)
     }
 }

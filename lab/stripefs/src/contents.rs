@@ -347,7 +347,7 @@ impl StripeFs {
         };
         let direct = match self.shared().direct {
             true => {
-                Some(fs::openat(directory, &name, flags - OFlags::CREATE | OFlags::DIRECT, Mode::empty())?)
+                Some(fs::openat(directory, &name, (flags - OFlags::CREATE) | OFlags::DIRECT, Mode::empty())?)
             }
             false => None,
         };

@@ -91,7 +91,7 @@ fn settings(arguments: &BenchCongestion) -> Result<Settings, Error> {
 }
 
 fn absolute(path: &PathBuf) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|error| Error::os(Code::Internal, &path.display().to_string(), &error))
+    std::path::absolute(path).map_err(|error| Error::os(Code::Internal, path.display().to_string(), &error))
 }
 
 fn mover(name: &str) -> Result<Mover, Error> {
