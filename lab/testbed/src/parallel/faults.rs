@@ -31,8 +31,10 @@ const FAULT_AT: u64 = 30 * MIB;
 const VICTIM: usize = 1;
 /// Longer than anything healthy takes, and shorter than what clients wait.
 const PAUSE: Duration = Duration::from_secs(3);
-/// When haul gives up a read or write, in the scenarios where something hangs.
-const HANG_AFTER: &str = "2";
+/// How much longer than the clients haul waits before it gives up a read or write; and how long where they never do.
+/// Were it less, files on other servers would be given up too: all is held up until the client gives up the one.
+const MORE_PATIENCE: Duration = Duration::from_secs(12);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The server of both ends stops for a while: the run goes on by itself.
 fn pauses(bed: &Bed, system: &dyn System) -> io::Result<Option<String>> {
@@ -123,8 +125,9 @@ fn struck(
     blow: Signal,
     needing: Option<&BTreeSet<Vec<u8>>>,
 ) -> io::Result<Option<String>> {
-    let options: &[&str] = if blow == Signal::STOP { &["--hang-after", HANG_AFTER] } else { &[] };
-    let (mut run, victim) = start(bed, system, job, options)?;
+    let patience = system.gives_up_after().map_or(PATIENCE, |client| client + MORE_PATIENCE);
+    let patience = patience.as_secs().to_string();
+    let (mut run, victim) = start(bed, system, job, &["--hang-after", &patience])?;
     signal(victim, blow);
     let mut silent = None;
     if system.gives_up_after().is_none() {
