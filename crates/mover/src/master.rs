@@ -424,7 +424,11 @@ impl<M: Machine> Running<M> {
             && self.said.elapsed() >= BEAT
         {
             self.said = Instant::now();
-            neighbours.say(self.master.machine.said());
+            if !neighbours.say(self.master.machine.said()) {
+                // What was heard last must not hold for ever.
+                self.master.neighbours = None;
+                self.on_neighbours(Heard { told: Vec::new(), transfers: 0 });
+            }
         }
         if let Some(bottleneck) = self.master.machine.waiting().and_then(bottleneck) {
             self.samples[bottleneck as usize] += 1;

@@ -18,7 +18,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 
-use crossbeam_channel::{Sender as QueueSender, bounded};
+use crossbeam_channel::{Sender as QueueSender, TrySendError, bounded};
 use haul_model::TargetId;
 use haul_model::limits::NEIGHBOURS_MAX;
 use haul_protocol::Planted;
@@ -79,9 +79,10 @@ impl Neighbours {
         Neighbours { said }
     }
 
-    /// What the master says now. What it said before and was not told yet is gone.
-    pub(crate) fn say(&self, said: Vec<Said>) {
-        let _ = self.said.try_send(said);
+    /// What the master says now; dropped if what it said before was not told yet. False if the thread is gone: then nobody
+    /// is heard any more either.
+    pub(crate) fn say(&self, said: Vec<Said>) -> bool {
+        !matches!(self.said.try_send(said), Err(TrySendError::Disconnected(_)))
     }
 }
 
