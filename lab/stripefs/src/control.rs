@@ -16,7 +16,7 @@
 //! | `latency=TIME`, `jitter=TIME` | each request takes so much, and up to so much, longer |
 //! | `stall=TIME` | stands still once, from now on |
 //! | `stalls=PAUSE/PERIOD` | stands still regularly; 0 is never |
-//! | `hang` | answers nothing |
+//! | `hang`, `hang=KIND` | answers nothing, or no requests of this kind: `read`, `write`, `sync`, `other` (names, sizes, removal) |
 //! | `error=ERRNO` | everything fails, also what hangs; with `ENOSPC` and `EDQUOT` what writes does |
 //! | `ok` | no hang, no error, no stall any more |
 //! | `reset` | as new |

@@ -66,6 +66,13 @@ struct State {
     stopping: bool,
 }
 
+impl State {
+    /// Requests of this kind hang now.
+    fn holds(&self, kind: Kind) -> bool {
+        !self.stopping && self.knobs.hang.holds(kind)
+    }
+}
+
 /// A device; its threads end after [`Device::stop`].
 pub struct Device {
     /// Which target; `None` is the metadata server.
@@ -185,26 +192,29 @@ impl Device {
     /// The next request once its bytes have passed, and what it fails with. `None` is the end.
     fn next(&self) -> Option<(Duration, Job, Option<Errno>)> {
         let mut state = self.lock();
-        loop {
+        let place = loop {
             if state.serving {
                 state = self.wait(state, None);
                 continue;
             }
-            let Some((_, first)) = state.queue.front() else {
-                if state.stopping {
-                    return None;
-                }
+            if state.queue.is_empty() && state.stopping {
+                return None;
+            }
+            // What hangs lets the rest pass. A fault ends a hang, for those that it hits.
+            let goes =
+                |(_, job): &(Duration, Job)| state.knobs.fault(job.kind).is_some() || !state.holds(job.kind);
+            let Some(place) = state.queue.iter().position(goes) else {
                 state = self.wait(state, None);
                 continue;
             };
-            // A fault ends a hang, for those that it hits.
-            if state.knobs.fault(first.kind).is_none() && self.stands_still(&state) {
+            let kind = state.queue[place].1.kind;
+            if state.knobs.fault(kind).is_none() && self.stands_still(&state) {
                 state = self.wait_for_motion(state);
                 continue;
             }
-            break;
-        }
-        let (arrived, job) = state.queue.pop_front()?;
+            break place;
+        };
+        let (arrived, job) = state.queue.remove(place)?;
         state.counters.in_flight += 1;
         let speed = state.knobs.speed;
         if state.knobs.fault(job.kind).is_none() && !speed.is_unlimited() {
@@ -224,6 +234,11 @@ impl Device {
         loop {
             if state.stopping || state.knobs.fault(job.kind).is_some() {
                 return state;
+            }
+            if state.holds(job.kind) {
+                state = self.wait(state, None);
+                state.pace.not_before(self.epoch.elapsed());
+                continue;
             }
             if self.stands_still(&state) {
                 state = self.wait_for_motion(state);
@@ -251,7 +266,7 @@ impl Device {
     }
 
     fn stands_still(&self, state: &State) -> bool {
-        !state.stopping && (state.knobs.hung || self.end_of_pause(state).is_some())
+        !state.stopping && self.end_of_pause(state).is_some()
     }
 
     fn end_of_pause(&self, state: &State) -> Option<Duration> {
@@ -262,7 +277,7 @@ impl Device {
     }
 
     fn wait_for_motion<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let until = if state.knobs.hung { None } else { self.end_of_pause(&state) };
+        let until = self.end_of_pause(&state);
         let mut state = self.wait(state, until);
         state.pace.not_before(self.epoch.elapsed());
         state

@@ -20,6 +20,29 @@ pub enum Kind {
     Other,
 }
 
+/// What a device does not answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Hang {
+    /// It answers everything.
+    #[default]
+    Nothing,
+    /// This kind of requests.
+    Only(Kind),
+    /// It answers nothing.
+    Everything,
+}
+
+impl Hang {
+    /// Does a request of this kind hang?
+    pub fn holds(self, kind: Kind) -> bool {
+        match self {
+            Hang::Nothing => false,
+            Hang::Only(held) => held == kind,
+            Hang::Everything => true,
+        }
+    }
+}
+
 /// How a device behaves.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Knobs {
@@ -33,8 +56,8 @@ pub struct Knobs {
     pub stalls: Option<Stalls>,
     /// One pause from now on; taken by the device when it is set.
     pub stall: Option<Duration>,
-    /// Nothing is served.
-    pub hung: bool,
+    /// What is not served.
+    pub hang: Hang,
     /// Everything fails with it; `ENOSPC` and `EDQUOT` only what writes.
     pub error: Option<Errno>,
 }
@@ -57,8 +80,8 @@ impl Knobs {
     pub fn turned(mut self, word: &str) -> Result<Knobs, String> {
         let (knob, value) = word.split_once('=').unwrap_or((word, ""));
         match (knob, value) {
-            ("hang", "") => self.hung = true,
-            ("ok", "") => (self.hung, self.error, self.stall) = (false, None, NO_STALL),
+            ("hang", value) => self.hang = hang(value)?,
+            ("ok", "") => (self.hang, self.error, self.stall) = (Hang::Nothing, None, NO_STALL),
             ("reset", "") => self = Knobs { stall: NO_STALL, ..Knobs::default() },
             ("rate", value) => self.speed.bytes_per_second = rate(value)?,
             ("iops", value) => self.speed.requests_per_second = rate(value)?,
@@ -76,7 +99,18 @@ impl Knobs {
 
 /// Ends one that is under way.
 const NO_STALL: Option<Duration> = Some(Duration::ZERO);
-const WORDS: &str = "rate= iops= latency= jitter= stall= stalls= error= hang ok reset";
+const WORDS: &str = "rate= iops= latency= jitter= stall= stalls= error= hang hang= ok reset";
+
+fn hang(value: &str) -> Result<Hang, String> {
+    Ok(match value {
+        "" => Hang::Everything,
+        "read" => Hang::Only(Kind::Read),
+        "write" => Hang::Only(Kind::Write),
+        "sync" => Hang::Only(Kind::Sync),
+        "other" => Hang::Only(Kind::Other),
+        _ => return Err(format!("{value:?} is none of read write sync other")),
+    })
+}
 
 fn rate(value: &str) -> Result<Option<f64>, String> {
     Ok(match units::bytes(value)? {
@@ -120,7 +154,7 @@ mod tests {
         let knobs =
             turned("rate=4MB latency=20ms jitter=5ms stalls=200ms/5s iops=100 hang error=EIO").unwrap();
         assert_eq!(knobs.speed.bytes_per_second, Some(4e6));
-        assert!(knobs.hung && knobs.fault(Kind::Read) == Some(Errno::IO));
+        assert!(knobs.hang == Hang::Everything && knobs.fault(Kind::Read) == Some(Errno::IO));
         for back in ["rate=4MB hang stall=1s error=EIO rate=0 ok stalls=0", "iops=5 stall=1s reset"] {
             let knobs = turned(back).unwrap();
             assert_eq!(knobs.stall, Some(Duration::ZERO));
