@@ -352,6 +352,13 @@ impl Reporter {
         } else if !self.json && state == "incomplete" {
             self.note(&format!("{} files failed", stats.files_failed));
         }
+        if summary.hanging > 0 {
+            let threads = if summary.hanging == 1 { "thread waits" } else { "threads wait" };
+            self.note(&format!(
+                "{} {threads} for storage that does not answer; this process ends when it does",
+                summary.hanging
+            ));
+        }
         code
     }
 

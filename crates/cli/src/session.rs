@@ -80,7 +80,8 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
         Err(error) => {
             // A session that never began reports like one that failed at once.
             let outcome = Outcome { failure: Some(error.failure), stats: Stats::default() };
-            let summary = Summary { outcome, error: Some(error), bottleneck: None, log: None };
+            let error = Some(error);
+            let summary = Summary { outcome, error, bottleneck: None, log: None, hanging: 0 };
             (summary, Setup { encrypted: None, log: None })
         }
     };
@@ -356,6 +357,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     if matches!(summary.bottleneck, Some(Bottleneck::SinkWrite)) {
         summary.bottleneck = sink.bottleneck.or(summary.bottleneck);
     }
+    summary.hanging += sink.hanging;
     let log = summary.log.clone();
     Ok((summary, Setup { encrypted: None, log }))
 }

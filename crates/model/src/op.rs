@@ -19,8 +19,12 @@ pub enum Lane {
     Ordered,
     /// In parallel: contents.
     Data,
+    /// In parallel: files that are made and striped before their contents come.
+    Lay,
     /// Makes things durable; may take long and must not hold up the other lanes.
     Sync,
+    /// The same for what is on slow targets: it must not hold up the rest of that.
+    Slow,
 }
 
 /// The source master asks its storage.
@@ -169,8 +173,6 @@ pub enum Prepare {
         /// The file will come in objects of so many bytes, or smaller ones where it lies better then; `None`: as a bundle
         /// member.
         object_bytes: Option<u32>,
-        /// What it was striped as at the source, if that was chosen for it.
-        stripes: Option<Box<Plan>>,
     },
     /// No further entry of this directory: left-over unfinished files of earlier sessions of this job go.
     End(EntryId),
@@ -229,6 +231,20 @@ pub enum SinkOp {
         batch: u64,
         /// The steps.
         items: Vec<Prepare>,
+    },
+    /// Make the unfinished file of a file that is to come in objects, striped and of its full size, or open the one that it
+    /// goes on with: how it lies is known only then. If that fails nothing new stays.
+    Lay {
+        /// The file.
+        entry: Arc<Entry>,
+        /// Names the unfinished file.
+        token: Token,
+        /// It is there: objects keep their size.
+        resumed: bool,
+        /// Bytes of each object at most.
+        object_bytes: u32,
+        /// What it was striped as at the source, if that was chosen for it.
+        stripes: Option<Box<Plan>>,
     },
     /// Check the hash, then write the object into the unfinished file `token` (created on its first write, mode
     /// 0600) and its hash beside it.
@@ -326,10 +342,19 @@ pub enum SinkDone {
         batch: u64,
         /// What was found.
         answers: Vec<(EntryId, Prepared)>,
-        /// Of those files of them that lie on several targets: how. One that goes on keeps the size of its objects.
+        /// Of those files of them that lie on several targets, where that can be told without them: how.
         laid: Vec<(EntryId, Laid)>,
-        /// Files that are not striped as their sources are; one of each kind in all of a session.
-        unlike: Vec<(EntryId, Unlike)>,
+        /// Those that have to be made first ([`SinkOp::Lay`]), in order.
+        unlaid: Vec<EntryId>,
+    },
+    /// Of `Lay`.
+    Laid {
+        /// The file.
+        id: EntryId,
+        /// How it lies, if it is not all on the one usual target. One that goes on keeps the size of its objects.
+        result: Result<Option<Laid>, Failure>,
+        /// It is not striped as its source is; told once of each kind in all of a session.
+        unlike: Option<Unlike>,
     },
     /// Of `WriteObject`.
     Written {
@@ -388,11 +413,12 @@ pub enum SinkDone {
 }
 
 impl SinkOp {
-    /// Which kind of thread runs it.
+    /// Which kind of thread runs it, unless what it is about is on slow targets.
     pub fn lane(&self) -> Lane {
         match self {
             SinkOp::Prepare { .. } | SinkOp::Forget { .. } | SinkOp::FinishDirectories => Lane::Ordered,
             SinkOp::WriteObject { .. } | SinkOp::WriteMembers { .. } => Lane::Data,
+            SinkOp::Lay { .. } => Lane::Lay,
             SinkOp::Seal { .. }
             | SinkOp::Sync { .. }
             | SinkOp::Publish { .. }

@@ -108,6 +108,8 @@ pub struct Summary {
     pub bottleneck: Option<Bottleneck>,
     /// Of the source's log, at either end; none if the session never began.
     pub log: Option<LogSummary>,
+    /// Threads that wait for storage that has not answered: the process cannot end before it does.
+    pub hanging: usize,
 }
 
 /// An end that runs.
@@ -140,6 +142,7 @@ impl Running {
             error: Some(Error::new(Code::Internal, "the master thread has panicked")),
             bottleneck: None,
             log: None,
+            hanging: 0,
         })
     }
 }
@@ -229,6 +232,7 @@ impl SinkEnd {
         let introduction = common.introduction(Role::Sink);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
+        let syncs_each = storage.syncs_each();
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender);
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: common.tuning.slots,
@@ -237,6 +241,8 @@ impl SinkEnd {
             policy: common.tuning.policy,
             hangs_after_nanos: nanos(common.tuning.hangs_after),
             slot_bytes: common.tuning.object_bytes,
+            syncs_each,
+            errand_threads_max: u32::MAX,
             roots: common.roots,
             report_done: common.tuning.report_done,
             planted: Planted::default(),
@@ -266,8 +272,8 @@ fn nanos(duration: Option<Duration>) -> Option<u64> {
 
 fn launch<M: Machine + Send + 'static>(name: &str, master: Master<M>, inputs: Inputs) -> Running {
     let run = move || {
-        let Ended { outcome, error, bottleneck, log } = master.run();
-        Summary { outcome, error, bottleneck, log }
+        let Ended { outcome, error, bottleneck, log, hanging } = master.run();
+        Summary { outcome, error, bottleneck, log, hanging }
     };
     let thread = std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread can be started");
     Running { inputs, thread }

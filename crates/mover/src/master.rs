@@ -117,6 +117,8 @@ pub(crate) struct Ended {
     pub(crate) error: Option<Error>,
     pub(crate) bottleneck: Option<Bottleneck>,
     pub(crate) log: Option<LogSummary>,
+    /// Threads that storage has not let go.
+    pub(crate) hanging: usize,
 }
 
 /// The state of the connection, as the loop sees it.
@@ -254,6 +256,10 @@ impl<M: Machine> Running<M> {
             Action::Grant(slot) => self.master.pool.grant(slot),
             Action::Hands(count) => self.master.workers.grow(count as usize),
             Action::Replace(block, part) => self.master.workers.replace((block, part)),
+            Action::Errand { number, lane, threads, op } => {
+                self.master.workers.run_errand(number, lane, threads as usize, op);
+            }
+            Action::Relieve { lane, number } => self.master.workers.relieve(lane, number),
             Action::Source(op) => self.master.workers.run_source(op),
             Action::Sink(op) => self.master.workers.run_sink(op),
             Action::Log(op) => {
@@ -478,7 +484,7 @@ impl<M: Machine> Running<M> {
         if let Wire::Up(connection) = self.wire {
             connection.finish();
         }
-        self.master.workers.finish();
+        let hanging = self.master.workers.finish();
         let log = self.master.logger.map(Logger::finish).or(self.peer_log);
         drop((self.master.inputs_sender, drain));
         let bottleneck = Bottleneck::ALL
@@ -489,7 +495,7 @@ impl<M: Machine> Running<M> {
             Some(error) if error.failure.code == failure.code => error,
             _ => failure.into(),
         });
-        Ended { outcome, error, bottleneck, log }
+        Ended { outcome, error, bottleneck, log, hanging }
     }
 }
 

@@ -1,9 +1,10 @@
 //! I/O threads: they take operations from a queue and hand them to storage.
 //!
-//! One queue a lane (see `model::op::Lane`): names in order on one thread, contents on several, syncs on their own, so
-//! that a sync that takes long holds up neither.
+//! One queue a lane (see `model::op::Lane`): names in order on one thread, contents on several, and errands (files that are
+//! made, sealed, synced, named, removed) on threads of their own, so that one that takes long holds up neither. A thread
+//! whose work the master has taken for hung gets a successor, and nobody waits for its end.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -19,16 +20,38 @@ use crate::master::{Input, Inputs};
 
 /// The queues of one end's I/O threads.
 pub(crate) struct Workers {
-    source: Option<Crew<SourceOp>>,
-    sink: Option<[Crew<SinkOp>; 3]>,
+    source: Option<Crew<SourceOp, About>>,
+    sink: Option<SinkCrews>,
     aborted: Arc<AtomicBool>,
 }
 
-/// Threads that make things durable: two groups may be under way, and a large one is synced by storage in parallel
-/// within one operation. The others keep sealing and discarding apart from them.
-const SYNC_THREADS: usize = 4;
-/// How long threads may take to end what they are at, once nothing more is to be done.
-const LINGER_MAX: Duration = Duration::from_secs(60);
+struct SinkCrews {
+    ordered: Crew<SinkOp, About>,
+    data: Crew<SinkOp, About>,
+    lay: Crew<Errand, u64>,
+    sync: Crew<Errand, u64>,
+    slow: Crew<Errand, u64>,
+}
+
+impl SinkCrews {
+    fn of_errands(&mut self, lane: Lane) -> &mut Crew<Errand, u64> {
+        match lane {
+            Lane::Lay => &mut self.lay,
+            Lane::Slow => &mut self.slow,
+            Lane::Ordered | Lane::Data | Lane::Sync => &mut self.sync,
+        }
+    }
+}
+
+/// An operation of the sink, and the number by which its master knows it.
+struct Errand {
+    number: u64,
+    op: SinkOp,
+}
+
+/// How long threads may take to end what they are at, once nothing more is to be done. What storage has not answered by then
+/// the kernel holds; the process ends when it lets go.
+const LINGER_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Workers {
@@ -60,6 +83,7 @@ impl Workers {
         inputs: &Inputs,
     ) -> Self {
         let aborted = Arc::new(AtomicBool::new(false));
+        let of_errands = Arc::clone(&storage);
         let run: Arc<Run<SinkOp>> =
             Arc::new(move |op, pool: &Pool| storage.run(op, pool).map(Event::SinkDone));
         let about = |op: &SinkOp| match op {
@@ -73,26 +97,46 @@ impl Workers {
             let work = Work { run: Arc::clone(&run), about };
             Crew::new(name, count, work, &aborted, pool, inputs)
         };
-        let crews = [crew("haul-names", 1), crew("haul-write", count), crew("haul-sync", SYNC_THREADS)];
+        let run: Arc<Run<Errand>> = Arc::new(move |Errand { number, op }, pool: &Pool| {
+            of_errands.run(op, pool).map(|done| Event::ErrandDone { number, done })
+        });
+        // Their threads start with their first errand.
+        let errands = |name| {
+            let work = Work { run: Arc::clone(&run), about: |errand: &Errand| Some(errand.number) };
+            Crew::new(name, 0, work, &aborted, pool, inputs)
+        };
+        let crews = SinkCrews {
+            ordered: crew("haul-names", 1),
+            data: crew("haul-write", count),
+            lay: errands("haul-lay"),
+            sync: errands("haul-sync"),
+            slow: errands("haul-slow"),
+        };
         Workers { source: None, sink: Some(crews), aborted }
     }
 
     /// Queues an operation of the source.
     pub(crate) fn run_source(&self, op: SourceOp) {
         if let Some(crew) = &self.source {
-            let _ = crew.queue.send(op);
+            crew.send(op);
         }
     }
 
     /// Queues an operation of the sink on its lane.
     pub(crate) fn run_sink(&self, op: SinkOp) {
-        if let Some([ordered, data, sync]) = &self.sink {
-            let crew = match op.lane() {
-                Lane::Ordered => ordered,
-                Lane::Data => data,
-                Lane::Sync => sync,
-            };
-            let _ = crew.queue.send(op);
+        if let Some(crews) = &self.sink {
+            let crew = if op.lane() == Lane::Ordered { &crews.ordered } else { &crews.data };
+            crew.send(op);
+        }
+    }
+
+    /// Queues an errand of the sink. Its lane has up to so many threads.
+    pub(crate) fn run_errand(&mut self, number: u64, lane: Lane, threads: usize, op: SinkOp) {
+        if let Some(crews) = &mut self.sink {
+            let crew = crews.of_errands(lane);
+            crew.send(Errand { number, op });
+            // No more than there are errands at a time.
+            crew.grow(threads.min(crew.pending.load(Ordering::Acquire)));
         }
     }
 
@@ -101,8 +145,8 @@ impl Workers {
         if let Some(crew) = &mut self.source {
             crew.grow(count);
         }
-        if let Some([_, data, _]) = &mut self.sink {
-            data.grow(count);
+        if let Some(crews) = &mut self.sink {
+            crews.data.grow(count);
         }
     }
 
@@ -111,8 +155,15 @@ impl Workers {
         if let Some(crew) = &mut self.source {
             crew.replace(about);
         }
-        if let Some([_, data, _]) = &mut self.sink {
-            data.replace(about);
+        if let Some(crews) = &mut self.sink {
+            crews.data.replace(about);
+        }
+    }
+
+    /// The thread that is on this errand takes long: another one takes its place.
+    pub(crate) fn relieve(&mut self, lane: Lane, number: u64) {
+        if let Some(crews) = &mut self.sink {
+            crews.of_errands(lane).replace(number);
         }
     }
 
@@ -121,73 +172,96 @@ impl Workers {
         self.aborted.store(true, Ordering::Release);
     }
 
-    /// No more operations; waits until those under way have ended, but for threads that hang.
-    pub(crate) fn finish(self) {
-        let mut threads: Vec<JoinHandle<()>> = self.source.map(Crew::dismiss).unwrap_or_default();
-        threads.extend(self.sink.into_iter().flatten().flat_map(Crew::dismiss));
+    /// No more operations; waits until those under way have ended, but not for ever. How many threads are left, those with a
+    /// successor included.
+    pub(crate) fn finish(self) -> usize {
+        let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        let mut hanging: Vec<JoinHandle<()>> = Vec::new();
+        let mut take = |(own, replaced): Dismissed| {
+            threads.extend(own);
+            hanging.extend(replaced);
+        };
+        if let Some(crew) = self.source {
+            take(crew.dismiss());
+        }
+        if let Some(SinkCrews { ordered, data, lay, sync, slow }) = self.sink {
+            [ordered, data].into_iter().for_each(|crew| take(crew.dismiss()));
+            [lay, sync, slow].into_iter().for_each(|crew| take(crew.dismiss()));
+        }
         let deadline = Instant::now() + LINGER_MAX;
         while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
             std::thread::sleep(LOOK_AGAIN);
         }
-        threads.into_iter().filter(JoinHandle::is_finished).for_each(|thread| drop(thread.join()));
+        threads.append(&mut hanging);
+        let (ended, left): (Vec<_>, Vec<_>) = threads.into_iter().partition(JoinHandle::is_finished);
+        ended.into_iter().for_each(|thread| drop(thread.join()));
+        left.len()
     }
 }
 
 type Run<O> = dyn Fn(O, &Pool) -> Option<Event> + Send + Sync;
 
-/// What the threads of a crew do.
-struct Work<O> {
+/// What the threads of a crew do. `K` tells operations apart that somebody may stop waiting for.
+struct Work<O, K> {
     run: Arc<Run<O>>,
-    /// What an operation is about, if somebody may stop waiting for it.
-    about: fn(&O) -> Option<About>,
+    about: fn(&O) -> Option<K>,
 }
 
 /// A block; of a bundle its members on one target.
 type About = (BlockId, Option<Target>);
 
 /// What it guards is one value.
-fn lock(at: &Mutex<Option<About>>) -> MutexGuard<'_, Option<About>> {
+fn lock<K>(at: &Mutex<Option<K>>) -> MutexGuard<'_, Option<K>> {
     at.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<O> Clone for Work<O> {
+impl<O, K> Clone for Work<O, K> {
     fn clone(&self) -> Self {
         Work { run: Arc::clone(&self.run), about: self.about }
     }
 }
 
 /// The threads of one queue.
-struct Crew<O> {
+struct Crew<O, K> {
     name: &'static str,
     queue: QueueSender<O>,
     operations: Queue<O>,
-    work: Work<O>,
+    work: Work<O, K>,
     aborted: Arc<AtomicBool>,
     pool: Arc<Pool>,
     inputs: Inputs,
-    threads: Vec<Thread>,
+    threads: Vec<Thread<K>>,
+    /// Operations that have not ended.
+    pending: Arc<AtomicUsize>,
+    /// Those that have a successor.
+    replaced: Vec<JoinHandle<()>>,
 }
 
-struct Thread {
+/// Threads of a crew that is no longer needed, and those of them that were replaced.
+type Dismissed = (Vec<JoinHandle<()>>, Vec<JoinHandle<()>>);
+
+struct Thread<K> {
     handle: JoinHandle<()>,
     /// What it is at.
-    at: Arc<Mutex<Option<About>>>,
+    at: Arc<Mutex<Option<K>>>,
     /// Another one has its place: it ends after what it is at.
     replaced: Arc<AtomicBool>,
 }
 
-impl<O: Send + 'static> Crew<O> {
+impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
     fn new(
         name: &'static str,
         count: usize,
-        work: Work<O>,
+        work: Work<O, K>,
         aborted: &Arc<AtomicBool>,
         pool: &Arc<Pool>,
         inputs: &Inputs,
     ) -> Self {
         let (queue, operations) = unbounded();
         let (aborted, pool, inputs) = (Arc::clone(aborted), Arc::clone(pool), inputs.clone());
-        let mut crew = Crew { name, queue, operations, work, aborted, pool, inputs, threads: Vec::new() };
+        let (threads, replaced, pending) = (Vec::new(), Vec::new(), Arc::default());
+        let mut crew =
+            Crew { name, queue, operations, work, aborted, pool, inputs, threads, pending, replaced };
         crew.grow(count);
         crew
     }
@@ -199,29 +273,41 @@ impl<O: Send + 'static> Crew<O> {
         }
     }
 
-    fn replace(&mut self, about: About) {
-        let at_it = |thread: &Thread| *lock(&thread.at) == Some(about);
-        if let Some(number) = self.threads.iter().position(at_it) {
-            // It ends by itself, if ever: nobody waits for it.
-            let new = self.start(number);
-            std::mem::replace(&mut self.threads[number], new).replaced.store(true, Ordering::Release);
+    fn send(&self, op: O) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+        // Only fails when the crew is gone.
+        let _ = self.queue.send(op);
+    }
+
+    fn replace(&mut self, about: K) {
+        let at_it = |thread: &Thread<K>| *lock(&thread.at) == Some(about);
+        if let Some(place) = self.threads.iter().position(at_it) {
+            // It ends by itself, if ever.
+            let new = self.start(place);
+            let Thread { handle, replaced, .. } = std::mem::replace(&mut self.threads[place], new);
+            replaced.store(true, Ordering::Release);
+            self.replaced.retain(|thread| !thread.is_finished());
+            self.replaced.push(handle);
         }
     }
 
-    fn start(&self, number: usize) -> Thread {
+    fn start(&self, number: usize) -> Thread<K> {
         let (operations, work, aborted) =
             (self.operations.clone(), self.work.clone(), Arc::clone(&self.aborted));
         let (pool, inputs) = (Arc::clone(&self.pool), self.inputs.clone());
         let (at, replaced) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
-        let (now, goes) = (Arc::clone(&at), Arc::clone(&replaced));
+        let (shown, goes) = (Arc::clone(&at), Arc::clone(&replaced));
+        let pending = Arc::clone(&self.pending);
         let run = move || {
             while let Ok(op) = operations.recv() {
                 if aborted.load(Ordering::Acquire) {
+                    pending.fetch_sub(1, Ordering::AcqRel);
                     continue;
                 }
-                *lock(&now) = (work.about)(&op);
+                *lock(&shown) = (work.about)(&op);
                 let event = (work.run)(op, &pool);
-                *lock(&now) = None;
+                *lock(&shown) = None;
+                pending.fetch_sub(1, Ordering::AcqRel);
                 if let Some(event) = event
                     && inputs.send(Input::Event(event)).is_err()
                 {
@@ -238,7 +324,7 @@ impl<O: Send + 'static> Crew<O> {
     }
 
     /// No more operations come.
-    fn dismiss(self) -> Vec<JoinHandle<()>> {
-        self.threads.into_iter().map(|thread| thread.handle).collect()
+    fn dismiss(self) -> Dismissed {
+        (self.threads.into_iter().map(|thread| thread.handle).collect(), self.replaced)
     }
 }

@@ -42,7 +42,7 @@ impl SinkStorage for Keepless {
                     }
                     Prepare::End(_) => None,
                 });
-                SinkDone::Prepared { batch, answers: answers.collect(), laid: Vec::new(), unlike: Vec::new() }
+                SinkDone::Prepared { batch, answers: answers.collect(), laid: Vec::new(), unlaid: Vec::new() }
             }
             SinkOp::WriteMembers { block, step, slot, members, length } => {
                 let lease = pool.lease(slot).expect("the slot is the writer's");
@@ -66,7 +66,10 @@ impl SinkStorage for Keepless {
             }
             SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: Vec::new() },
             SinkOp::Forget { .. } => return None,
-            SinkOp::WriteObject { .. } | SinkOp::Seal { .. } | SinkOp::Discard { .. } => {
+            SinkOp::Lay { .. }
+            | SinkOp::WriteObject { .. }
+            | SinkOp::Seal { .. }
+            | SinkOp::Discard { .. } => {
                 panic!("small files come in bundles")
             }
         })

@@ -20,6 +20,11 @@ impl Clock {
         self.seen_nanos = real_nanos.max(self.seen_nanos);
     }
 
+    /// What the real one says when this one says `at`, or when the next event has to come for that.
+    pub fn real(&self, at: u64) -> u64 {
+        self.seen_nanos + at.saturating_sub(self.now_nanos).min(STEP_NANOS_MAX)
+    }
+
     /// Nanoseconds since it was made.
     pub fn now(&self) -> u64 {
         self.now_nanos

@@ -4,18 +4,25 @@
 //! names, names become durable (then its entries are acknowledged). One group is under way at a time; what is written
 //! meanwhile gathers in the next one. So a slow medium makes large groups and a fast one small ones, without a setting.
 //!
-//! Files on a congested target have groups of their own, beside those of the others, so that these do not wait for it.
+//! Files on a congested target have groups of their own, beside those of the others, so that these do not wait for it. They
+//! may take up a part of what may wait in all. And where each file is made durable by itself, one that takes long
+//! *straggles*: its group goes on without it, and nothing else of it is synced until that has ended.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 use haul_model::EntryId;
 use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_FILES_MAX};
 
+use crate::planted::{Bug, Planted};
+
 /// A group is started at the latest when this much waits: half of what may wait in all, so that writing goes on while
 /// the group is being synced.
 const START_BYTES: u64 = SYNC_GROUP_BYTES / 4;
 const START_FILES: usize = SYNC_GROUP_FILES_MAX / 4;
+/// The most that waits for slow targets, but for what is on its way when there is so much.
+const SLOW_BYTES_MAX: u64 = SYNC_GROUP_BYTES / 4;
 /// Bounds of how long something waits for company.
 const DELAY_NANOS_MIN: u64 = 2_000_000;
 const DELAY_NANOS_MAX: u64 = 500_000_000;
@@ -31,13 +38,54 @@ pub struct WrittenObject {
     pub bytes: u32,
 }
 
+/// A whole file that was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WrittenFile {
+    /// The file.
+    pub id: EntryId,
+    /// What of it is not durable yet.
+    pub bytes: u64,
+}
+
+/// What is asked of storage at once: a group, or of one file what is in it.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Objects of files that stay open.
+    pub objects: Vec<WrittenObject>,
+    /// Whole files.
+    pub files: Vec<WrittenFile>,
+}
+
+impl Part {
+    /// Each file, once.
+    pub fn ids(&self) -> Vec<EntryId> {
+        let mut ids: Vec<EntryId> = self.objects.iter().map(|object| object.id).collect();
+        ids.extend(self.files.iter().map(|file| file.id));
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    fn bytes(&self) -> u64 {
+        let objects = self.objects.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
+        objects + self.files.iter().map(|file| file.bytes).sum::<u64>()
+    }
+
+    fn into_each(self) -> Vec<Part> {
+        let mut parts: BTreeMap<EntryId, Part> = BTreeMap::new();
+        self.objects.into_iter().for_each(|object| parts.entry(object.id).or_default().objects.push(object));
+        self.files.into_iter().for_each(|file| parts.entry(file.id).or_default().files.push(file));
+        parts.into_values().collect()
+    }
+}
+
 /// What becomes durable together.
 #[derive(Clone, Default, Debug)]
 pub struct Group {
     /// Objects of files that stay open.
     pub objects: Vec<WrittenObject>,
     /// Whole files that are to be published: bundle members and sealed files.
-    pub files: Vec<EntryId>,
+    pub files: Vec<WrittenFile>,
     /// Symlinks that were made.
     pub links: Vec<EntryId>,
     bytes: u64,
@@ -51,15 +99,6 @@ impl Group {
 
     fn has_only_links(&self) -> bool {
         self.objects.is_empty() && self.files.is_empty()
-    }
-
-    /// Each file with contents to sync, once.
-    pub fn files_to_sync(&self) -> Vec<EntryId> {
-        let mut ids: Vec<EntryId> = self.objects.iter().map(|object| object.id).collect();
-        ids.extend_from_slice(&self.files);
-        ids.sort_unstable();
-        ids.dedup();
-        ids
     }
 }
 
@@ -80,6 +119,8 @@ struct Running {
     number: u64,
     phase: Phase,
     group: Group,
+    /// Parts that storage is at.
+    pending: usize,
     started_nanos: u64,
 }
 
@@ -132,24 +173,40 @@ impl Groups {
 /// The groups of one sink.
 #[derive(Default)]
 pub struct Committer {
+    planted: Planted,
     lanes: [Groups; 2],
     /// Files of the slow lane, with how many objects of each wait there: a file is in one lane at a time, so that a failed
     /// sync tells of all that was lost.
     slow: HashMap<EntryId, usize>,
     /// The same of the other one.
     brisk: HashMap<EntryId, usize>,
+    /// Files that their groups did not wait for, with the objects of each that were written since.
+    straggling: HashMap<EntryId, Vec<WrittenObject>>,
+    straggling_bytes: u64,
     groups: u64,
 }
 
 impl Committer {
+    /// Nothing waits.
+    pub fn new(planted: Planted) -> Self {
+        Committer { planted, ..Committer::default() }
+    }
+
     /// An object was written. `lane`: where it belongs unless more of its file waits in the other one.
     pub fn add_object(&mut self, object: WrittenObject, lane: Lane, now_nanos: u64) {
+        if !self.planted.has(Bug::StragglerSyncedAgain)
+            && let Some(held) = self.straggling.get_mut(&object.id)
+        {
+            held.push(object);
+            self.straggling_bytes += u64::from(object.bytes);
+            return;
+        }
         self.gather(object.id, u64::from(object.bytes), lane, now_nanos).objects.push(object);
     }
 
     /// A whole file was written, attributes set.
     pub fn add_file(&mut self, id: EntryId, bytes: u64, lane: Lane, now_nanos: u64) {
-        self.gather(id, bytes, lane, now_nanos).files.push(id);
+        self.gather(id, bytes, lane, now_nanos).files.push(WrittenFile { id, bytes });
     }
 
     /// A symlink was made.
@@ -199,6 +256,11 @@ impl Committer {
             self.no_longer_waits(lane, id, lost.len());
             taken.extend(lost);
         }
+        if let Some(held) = self.straggling.get_mut(&id) {
+            let held = core::mem::take(held);
+            self.straggling_bytes -= held.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
+            taken.extend(held);
+        }
         taken
     }
 
@@ -216,7 +278,7 @@ impl Committer {
 
     /// Written and not acknowledged yet.
     pub fn bytes_waiting(&self) -> u64 {
-        self.lanes.iter().map(Groups::bytes).sum()
+        self.lanes.iter().map(Groups::bytes).sum::<u64>() + self.straggling_bytes
     }
 
     /// As much waits as may be lost with a crash: no more credits.
@@ -225,14 +287,23 @@ impl Committer {
         self.bytes_waiting() >= SYNC_GROUP_BYTES || files >= SYNC_GROUP_FILES_MAX
     }
 
+    /// As much waits for slow targets as may: nothing more is to be written to them. So there is always room for the others.
+    pub fn slow_is_full(&self) -> bool {
+        self.lanes[Lane::Slow as usize].bytes() + self.straggling_bytes >= SLOW_BYTES_MAX
+    }
+
     /// Nothing waits and nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.running.is_none() && lane.gathering.is_empty())
+        let idle = |lane: &Groups| lane.running.is_none() && lane.gathering.is_empty();
+        self.lanes.iter().all(idle) && self.straggling.is_empty()
     }
 
     /// When to ask [`Committer::start`] again although nothing happens.
     pub fn deadline_nanos(&self) -> Option<u64> {
-        self.lanes.iter().filter_map(Groups::deadline_nanos).min()
+        // What has only names to make durable waits for those of another group, not for a time.
+        let naming = self.is_naming();
+        let waits = |lane: &&Groups| !(naming && lane.gathering.has_only_links());
+        self.lanes.iter().filter(waits).filter_map(Groups::deadline_nanos).min()
     }
 
     /// Begins a group that is due; to be asked until there is none. `quiet`: nothing is being written that could join it.
@@ -245,7 +316,8 @@ impl Committer {
         self.groups += 1;
         let group = core::mem::take(&mut lane.gathering);
         let phase = if group.has_only_links() { Phase::SyncNames } else { Phase::Sync };
-        lane.running = Some(Running { number: self.groups, phase, group, started_nanos: now_nanos });
+        lane.running =
+            Some(Running { number: self.groups, phase, group, pending: 0, started_nanos: now_nanos });
         Some((self.groups, phase))
     }
 
@@ -276,22 +348,79 @@ impl Committer {
         (running.phase == phase).then_some(&mut running.group)
     }
 
-    /// These objects are durable, or lost: their group goes on without them.
-    pub fn take_running_objects(&mut self, number: u64) -> Vec<WrittenObject> {
-        let Some(lane) = self.lane_of(number) else { return Vec::new() };
-        let Some(running) = &mut self.lanes[lane].running else { return Vec::new() };
-        let objects = core::mem::take(&mut running.group.objects);
-        objects.iter().for_each(|object| self.no_longer_waits(lane, object.id, 1));
-        objects
+    /// The lane of the group under way.
+    pub fn lane(&self, number: u64) -> Lane {
+        if self.lane_of(number) == Some(Lane::Slow as usize) { Lane::Slow } else { Lane::Brisk }
     }
 
-    /// And these whole files.
-    pub fn take_running_files(&mut self, number: u64) -> Vec<EntryId> {
-        let Some(lane) = self.lane_of(number) else { return Vec::new() };
-        let Some(running) = &mut self.lanes[lane].running else { return Vec::new() };
-        let files = core::mem::take(&mut running.group.files);
-        files.iter().for_each(|id| self.no_longer_waits(lane, *id, 1));
-        files
+    /// Takes objects and files out of the group, to be asked of storage: all at once, or file by file.
+    pub fn parts(&mut self, number: u64, each: bool) -> Vec<Part> {
+        let Some(running) = self.lane_of(number).and_then(|lane| self.lanes[lane].running.as_mut()) else {
+            return Vec::new();
+        };
+        let objects = core::mem::take(&mut running.group.objects);
+        let all = Part { objects, files: core::mem::take(&mut running.group.files) };
+        let parts = match each {
+            true => all.into_each(),
+            false if all == Part::default() => Vec::new(),
+            false => Vec::from([all]),
+        };
+        running.pending = parts.len();
+        parts
+    }
+
+    /// Storage is done with a part; these files go on with the group. True if it was the last one.
+    pub fn part_ended(&mut self, number: u64, part: &Part, go_on: Vec<WrittenFile>) -> bool {
+        let Some(lane) = self.lane_of(number) else { return false };
+        self.leaves_lane(lane, part);
+        let Some(running) = &mut self.lanes[lane].running else { return false };
+        running.group.bytes -= part.bytes() - go_on.iter().map(|file| file.bytes).sum::<u64>();
+        running.group.files.extend(go_on);
+        running.pending -= 1;
+        running.pending == 0
+    }
+
+    /// The group does not wait for this part any more; what was written of its files since is held back. True if it was the
+    /// last one.
+    pub fn straggles(&mut self, number: u64, part: &Part) -> bool {
+        for id in part.ids() {
+            let ignored = self.planted.has(Bug::StragglerSyncedAgain);
+            let held = if ignored { Vec::new() } else { self.take_objects(id) };
+            self.straggling_bytes += held.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
+            self.straggling.insert(id, held);
+        }
+        self.straggling_bytes += part.bytes();
+        self.part_ended(number, part, Vec::new())
+    }
+
+    /// A sync of this file takes long.
+    pub fn is_straggling(&self, id: EntryId) -> bool {
+        self.straggling.contains_key(&id)
+    }
+
+    /// It has come to its end, one way or the other: what was written since can be synced.
+    pub fn straggled(&mut self, part: &Part, now_nanos: u64) {
+        self.straggling_bytes -= part.bytes();
+        for id in part.ids() {
+            for object in self.straggling.remove(&id).unwrap_or_default() {
+                self.straggling_bytes -= u64::from(object.bytes);
+                self.add_object(object, Lane::Slow, now_nanos);
+            }
+        }
+    }
+
+    fn leaves_lane(&mut self, lane: usize, part: &Part) {
+        part.objects.iter().for_each(|object| self.no_longer_waits(lane, object.id, 1));
+        part.files.iter().for_each(|file| self.no_longer_waits(lane, file.id, 1));
+    }
+
+    /// Entries of the group whose names are being made durable.
+    pub fn names(&self, number: u64) -> Vec<EntryId> {
+        let running = self.lane_of(number).and_then(|lane| self.lanes[lane].running.as_ref());
+        running.map_or_else(Vec::new, |running| {
+            let files = running.group.files.iter().map(|file| file.id);
+            files.chain(running.group.links.iter().copied()).collect()
+        })
     }
 
     /// The group enters its next phase.
@@ -390,10 +519,56 @@ mod tests {
         assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
         committer.add_object(object(2, 10), Lane::Brisk, 0);
         assert_eq!(committer.start(0, true), None, "its file is being synced");
-        assert_eq!(committer.take_running_objects(1).len(), 2);
+        let [part] = &committer.parts(1, false)[..] else { panic!("one part") };
+        assert_eq!(part.objects.len(), 2);
+        assert!(committer.part_ended(1, part, Vec::new()));
+        committer.finish(1, 0);
         assert_eq!(committer.take_objects(EntryId(1)), [object(2, 10)]);
         committer.add_object(object(3, 10), Lane::Brisk, 0);
         assert_eq!(committer.start(0, true), Some((2, Phase::Sync)), "nothing of it waits in the slow lane");
+    }
+
+    #[test]
+    fn a_group_does_not_wait_for_what_straggles_and_syncs_nothing_else_of_it_meanwhile() {
+        let mut committer = Committer::default();
+        let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
+        for written in [object(0, 10), other, object(1, 20)] {
+            committer.add_object(written, Lane::Brisk, 0);
+        }
+        committer.add_file(EntryId(3), 5, Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
+        committer.add_object(object(2, 40), Lane::Brisk, 0);
+        let [hangs, goes, file] = &committer.parts(1, true)[..] else { panic!("one part for each file") };
+        assert_eq!((hangs.objects.len(), goes.objects.len(), file.files.len()), (2, 1, 1));
+        assert!(!committer.part_ended(1, goes, Vec::new()));
+        assert!(!committer.part_ended(1, file, file.files.clone()));
+        assert!(committer.straggles(1, hangs), "the group has ended without it");
+        assert_eq!(committer.bytes_waiting(), 75);
+        committer.finish(1, 0);
+        committer.add_object(object(3, 60), Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), None, "its file is being synced");
+        assert!(!committer.is_idle());
+        assert_eq!(committer.bytes_waiting(), 130);
+        committer.straggled(hangs, 0);
+        assert_eq!(committer.start(0, true), Some((2, Phase::Sync)));
+        assert_eq!((committer.lane(2), committer.bytes_waiting()), (Lane::Slow, 100));
+    }
+
+    #[test]
+    fn what_waits_for_slow_targets_leaves_room_for_the_others() {
+        let mut committer = Committer::default();
+        committer.add_object(object(0, SLOW_BYTES_MAX as u32 - 1), Lane::Slow, 0);
+        assert!(!committer.slow_is_full());
+        committer.add_object(object(1, 1), Lane::Slow, 0);
+        assert!(committer.slow_is_full() && !committer.is_full());
+        assert!(committer.start(0, true).is_some());
+        let [part] = &committer.parts(1, true)[..] else { panic!("one file") };
+        assert!(committer.slow_is_full());
+        committer.straggles(1, part);
+        committer.finish(1, 0);
+        assert!(committer.slow_is_full(), "what straggles counts");
+        committer.straggled(part, 0);
+        assert!(!committer.slow_is_full() && committer.is_idle());
     }
 
     #[test]
@@ -405,6 +580,7 @@ mod tests {
         assert!(committer.is_naming());
         committer.add_link(EntryId(3), 0);
         assert_eq!(committer.start(0, true), None, "nothing but names");
+        assert_eq!(committer.deadline_nanos(), None, "no time will change that");
         committer.add_file(EntryId(4), 10, Lane::Brisk, 0);
         assert_eq!(committer.start(0, true), Some((2, Phase::Sync)));
         committer.advance(2, Phase::Synced);

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::op::{Lane, SinkDone, SinkOp, SourceDone, SourceOp};
 use haul_model::report::{Fact, Stats};
 use haul_model::{Bitmap, BlockId, EntryId, Failure, Identity, Item, SlotId, Target, Token};
 use haul_wire::{Connect, Message};
@@ -41,6 +41,13 @@ pub enum Event {
     Sent(BlockId),
     /// Sink: storage is done with an operation.
     SinkDone(SinkDone),
+    /// Sink: storage is done with an errand.
+    ErrandDone {
+        /// As it was asked.
+        number: u64,
+        /// What came of it.
+        done: SinkDone,
+    },
     /// Sink: a payload has arrived whole in a granted slot.
     Payload {
         /// Of its header.
@@ -84,6 +91,24 @@ pub enum Action {
     /// The thread that storage holds with this block, or with its members of one target, is taken for hung: another one takes
     /// its place.
     Replace(BlockId, Option<Target>),
+    /// Sink: to storage, on a thread of this lane. What comes of it is [`Event::ErrandDone`].
+    Errand {
+        /// Names it.
+        number: u64,
+        /// Which threads.
+        lane: Lane,
+        /// How many of them are of use.
+        threads: u32,
+        /// What to do.
+        op: SinkOp,
+    },
+    /// The thread that is on this errand takes long: another one takes its place.
+    Relieve {
+        /// Which threads.
+        lane: Lane,
+        /// The errand.
+        number: u64,
+    },
     /// Sink: allow one payload into this slot. Always precedes the BLOCK_DONE that tells the source.
     Grant(SlotId),
     /// Source: to storage.

@@ -37,14 +37,24 @@ impl Hands {
         self.targets > 1
     }
 
+    /// It was met already.
+    pub fn has_met(&self, target: Target) -> bool {
+        self.met.get(usize::from(target) / 64).is_some_and(|word| word >> (target % 64) & 1 == 1)
+    }
+
+    /// Those that were met.
+    pub fn all_met(&self) -> impl Iterator<Item = Target> {
+        (0..self.met.len() as Target * 64).filter(|target| self.has_met(*target))
+    }
+
     /// Something is on this target: how many threads there should be, if that is to change.
     pub fn meet(&mut self, target: Target) -> Option<u32> {
+        if self.has_met(target) {
+            return None;
+        }
         let (word, bit) = (usize::from(target) / 64, target % 64);
         if self.met.len() <= word {
             self.met.resize(word + 1, 0);
-        }
-        if self.met[word] >> bit & 1 == 1 {
-            return None;
         }
         self.met[word] |= 1 << bit;
         self.targets += 1;

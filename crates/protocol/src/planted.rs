@@ -70,6 +70,12 @@ bugs! {
     MadeTakenAsWritten     "sink: takes a member of a bundle that was only made for a written one";
     SlotFreedAtFirstPart   "sink: grants the slot of a bundle again when the members of one target are written";
     GroupUnbounded         "sink: grants credits however much waits to become durable";
+    HangAwaited            "sink: waits for ever for what hangs";
+    AbandonedSyncGood      "sink: takes a sync that it has given up for a good one";
+    LateAnswerCounts       "sink: takes the late answer of what it has given up for one in time";
+    StragglerSyncedAgain   "sink: syncs a file again while a sync of it is still under way";
+    ReliefUnbounded        "sink: replaces however many threads hang";
+    AnsweredUnlaid         "sink: says that a file may be sent before it is known how it lies";
     FinishBeforeCommit     "sink: finishes while a group is still not durable";
     LinkForgetsUnacked     "link: does not repeat messages that the lost connection swallowed";
     LinkRepeatsDelivered   "link: processes a repeated message again";
@@ -88,6 +94,8 @@ bugs! {
     ReplacedAlways     "replaces however many threads are lost";
     DeadServed         "gives a dead target more";
     DeadNotHandedBack  "keeps what is queued for a dead target";
+    CancelCures        "takes a request that was cancelled for an answer of its target";
+    LostSlotsForgotten "forgets that a request that was written off keeps its slot";
     RevivalMissed      "does not believe a dead target that answers";
     HealthySkipped     "gives up when the first target turns out to be congested";
     CongestedTwice     "gives a congested target several at a time";

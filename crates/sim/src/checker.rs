@@ -68,6 +68,8 @@ pub(crate) struct Checker {
     pub sent_again: u64,
     /// By path: something happened to it in this session, so it may fail.
     pub troubled: Vec<bool>,
+    /// Paths of which something hung, or an unfinished file stays: what is left of them nobody knows.
+    pub hung: Vec<PathId>,
     pub scanned: Vec<(PathId, u32)>,
     pub unreadable: Vec<PathId>,
     /// Of small files: the target that they begin on, where that was told.

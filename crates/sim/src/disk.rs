@@ -175,6 +175,15 @@ impl Disk {
         }
     }
 
+    /// Makes a file so long: what was not written is a hole.
+    pub fn set_size(&mut self, inode: usize, size: u64) {
+        let cells = self.cells_of(size);
+        let file = &mut self.inodes[inode];
+        file.size = file.size.max(size);
+        file.cells.resize(cells.max(file.cells.len()), Cell::default());
+        file.sums.resize(cells.max(file.sums.len()), Cell::default());
+    }
+
     /// Sets mode and times to those of a state.
     pub fn set_attributes(&mut self, inode: usize, stamp: u32) {
         self.clock += 1;

@@ -154,11 +154,11 @@ impl World {
     fn check_left_over(&mut self, failed: &[PathId]) {
         let hidden =
             |path: PathId| self.checker.unreadable.contains(&path) || failed.binary_search(&path).is_ok();
-        let left = self
-            .disk
-            .temps
-            .iter()
-            .find(|temp| (temp.now || temp.durable) && !self.tree.ancestors(temp.path).any(hidden));
+        let left = self.disk.temps.iter().find(|temp| {
+            let known =
+                !self.tree.ancestors(temp.path).any(hidden) && !self.checker.hung.contains(&temp.path);
+            (temp.now || temp.durable) && known
+        });
         if let Some(temp) = left {
             self.violate(format!("an unfinished file is left: {temp:?}"));
         }
@@ -184,7 +184,9 @@ impl World {
                 .then_some("directories are alive"),
             (!source.handles.is_empty()).then_some("files of the source are open"),
             (!source.directories.is_empty()).then_some("directories of the source are held"),
-            (sink.storage.held() != (0, 0)).then_some("the storage of the sink holds something"),
+            (sink.storage.held().0 != 0).then_some("the storage of the sink holds directories"),
+            (sink.storage.held().1 != 0 && self.checker.hung.is_empty())
+                .then_some("the storage of the sink holds files"),
         ];
         if let Some(what) = wrong.into_iter().flatten().next() {
             let held = sink.storage.held();

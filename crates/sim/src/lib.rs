@@ -21,6 +21,7 @@ mod checker;
 pub mod content;
 pub mod disk;
 mod ending;
+mod hung;
 mod lay;
 mod log;
 pub mod many;

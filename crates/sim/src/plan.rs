@@ -49,6 +49,8 @@ pub struct Rates {
     pub spill_write_error: u32,
     /// It cannot be read, or gives back other bytes.
     pub spill_read_error: u32,
+    /// An errand of the sink takes so long that it may be given up, or for ever.
+    pub hang: u32,
 }
 
 /// The longest that each kind of thing takes, in nanoseconds.
@@ -121,6 +123,10 @@ pub struct Plan {
     pub log_fails: bool,
     /// A sink that lost its source in a kill goes on beside its successor.
     pub lingers: bool,
+    /// After how long the sink takes a target for hung.
+    pub hangs_after: u64,
+    /// The most threads that the sink has for each kind of errand.
+    pub errand_threads: u32,
 }
 
 impl Plan {
@@ -189,6 +195,8 @@ impl Plan {
             occupied,
             log_fails: random.chance(40),
             lingers: random.chance(300),
+            hangs_after: random.between(3, 12) * 1_000_000_000,
+            errand_threads: random.scale(1, 16) as u32,
         }
     }
 }
@@ -280,6 +288,9 @@ fn rates(random: &mut Random) -> Rates {
         // A bad medium fails in both ways at once.
         rates.sync_error = rates.sync_error.max(150);
         rates.alter = rates.alter.max(50);
+    }
+    if random.chance(250) {
+        rates.hang = random.scale(10, 400) as u32;
     }
     rates.no_space = rates.no_space.min(30);
     rates

@@ -8,6 +8,7 @@ use haul_wire::Role;
 
 use crate::Bug;
 use crate::disk::Thing;
+use crate::hung::Hung;
 use crate::log::{JobLog, Kept};
 use crate::sink_end::SinkEnd;
 use crate::source_end::SourceEnd;
@@ -111,12 +112,15 @@ impl World {
             report_done: true,
             planted,
         };
+        self.hung = Hung::default();
         let sink = sink::Config {
             slots: sink_slots,
             hands: sink_hands,
             hands_max: sink_hands * 3,
             policy: Policy::Adaptive(Adaptive::default()),
-            hangs_after_nanos: None,
+            hangs_after_nanos: Some(self.plan.hangs_after),
+            syncs_each: self.random.coin(),
+            errand_threads_max: self.plan.errand_threads,
             slot_bytes: object_bytes,
             roots,
             report_done: true,
@@ -179,6 +183,12 @@ impl World {
             if let Happening::Write { started, .. } = happening
                 && (!random || self.random.coin())
             {
+                self.perform(session, started);
+            }
+        }
+        // What hung may have got through all the same.
+        for started in std::mem::take(&mut self.hung.for_ever) {
+            if self.random.coin() {
                 self.perform(session, started);
             }
         }

@@ -125,6 +125,14 @@ impl World {
                 }
             }
             Action::Sink(op) => self.start_write(session, op),
+            Action::Errand { number, threads, op, .. } => {
+                note!(self, "sink starts errand {number}, to {}", Short(&op));
+                self.start_errand(session, number, threads, op);
+            }
+            Action::Relieve { lane, number } => {
+                note!(self, "the thread of errand {number} gets a successor");
+                self.relieve(session, lane, number);
+            }
             Action::Fact(Fact::Failed { path, failure }) => {
                 note!(self, "sink: {} {failure}", String::from_utf8_lossy(&path));
                 if let Some(end) = self.sink_of(session) {
@@ -222,15 +230,15 @@ impl World {
     }
 
     fn launch(&mut self, session: u32, op: SinkOp) {
-        let nanos = match op.lane() {
-            Lane::Ordered => self.plan.delays.names,
-            Lane::Data => self.plan.delays.write,
-            Lane::Sync => self.plan.delays.sync,
-        };
-        let end = [&self.sink, &self.lingering].into_iter().flatten().find(|end| end.session == session);
-        let Some(end) = end else { return };
-        let started = end.storage.start(op, &self.disk);
+        let nanos = if op.lane() == Lane::Ordered { self.plan.delays.names } else { self.plan.delays.write };
+        let Some(started) = self.started(session, op, None) else { return };
         self.after(nanos, Happening::Write { session, started });
+    }
+
+    /// Storage takes an operation up.
+    pub(crate) fn started(&self, session: u32, op: SinkOp, number: Option<u64>) -> Option<Started> {
+        let end = [&self.sink, &self.lingering].into_iter().flatten().find(|end| end.session == session)?;
+        Some(Started { number, ..end.storage.start(op, &self.disk) })
     }
 
     /// An operation of a sink takes effect, unless a newer session owns the destination.
@@ -242,13 +250,19 @@ impl World {
                 None => end.ordered_busy = false,
             }
         }
+        let (number, told_late) = (started.number, started.told_late);
         let done =
             if session == self.session { self.perform(session, started) } else { refused(&started.op) };
         if let Some(done) = done {
-            if self.random.coin() {
-                self.reply_write(session, done);
+            let reply = Happening::WriteReply { session, number, done };
+            if told_late {
+                let limit = self.plan.hangs_after;
+                let at = self.now + limit + self.random.below(3 * limit);
+                self.queue.push(at, reply);
+            } else if self.random.coin() {
+                self.happen(reply);
             } else {
-                self.after(self.plan.delays.reply, Happening::WriteReply { session, done });
+                self.after(self.plan.delays.reply, reply);
             }
         }
         true
@@ -265,6 +279,9 @@ impl World {
             random: &mut self.random,
             rates,
             troubled: &mut self.checker.troubled,
+            late: started.late || started.told_late,
+            hung: !self.checker.hung.is_empty(),
+            left: &mut self.checker.hung,
             published: vec![],
             broken: None,
         };
@@ -277,22 +294,25 @@ impl World {
         done
     }
 
-    pub(crate) fn on_write_reply(&mut self, session: u32, done: SinkDone) -> bool {
+    pub(crate) fn on_write_reply(&mut self, session: u32, number: Option<u64>, done: SinkDone) -> bool {
         if self.sink_of(session).is_none_or(|end| end.outcome.is_some()) {
             return false;
         }
-        self.reply_write(session, done);
-        true
-    }
-
-    fn reply_write(&mut self, session: u32, done: SinkDone) {
         note!(self, "sink: {}", Short(&done));
         if let SinkDone::WrittenMembers { step: MembersStep::Make, .. } = done
             && let Some(end) = self.sink_of(session)
         {
             end.making -= 1;
         }
-        self.sink_event(session, Event::SinkDone(done));
+        let event = match number {
+            Some(number) => {
+                self.errand_ended(session, number);
+                Event::ErrandDone { number, done }
+            }
+            None => Event::SinkDone(done),
+        };
+        self.sink_event(session, event);
+        true
     }
 
     /// An end that was left over hears that it is superseded.

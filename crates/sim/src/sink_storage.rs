@@ -54,6 +54,12 @@ pub struct Context<'a> {
     pub rates: Rates,
     /// Paths that something happened to: their failure has a reason.
     pub troubled: &'a mut Vec<bool>,
+    /// Paths of which an unfinished file stays for a later session.
+    pub left: &'a mut Vec<PathId>,
+    /// The operation may have been given up by now: what it is about may be gone.
+    pub late: bool,
+    /// Something has hung in this session: files may be left.
+    pub hung: bool,
     /// Paths that got their final name.
     pub published: Vec<PathId>,
     /// The master broke the contract.
@@ -70,7 +76,9 @@ impl Context<'_> {
     }
 
     fn broken(&mut self, what: impl FnOnce() -> String) {
-        self.broken.get_or_insert_with(what);
+        if !self.late {
+            self.broken.get_or_insert_with(what);
+        }
     }
 }
 
@@ -79,9 +87,15 @@ pub struct Started {
     /// The operation.
     pub op: SinkOp,
     /// The disk's clock.
-    clock: u32,
+    pub clock: u32,
     /// Failed syncs of the file so far.
-    failures: u32,
+    pub failures: u32,
+    /// By which the master knows it, if it is an errand.
+    pub number: Option<u64>,
+    /// It takes effect when nobody waits for it any more.
+    pub late: bool,
+    /// Its end is told when nobody waits for it any more.
+    pub told_late: bool,
 }
 
 impl SinkStorage {
@@ -124,7 +138,7 @@ impl SinkStorage {
             },
             _ => 0,
         };
-        Started { op, clock: disk.clock(), failures }
+        Started { op, clock: disk.clock(), failures, number: None, late: false, told_late: false }
     }
 
     /// An operation takes effect.
@@ -134,11 +148,20 @@ impl SinkStorage {
         slots: &[Payload],
         context: &mut Context,
     ) -> Option<SinkDone> {
-        let Started { op, clock, failures } = started;
+        let Started { op, clock, failures, .. } = started;
         Some(match op {
             SinkOp::Prepare { batch, items } => {
-                let (answers, laid) = self.prepare(items, context);
-                SinkDone::Prepared { batch, answers, laid, unlike: Vec::new() }
+                let (answers, laid, unlaid) = self.prepare(items, context);
+                SinkDone::Prepared { batch, answers, laid, unlaid }
+            }
+            SinkOp::Lay { entry, token, resumed, object_bytes, .. } => {
+                let result = self.make(&entry, token, resumed, object_bytes, context);
+                if result.is_err() && resumed {
+                    // What was begun by an earlier session stays for a later one.
+                    self.states.remove(&entry.id);
+                    context.left.push(context.tree.path_of(&entry));
+                }
+                SinkDone::Laid { id: entry.id, result, unlike: None }
             }
             SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single, .. } => {
                 let payload = &slots[slot.0 as usize];
@@ -182,8 +205,12 @@ impl SinkStorage {
         })
     }
 
-    fn prepare(&mut self, items: Vec<Prepare>, context: &mut Context) -> (Answers, Vec<(EntryId, Laid)>) {
-        let (mut answers, mut laid) = (Vec::new(), Vec::new());
+    fn prepare(
+        &mut self,
+        items: Vec<Prepare>,
+        context: &mut Context,
+    ) -> (Answers, Vec<(EntryId, Laid)>, Vec<EntryId>) {
+        let (mut answers, mut laid, mut unlaid) = (Vec::new(), Vec::new(), Vec::new());
         for item in items {
             match item {
                 Prepare::Entry { entry, resume, object_bytes, .. } => {
@@ -192,8 +219,16 @@ impl SinkStorage {
                         Kind::Symlink => self.prepare_link(&entry, context),
                         _ => self.prepare_file(&entry, resume, object_bytes.is_some(), context),
                     };
-                    if let (Ok(prepared), Some(bytes)) = (&answer, object_bytes) {
-                        laid.extend(self.lay(*prepared, bytes, context).map(|laid| (entry.id, laid)));
+                    if let (Ok(Prepared::Start(_) | Prepared::Resume(_)), Some(bytes)) =
+                        (&answer, object_bytes)
+                    {
+                        let resumed = matches!(answer, Ok(Prepared::Resume(_)));
+                        match context.random.chance(300) {
+                            true => unlaid.push(entry.id),
+                            false => {
+                                laid.extend(self.lay(resumed, bytes, context).map(|laid| (entry.id, laid)))
+                            }
+                        }
                     }
                     answers.push((entry.id, answer.unwrap_or_else(Prepared::Fail)));
                 }
@@ -204,16 +239,32 @@ impl SinkStorage {
                 },
             }
         }
-        (answers, laid)
+        (answers, laid, unlaid)
+    }
+
+    /// Makes an unfinished file before it is known how it lies.
+    fn make(
+        &mut self,
+        entry: &Entry,
+        token: Token,
+        resumed: bool,
+        object_bytes: u32,
+        context: &mut Context,
+    ) -> Result<Option<Laid>, Failure> {
+        let path = self.locate(entry, context)?;
+        context.fails(context.rates.no_space / 2, path, Code::SinkNoSpace)?;
+        context.fails(context.rates.prepare_error, path, Code::SinkPermission)?;
+        if entry.size() > 0 {
+            let temp = self.unfinished(entry, token, context)?;
+            let inode = context.disk.temps[temp].inode;
+            context.disk.set_size(inode, entry.size());
+        }
+        Ok(self.lay(resumed, object_bytes, context))
     }
 
     /// Some files lie on several targets; then what starts may want smaller objects.
-    fn lay(&self, prepared: Prepared, object_bytes: u32, context: &mut Context) -> Option<Laid> {
-        let starts = match prepared {
-            Prepared::Start(_) => true,
-            Prepared::Resume(_) => false,
-            _ => return None,
-        };
+    fn lay(&self, resumed: bool, object_bytes: u32, context: &mut Context) -> Option<Laid> {
+        let starts = !resumed;
         if !context.random.chance(300) {
             return None;
         }
@@ -571,7 +622,7 @@ impl SinkStorage {
             }
             State::Named(named) => parent_of(*named) == Some(path),
         });
-        let names_failed = context.rates.names_error > 0;
+        let names_failed = context.rates.names_error > 0 || context.hung;
         if used && !names_failed || self.directories.values().any(|it| parent_of(it.path) == Some(path)) {
             context.broken(|| format!("{id:?} is forgotten, but something in it is open"));
         }
@@ -612,13 +663,14 @@ pub fn refused(op: &SinkOp) -> Option<SinkDone> {
                 Prepare::End(_) => None,
             };
             let answers = items.iter().filter_map(refuse).collect();
-            SinkDone::Prepared { batch: *batch, answers, laid: Vec::new(), unlike: Vec::new() }
+            SinkDone::Prepared { batch: *batch, answers, laid: Vec::new(), unlaid: Vec::new() }
         }
         SinkOp::WriteObject { block, .. } => SinkDone::Written { block: *block, result: Err(failure) },
         SinkOp::WriteMembers { block, step, members, .. } => {
             let results = members.iter().map(|_| Err(failure)).collect();
             SinkDone::WrittenMembers { block: *block, step: *step, results }
         }
+        SinkOp::Lay { entry, .. } => SinkDone::Laid { id: entry.id, result: Err(failure), unlike: None },
         SinkOp::Seal { entry, .. } => SinkDone::Sealed { id: entry.id, result: Err(failure) },
         SinkOp::Sync { group, files } => SinkDone::Synced { group: *group, failed: all(files) },
         SinkOp::Publish { group, files } => SinkDone::Published { group: *group, failed: all(files) },

@@ -201,6 +201,7 @@ short! {
             let ids: Vec<EntryId> = members.iter().map(|member| member.entry.id).collect();
             write!(f, "{step:?} {} from {}: {}", Short(block), Short(slot), List(&ids))
         }
+        SinkOp::Lay { entry, token, .. } => write!(f, "lay {} in {}", Short(&entry.id), Short(token)),
         SinkOp::Seal { entry, .. } => write!(f, "seal {}", Short(&entry.id)),
         SinkOp::Sync { group, files } => write!(f, "sync {group}: {}", List(files)),
         SinkOp::Publish { group, files } => write!(f, "publish {group}: {}", List(files)),
@@ -210,9 +211,13 @@ short! {
         SinkOp::FinishDirectories => f.write_str("finish directories"),
     };
     SinkDone, |done, f| match done {
-        SinkDone::Prepared { batch, answers, laid, .. } => {
-            write!(f, "prepared {batch}: {}{}", List(answers), List(laid))
+        SinkDone::Prepared { batch, answers, laid, unlaid } => {
+            write!(f, "prepared {batch}: {}{}, to be laid: {}", List(answers), List(laid), List(unlaid))
         }
+        SinkDone::Laid { id, result, .. } => match result {
+            Ok(laid) => write!(f, "{} is laid: {laid:?}", Short(id)),
+            Err(failure) => write!(f, "{} cannot be laid: {}", Short(id), Short(failure)),
+        },
         SinkDone::Written { block, result } => write!(f, "{} written: {}", Short(block), Short(result)),
         SinkDone::WrittenMembers { block, step, results } => {
             write!(f, "{} {step:?}: {}", Short(block), List(results))

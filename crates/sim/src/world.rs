@@ -12,6 +12,7 @@ use haul_wire::Role;
 use crate::checker::Checker;
 use crate::content::Payload;
 use crate::disk::Disk;
+use crate::hung::Hung;
 use crate::log::{Kept, Store};
 use crate::network::Connection;
 use crate::plan::{Blow, Plan, Rates};
@@ -38,8 +39,8 @@ pub(crate) enum Happening {
     ReadReply { session: u32, done: SourceDone },
     /// An operation of the sink takes effect.
     Write { session: u32, started: Started },
-    /// Its completion.
-    WriteReply { session: u32, done: SinkDone },
+    /// Its completion, of an errand with its number.
+    WriteReply { session: u32, number: Option<u64>, done: SinkDone },
     /// The scan finds something.
     Scan { session: u32 },
     /// The sink asked to be woken.
@@ -80,6 +81,8 @@ pub(crate) struct World {
     pub session: u32,
     /// A new session is planned.
     pub starting: bool,
+    /// What hangs at the sink.
+    pub hung: Hung,
     /// What the next session must find in the log.
     pub kept: Kept,
     /// Nothing was to go wrong in this session.
@@ -130,6 +133,7 @@ impl World {
             epochs: 0,
             session: 0,
             starting: false,
+            hung: Hung::default(),
             kept: Kept::default(),
             safe: false,
             checker: Checker::default(),
@@ -258,7 +262,7 @@ impl World {
     }
 
     /// False: it came too late to be an event.
-    fn happen(&mut self, happening: Happening) -> bool {
+    pub(crate) fn happen(&mut self, happening: Happening) -> bool {
         match happening {
             Happening::Frame { session, epoch, to, index, frame } => {
                 self.on_frame(session, epoch, to, index, frame)
@@ -272,7 +276,7 @@ impl World {
             Happening::Read { session, op } => self.on_read(session, op),
             Happening::ReadReply { session, done } => self.on_read_reply(session, done),
             Happening::Write { session, started } => self.on_write(session, started),
-            Happening::WriteReply { session, done } => self.on_write_reply(session, done),
+            Happening::WriteReply { session, number, done } => self.on_write_reply(session, number, done),
             Happening::Scan { session } => self.on_scan(session),
             Happening::Tick { session } => self.on_tick(session),
             Happening::LogFlush { session } => self.on_log_flush(session),

@@ -130,7 +130,7 @@ fn entry(id: u64, parent: EntryId, name: Vec<u8>, kind: Kind, size: u64) -> Arc<
 }
 
 fn prepare(entries: Vec<Arc<Entry>>) -> SinkOp {
-    let item = |entry| Prepare::Entry { entry, resume: None, object_bytes: None, stripes: None };
+    let item = |entry| Prepare::Entry { entry, resume: None, object_bytes: None };
     SinkOp::Prepare { batch: 0, items: entries.into_iter().map(item).collect() }
 }
 

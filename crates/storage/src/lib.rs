@@ -36,4 +36,9 @@ pub trait SourceStorage: Send + Sync {
 pub trait SinkStorage: Send + Sync {
     /// Performs one operation; `None` for those that have no completion.
     fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone>;
+
+    /// Files are made durable one by one, not a whole group with one call: then each can be waited for by itself.
+    fn syncs_each(&self) -> bool {
+        false
+    }
 }

@@ -475,8 +475,10 @@ impl SinkStorage for MemorySink {
                 batch,
                 answers: self.prepare(session, items),
                 laid: Vec::new(),
-                unlike: Vec::new(),
+                unlaid: Vec::new(),
             },
+            // All is on one target, so it never asks for that.
+            SinkOp::Lay { entry, .. } => SinkDone::Laid { id: entry.id, result: Ok(None), unlike: None },
             SinkOp::WriteObject {
                 block,
                 entry,

@@ -51,7 +51,7 @@ impl Watch {
         let all = self.faults.seen();
         let new = all[self.seen..].iter().filter_map(|fault| match fault {
             Fault::Sync(point) => Some(point.name()),
-            Fault::Write => None,
+            Fault::Write | Fault::Lay => None,
         });
         let mut new: Vec<_> = new.collect();
         self.seen = all.len();
@@ -306,6 +306,49 @@ fn a_full_disk_fails_one_member_and_leaves_nothing_of_it() {
     let token = driver.start(&large);
     assert_eq!(driver.write_object(&large, token, b"x", 0), Err(Failure::os(Code::SinkQuota, 122)));
     assert_eq!(driver.write_object(&large, token, b"x", 0), Ok(()), "once there is room again");
+}
+
+#[test]
+fn a_file_of_an_earlier_session_stays_if_it_cannot_be_made_ready_and_a_new_one_does_not() {
+    let scratch = Scratch::fast(SyncMode::EachFile).striped();
+    let bytes = content(1, 3 * OBJECT as usize);
+    let (driver, top, _) = session(&scratch, Faults::default());
+    let file = driver.file(top, b"large", bytes.len());
+    let token = driver.start(&file);
+    assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
+    assert_eq!(driver.sync(&[file.id]), []);
+    drop(driver);
+
+    let faults = Faults::default().fail(Fault::Lay, 1, EIO).fail(Fault::Lay, 2, EIO);
+    let settings = SinkSettings { faults: Some(Arc::new(faults)), ..scratch.settings(*b"two.") };
+    let (driver, top) = scratch.session_with(settings);
+    let file = driver.file(top, b"large", bytes.len());
+    let failed = Prepared::Fail(Failure::os(Code::SinkWrite, EIO));
+    assert_eq!(driver.prepare(&file, Some(token), true), failed);
+    let before = names(&scratch.path(b"top"));
+    assert!(before.contains(format!(".haul-{token}").as_bytes()), "{before:?}");
+    let new = driver.file(top, b"new", bytes.len());
+    assert_eq!(driver.prepare(&new, None, true), failed);
+    assert_eq!(names(&scratch.path(b"top")), before);
+    drop(driver);
+
+    let (driver, top) = scratch.session(*b"tri.");
+    let file = driver.file(top, b"large", bytes.len());
+    assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+}
+
+#[test]
+fn a_name_is_not_durable_if_a_sync_of_its_directory_failed_since_it_was_made() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::FinalName, 1));
+    let files = [&b"a"[..], b"b"].map(|name| driver.file(top, name, 1));
+    let ids = files.each_ref().map(|file| file.id);
+    assert_eq!(driver.write_members(&files.each_ref().map(|file| (file, &b"x"[..]))), [Ok(()); 2]);
+    assert_eq!(driver.sync(&ids), []);
+    assert_eq!(driver.publish(&ids), []);
+    assert_eq!(driver.sync_names(&ids[..1]), [lost(ids[0])]);
+    // The kernel told of the error, and would now call all that was in the directory clean.
+    assert_eq!(driver.sync_names(&ids[1..]), [(ids[1], Code::SinkSync.into())]);
 }
 
 #[test]

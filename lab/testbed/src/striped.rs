@@ -4,6 +4,7 @@
 //! real binary. Each scenario is looked at by other means than haul's.
 
 mod chosen;
+mod hang;
 mod lov;
 mod neighbours;
 mod small;
@@ -50,29 +51,33 @@ pub struct Settings {
 pub fn run(settings: &Settings) -> io::Result<bool> {
     let haul = settings.haul.canonicalize()?;
     let mut passed = true;
-    let scenarios: [(&str, Scenario); 17] = [
-        ("striped-to-striped", striped_to_striped),
-        ("slow-target", slow_target),
-        ("failing-source-target", failing_source_target),
-        ("failing-sink-target", failing_sink_target),
-        ("hanging-source-target", hanging_source_target),
-        ("small-slow-source-target", small::slow_source_target),
-        ("small-slow-sink-target", small::slow_sink_target),
-        ("small-failing-sink-target", small::failing_sink_target),
-        ("small-hanging-sink-target", small::hanging_sink_target),
-        ("chosen-stripes", chosen::chosen_stripes),
-        ("pool-only-at-the-source", chosen::pool_only_at_the_source),
-        ("spill-slow-sink", spill::slow_sink),
-        ("spill-stalled-sink-target", spill::stalled_sink_target),
-        ("spill-killed-source", spill::killed_source),
-        ("spill-full", spill::full_spill),
-        ("share-a-slow-target", neighbours::share_a_slow_target),
-        ("killed-neighbour", neighbours::killed_neighbour),
+    let (striped, whole) = ((STRIPES, STRIPE_BYTES), (1, hang::WHOLE_BYTES));
+    let scenarios: [(&str, Cut, Scenario); 20] = [
+        ("striped-to-striped", striped, striped_to_striped),
+        ("slow-target", striped, slow_target),
+        ("failing-source-target", striped, failing_source_target),
+        ("failing-sink-target", striped, failing_sink_target),
+        ("hanging-source-target", striped, hanging_source_target),
+        ("hanging-sink-target", whole, hang::hanging_sink_target),
+        ("hanging-sink-syncs", whole, hang::hanging_sink_syncs),
+        ("late-sink-syncs", whole, hang::late_sink_syncs),
+        ("small-slow-source-target", striped, small::slow_source_target),
+        ("small-slow-sink-target", striped, small::slow_sink_target),
+        ("small-failing-sink-target", striped, small::failing_sink_target),
+        ("small-hanging-sink-target", striped, small::hanging_sink_target),
+        ("chosen-stripes", striped, chosen::chosen_stripes),
+        ("pool-only-at-the-source", striped, chosen::pool_only_at_the_source),
+        ("spill-slow-sink", striped, spill::slow_sink),
+        ("spill-stalled-sink-target", striped, spill::stalled_sink_target),
+        ("spill-killed-source", striped, spill::killed_source),
+        ("spill-full", striped, spill::full_spill),
+        ("share-a-slow-target", striped, neighbours::share_a_slow_target),
+        ("killed-neighbour", striped, neighbours::killed_neighbour),
     ];
-    for (name, scenario) in scenarios {
+    for (name, cut, scenario) in scenarios {
         let directory = settings.directory.join(name);
         fs::create_dir(&directory)?;
-        let bed = Bed::new(&haul, &directory)?;
+        let bed = Bed::new(&haul, &directory, cut)?;
         let started = Instant::now();
         let finding = scenario(&bed)?;
         drop(bed);
@@ -86,6 +91,8 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
 }
 
 type Scenario = fn(&Bed) -> io::Result<Option<String>>;
+/// Stripes of a file at the source, and their bytes.
+type Cut = (u16, u32);
 
 /// All of it arrives, cut and striped as asked for.
 fn striped_to_striped(bed: &Bed) -> io::Result<Option<String>> {
@@ -155,13 +162,8 @@ fn hanging_source_target(bed: &Bed) -> io::Result<Option<String>> {
     bed.source.fill()?;
     let struck = bed.source.files_on(0)?;
     bed.source.control("target 0 hang");
-    let started = Instant::now();
     let run = bed.start(&["--hang-after", HANGS_AFTER])?;
-    let done = || bed.has_summary();
-    while !done() && started.elapsed() < RUN_LIMIT {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    let in_time = done();
+    let in_time = bed.tells("summary", RUN_LIMIT);
     bed.source.control("target 0 ok");
     let ended = bed.wait(run)?;
     let waited = (!in_time).then(|| "the transfer waits for a target that hangs".to_owned());
@@ -190,11 +192,11 @@ struct Striped {
 }
 
 impl Striped {
-    fn new(directory: &Path) -> io::Result<Striped> {
+    fn new(directory: &Path, cut: Cut) -> io::Result<Striped> {
         fs::create_dir(directory)?;
         let targets = (0..TARGETS).map(|number| directory.join(format!("target-{number}"))).collect();
         let mut options = Options::new(targets, directory.join("mds"));
-        (options.stripe_count, options.stripe_bytes) = (STRIPES, STRIPE_BYTES);
+        (options.stripe_count, options.stripe_bytes) = cut;
         options.pools = BTreeMap::from([(POOL.into(), POOL_TARGETS.to_vec())]);
         let mountpoint = directory.join("mount");
         fs::create_dir(&mountpoint)?;
@@ -215,6 +217,21 @@ impl Striped {
             big_file(&tree.join(name), seed as u64, FILE_BYTES)?;
         }
         Ok(())
+    }
+
+    /// A file is there under its name.
+    fn has(&self, name: &str) -> bool {
+        self.directory.join("tree").join(name).exists()
+    }
+
+    /// Whether one of these files, which are there, has a stripe on this target.
+    fn one_is_on(&self, target: u32, names: &BTreeSet<String>) -> io::Result<Option<String>> {
+        for name in names {
+            if lov::of(&self.directory.join("tree").join(name))?.targets().contains(&target) {
+                return Ok(Some(format!("{name} is on the target that hung, and there")));
+            }
+        }
+        Ok(None)
     }
 
     /// The files that have a stripe on this target.
@@ -243,25 +260,44 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(haul: &Path, directory: &Path) -> io::Result<Bed> {
+    fn new(haul: &Path, directory: &Path, cut: Cut) -> io::Result<Bed> {
         let (source, sink) =
-            (Striped::new(&directory.join("source"))?, Striped::new(&directory.join("sink"))?);
+            (Striped::new(&directory.join("source"), cut)?, Striped::new(&directory.join("sink"), cut)?);
         Ok(Bed { haul: haul.to_owned(), directory: directory.to_owned(), source, sink })
     }
 
     fn start(&self, options: &[&str]) -> io::Result<Guarded> {
-        self.start_from(&[self.source.directory.join("tree")], options)
+        self.start_from(&[self.source.directory.join("tree")], &["--object-size", "1MiB"], options)
     }
 
-    fn start_from(&self, sources: &[PathBuf], options: &[&str]) -> io::Result<Guarded> {
+    fn start_in(&self, cut: &[&str], options: &[&str]) -> io::Result<Guarded> {
+        self.start_from(&[self.source.directory.join("tree")], cut, options)
+    }
+
+    fn start_from(&self, sources: &[PathBuf], cut: &[&str], options: &[&str]) -> io::Result<Guarded> {
         let mut command = Command::new(&self.haul);
         command.env("HAUL_STATE_DIR", self.directory.join("state"));
         command.env("XDG_CONFIG_HOME", self.directory.join("no-config"));
-        command.args(["cp", "-r", "--json", "--object-size", "1MiB"]).args(options);
+        command.args(["cp", "-r", "--json"]).args(cut).args(options);
         command.args(sources).arg(&self.sink.directory);
         command.stdin(Stdio::null()).stderr(fs::File::create(self.directory.join("stderr"))?);
         command.stdout(fs::File::create(self.directory.join("events"))?);
         Guarded::spawn(unblock_signals(&mut command))
+    }
+
+    /// Waits until the run tells such an event. False if it does not in time.
+    fn tells(&self, event: &str, limit: Duration) -> bool {
+        let (started, wanted) = (Instant::now(), format!("\"event\":\"{event}\""));
+        loop {
+            let text = fs::read_to_string(self.directory.join("events")).unwrap_or_default();
+            if text.contains(&wanted) {
+                return true;
+            }
+            if started.elapsed() >= limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     fn wait(&self, mut run: Guarded) -> io::Result<Ended> {
@@ -304,6 +340,14 @@ impl Ended {
         let of = |event: &&Value| event["code"] == code;
         let name = |event: &Value| event["path"].as_str()?.rsplit('/').next().map(str::to_owned);
         self.failed.iter().filter(of).filter_map(name).collect()
+    }
+
+    /// Some files failed, with these codes, and they are all that are not there.
+    fn some_failed_not_these(&self, codes: &[&str], there: &BTreeSet<String>) -> Option<String> {
+        let failed: BTreeSet<String> = codes.iter().flat_map(|code| self.failed(code)).collect();
+        let missing: BTreeSet<String> = names().filter(|name| !there.contains(name)).collect();
+        let right = failed == missing && !missing.is_empty() && !there.is_empty();
+        (!right).then(|| format!("{failed:?} failed with {codes:?}, and {missing:?} are not there"))
     }
 
     fn failed_are_not(&self, expected: &BTreeSet<String>, code: &str) -> Option<String> {

@@ -290,8 +290,9 @@ impl<T: Copy> Scheduler<T> {
                 let was_exhausted = self.targets.exhausted();
                 match replaced {
                     true => self.targets.replaced -= 1,
-                    false => self.targets.unreplaced.give_back(flight.class != URGENT),
+                    false => self.targets.unreplaced -= 1,
                 }
+                self.targets.lost_slots -= u32::from(flight.class != URGENT);
                 match was_exhausted && !self.targets.exhausted() {
                     true => self.targets.refresh_all(now_nanos, self.picks),
                     false => self.targets.refresh(index, now_nanos, self.picks),
@@ -300,6 +301,23 @@ impl<T: Copy> Scheduler<T> {
             }
             Stage::AtOtherEnd | Stage::Free => Finished::Unknown,
         }
+    }
+
+    /// A request that was picked will not be done after all: storage never heard of it, and nothing is learnt of its target.
+    pub fn cancel(&mut self, ticket: Ticket, now_nanos: u64) -> bool {
+        let Some(flight) = self.flights.get(ticket).filter(|flight| flight.stage == Stage::UnderWay) else {
+            return false;
+        };
+        if self.config.planted.has(SchedulerBug::CancelCures) {
+            self.answered(ticket, &flight, now_nanos, false);
+            return true;
+        }
+        self.end(ticket, &flight, Stage::Free);
+        if flight.gate != gates::NONE {
+            self.give_back(flight.gate);
+        }
+        self.targets.refresh(flight.target, now_nanos, self.picks);
+        true
     }
 
     fn answered(&mut self, ticket: Ticket, flight: &Flight<T>, now_nanos: u64, done: bool) {
@@ -358,8 +376,9 @@ impl<T: Copy> Scheduler<T> {
         target.suspect = true;
         match replace {
             true => self.targets.replaced += 1,
-            false => self.targets.unreplaced.lose(flight.class != URGENT),
+            false => self.targets.unreplaced += 1,
         }
+        self.targets.lost_slots += u32::from(flight.class != URGENT);
         if flight.gate != gates::NONE {
             self.give_back(flight.gate);
         }
@@ -418,6 +437,7 @@ impl<T: Copy> Scheduler<T> {
             lost: it.lost,
             queued: self.queues.length_of(target.0),
             depth: self.targets.depth(target.0),
+            allowance: self.targets.allowance(target.0),
             congested: self.targets.is_congested(target.0),
             suspect: it.suspect,
             dead: self.targets.is_dead(target.0),

@@ -118,6 +118,8 @@ pub struct TargetView {
     pub queued: u64,
     /// How many may be under way or lost.
     pub depth: u32,
+    /// How many the other end may have under way for it.
+    pub allowance: u32,
     /// It is slow: one request at a time.
     pub congested: bool,
     /// It lost a request and has not answered since: one at a time, too.

@@ -57,25 +57,6 @@ impl Target {
     }
 }
 
-/// What was lost for good, until it comes back.
-#[derive(Default)]
-pub(super) struct Unreplaced {
-    threads: u32,
-    slots: u32,
-}
-
-impl Unreplaced {
-    pub fn lose(&mut self, slot: bool) {
-        self.threads += 1;
-        self.slots += u32::from(slot);
-    }
-
-    pub fn give_back(&mut self, slot: bool) {
-        self.threads -= 1;
-        self.slots -= u32::from(slot);
-    }
-}
-
 #[derive(Default)]
 struct Level {
     targets: Bits,
@@ -101,7 +82,9 @@ pub(super) struct Targets {
     /// Threads that were written off and replaced.
     pub replaced: u32,
     /// And those that were not replaced.
-    pub unreplaced: Unreplaced,
+    pub unreplaced: u32,
+    /// Slots of requests that were written off: nothing takes their place.
+    pub lost_slots: u32,
     /// No target that is held back has waited too long before this.
     pub age_nanos: u64,
     /// No target that is held back has been skipped often enough before this pick.
@@ -122,7 +105,8 @@ impl Targets {
             data: 0,
             typical: Typical::default(),
             replaced: 0,
-            unreplaced: Unreplaced::default(),
+            unreplaced: 0,
+            lost_slots: 0,
             age_nanos: u64::MAX,
             due_pick: u64::MAX,
         }
@@ -269,8 +253,9 @@ impl Targets {
 
     /// All threads, or all slots, are stuck, and no more are to be had.
     pub fn exhausted(&self) -> bool {
-        self.unreplaced.threads >= self.config.threads.max(1)
-            || self.unreplaced.slots >= self.config.slots.max(1)
+        let slots =
+            if self.config.planted.has(SchedulerBug::LostSlotsForgotten) { 0 } else { self.lost_slots };
+        self.unreplaced >= self.config.threads.max(1) || slots >= self.config.slots.max(1)
     }
 
     /// How many requests the other end may have under way for this target: its share of the slots, for what is on its way

@@ -1,5 +1,7 @@
 //! Which payload is written next: the scheduler knows which target each one burdens.
 
+use alloc::vec::Vec;
+
 use haul_model::{BlockId, Code, EntryId, Failure, Target};
 use haul_wire::RepairReason;
 
@@ -8,7 +10,7 @@ use super::receive::{Stage, Work};
 use crate::committer::Lane;
 use crate::event::Action;
 use crate::planted::Bug;
-use crate::scheduler::{Class, Finished, Pace, Request, TargetId};
+use crate::scheduler::{Class, Finished, Pace, Request, TargetId, Ticket};
 use crate::states::{SinkCause, SinkState};
 
 /// What the scheduler has.
@@ -32,14 +34,56 @@ impl Sink {
     }
 
     pub(super) fn push(&mut self, item: ToWrite, target: Target, class: Class, bytes: u32) {
+        self.meet(target);
+        let target = TargetId(u32::from(target));
+        let gate = (target.0 > 0).then_some(target);
+        let request = Request { item, target, gate, class, bytes };
+        // Numbers of targets are below the scheduler's bound; see `haul_model::limits`.
+        let _ = self.scheduler.push(request, self.clock.now());
+    }
+
+    /// Something is on this target.
+    pub(super) fn meet(&mut self, target: Target) {
+        if self.hands.has_met(target) {
+            return;
+        }
+        if target != 0 {
+            // Nothing holds it back; see `hold_back`.
+            let _ = self.scheduler.set_allowance(TargetId(u32::from(target)), u32::MAX);
+        }
         if let Some(hands) = self.hands.meet(target) {
             self.scheduler.set_threads(hands, self.clock.now());
             self.actions.push_back(Action::Hands(hands));
         }
-        let target = TargetId(u32::from(target));
-        let request = Request { item, target, gate: None, class, bytes };
-        // Numbers of targets are below the scheduler's bound; see `haul_model::limits`.
-        let _ = self.scheduler.push(request, self.clock.now());
+        if self.hands.has_several_targets() {
+            self.errands.watch();
+        }
+    }
+
+    /// While too much waits for slow targets nothing more is written to them, and the source is told to send them hardly
+    /// anything. So they never fill the window, or the slots.
+    fn hold_back(&mut self) {
+        if self.committer.slow_is_full() {
+            let slow = |target: &Target| self.lane_of_target(*target) == Lane::Slow;
+            let slow: Vec<Target> = self.hands.all_met().filter(slow).collect();
+            for target in slow {
+                if !self.held_back.contains(&target) {
+                    self.held_back.push(target);
+                    self.set_held_back(target, 0);
+                }
+            }
+        } else {
+            for target in core::mem::take(&mut self.held_back) {
+                self.set_held_back(target, u32::MAX);
+            }
+        }
+    }
+
+    fn set_held_back(&mut self, target: Target, units: u32) {
+        let number = TargetId(u32::from(target));
+        let _ = self.scheduler.set_allowance(number, units);
+        let known = self.scheduler.target(number).map(|view| view.allowance);
+        self.allowances.extend(known.map(|allowance| (target, allowance)));
     }
 
     fn target_of(&self, id: EntryId, index: u32) -> Target {
@@ -50,6 +94,7 @@ impl Sink {
     /// Gives threads that are idle something to do. Bundles and objects take turns, so that neither waits for the other.
     pub(super) fn start_writes(&mut self) -> Result<(), Failure> {
         self.write_off()?;
+        self.hold_back();
         while self.writing < self.hands.at_a_time() {
             self.bundle_turn = !self.bundle_turn;
             let bundle = if self.bundle_turn { self.next_bundle() } else { None };
@@ -64,6 +109,7 @@ impl Sink {
             };
             let gently = picked.pace == Pace::Gentle;
             match picked.item {
+                ToWrite::Object(block) if self.is_set_aside(block, picked.ticket) => {}
                 ToWrite::Object(block) => self.start_write(block, Some(picked.ticket), gently)?,
                 ToWrite::Members(block, target) => self.start_fill(block, target, picked.ticket, gently)?,
             }
@@ -77,14 +123,49 @@ impl Sink {
         if self.creates.allows() || unpaced { self.bundles.pop_front() } else { None }
     }
 
+    /// While a sync of its file takes long an object is not written: on some file systems it would wait for that sync, and its
+    /// own target would seem to hang.
+    fn is_set_aside(&mut self, block: BlockId, ticket: Ticket) -> bool {
+        let file = match self.writes.get(&block).map(|write| &write.work) {
+            Some(Work::Object { id, .. }) => *id,
+            _ => return false,
+        };
+        if !self.committer.is_straggling(file) {
+            return false;
+        }
+        self.scheduler.cancel(ticket, self.clock.now());
+        self.set_aside.entry(file).or_default().push(block);
+        true
+    }
+
+    /// That sync has come to its end, one way or the other.
+    pub(super) fn take_up_again(&mut self, file: EntryId) {
+        for block in self.set_aside.remove(&file).unwrap_or_default() {
+            if let Some(work) = self.writes.get(&block).map(|write| write.work.clone()) {
+                self.queue_write(block, &work);
+            }
+        }
+    }
+
     /// Storage has answered. False if nobody waited any more.
     pub(super) fn has_written(&mut self, block: BlockId, done: bool) -> bool {
         let Some(write) = self.writes.get(&block) else { return true };
         let late = write.ticket.is_some_and(|ticket| {
-            matches!(self.scheduler.finished(ticket, self.clock.now(), done), Finished::Late { .. })
+            let finished = self.scheduler.finished(ticket, self.clock.now(), done);
+            self.scheduler.gate_done(ticket);
+            matches!(finished, Finished::Late { .. })
         });
         self.writing -= u32::from(!late);
         !late
+    }
+
+    /// A write that was chosen is not handed to storage after all.
+    pub(super) fn cancel_write(&mut self, block: BlockId) {
+        let ticket = self.writes.get(&block).and_then(|write| write.ticket);
+        if let Some(ticket) = ticket {
+            self.scheduler.cancel(ticket, self.clock.now());
+        }
+        self.writing -= 1;
     }
 
     /// Writes that take too long: their threads are replaced, and their objects are asked for again. Where everything is on
@@ -107,10 +188,11 @@ impl Sink {
             self.lost += 1;
             let Work::Object { id, index, .. } = write.work else { continue };
             self.count_lost(id, 1);
+            self.hangs(id);
             if lost.replace {
                 self.actions.push_back(Action::Replace(block, None));
             }
-            if self.no_longer_written(id) {
+            if self.no_longer_written(id)? {
                 self.ask_again(id, Some(index), RepairReason::Sync);
             }
         }
@@ -137,7 +219,7 @@ impl Sink {
             let Some(write) = self.writes.remove(&block) else { continue };
             self.free(write.slot);
             let Work::Object { id, .. } = write.work else { continue };
-            if self.no_longer_written(id) {
+            if self.no_longer_written(id)? {
                 self.give_up(id, SinkCause::WriteFailed, Failure::os(Code::SinkWrite, TIMED_OUT))?;
             }
         }
@@ -145,26 +227,33 @@ impl Sink {
     }
 
     /// One write less into a file. False if the file was dropped meanwhile.
-    pub(super) fn no_longer_written(&mut self, id: EntryId) -> bool {
-        let Some(held) = self.entries.get_mut(&id) else { return false };
+    pub(super) fn no_longer_written(&mut self, id: EntryId) -> Result<bool, Failure> {
+        let Some(held) = self.entries.get_mut(&id) else { return Ok(false) };
         if let Some(objects) = held.objects.as_deref_mut() {
             objects.writing -= 1;
         }
         let open = held.state == SinkState::Open;
         if !open {
-            self.discard_when_written(id);
+            self.discard_when_written(id)?;
         }
-        open
+        Ok(open)
     }
 
     /// What the source is to know of this end's targets: how many blocks may be under way to each.
-    pub(super) fn next_allowances(&mut self) -> alloc::vec::Vec<(Target, u32)> {
+    pub(super) fn next_allowances(&mut self) -> Vec<(Target, u32)> {
         let next = || self.scheduler.next_allowance();
-        core::iter::from_fn(next)
+        let changed = core::iter::from_fn(next)
             .filter_map(|(target, count)| Some((Target::try_from(target.0).ok()?, count)))
             // Of files of which nothing is known nothing needs to be known at the source.
-            .filter(|(target, _)| *target != 0)
-            .collect()
+            .filter(|(target, _)| *target != 0);
+        self.allowances.extend(changed);
+        let mut allowances = core::mem::take(&mut self.allowances);
+        for (target, count) in &mut allowances {
+            if self.held_back.contains(target) {
+                *count = (*count).min(HELD_BACK_MAX);
+            }
+        }
+        allowances
     }
 
     /// Which groups an object of this file joins.
@@ -186,9 +275,12 @@ impl Sink {
     pub(super) fn lane_of_target(&self, target: Target) -> Lane {
         let view = self.scheduler.target(TargetId(u32::from(target)));
         let slow = |view: crate::scheduler::TargetView| view.congested || view.suspect || view.dead;
-        if target != 0 && view.is_some_and(slow) { Lane::Slow } else { Lane::Brisk }
+        let slow = view.is_some_and(slow) || self.lagging.contains_key(&target);
+        if target != 0 && slow { Lane::Slow } else { Lane::Brisk }
     }
 }
 
+/// Blocks under way to a target that is held back: the next ones are there when it goes on.
+const HELD_BACK_MAX: u32 = 2;
 /// ETIMEDOUT
 pub(super) const TIMED_OUT: i32 = 110;

@@ -2,60 +2,98 @@
 
 use alloc::vec::Vec;
 
-use haul_model::op::SinkOp;
+use haul_model::op::{self, SinkOp};
 use haul_model::report::Fact;
 use haul_model::{Code, EntryId, Failure, Hash};
 use haul_wire::{RepairReason, Settled};
 
 use super::Sink;
-use crate::committer::Phase;
+use super::errand::{About, Share};
+use crate::committer::{Lane, Phase, WrittenFile, WrittenObject};
 use crate::event::Action;
 use crate::planted::Bug;
 use crate::states::{SinkCause, SinkState};
 
 impl Sink {
-    pub(super) fn start_groups(&mut self, now_nanos: u64) {
+    pub(super) fn start_groups(&mut self, now_nanos: u64) -> Result<(), Failure> {
         let quiet = self.is_quiet();
         while let Some((number, phase)) = self.committer.start(now_nanos, quiet) {
-            self.start_group(number, phase);
+            match phase {
+                Phase::SyncNames => self.sync_names(number, now_nanos)?,
+                Phase::Sync | Phase::Synced | Phase::Publish => self.sync(number),
+            }
+        }
+        Ok(())
+    }
+
+    /// Each file is an errand of its own where that keeps what hangs apart from the others.
+    fn each(&self) -> bool {
+        self.errands.is_watched() && self.config.syncs_each
+    }
+
+    fn lane_of_group(&self, number: u64) -> op::Lane {
+        match self.committer.lane(number) {
+            Lane::Brisk => op::Lane::Sync,
+            Lane::Slow => op::Lane::Slow,
         }
     }
 
-    fn start_group(&mut self, number: u64, phase: Phase) {
-        let Some(group) = self.committer.running(number, phase) else { return };
-        let ids = match phase {
-            Phase::Sync => group.files_to_sync(),
-            Phase::Synced | Phase::Publish | Phase::SyncNames => group.links.clone(),
-        };
-        if phase == Phase::Sync && self.config.planted.has(Bug::PublishBeforeSync) {
-            let files = group.files.clone();
-            self.actions.push_back(Action::Sink(SinkOp::Publish { group: 0, files }));
+    /// Which threads run what is about a whole file.
+    pub(super) fn lane_of_errand(&self, id: EntryId) -> op::Lane {
+        match self.lane_of_file(id) {
+            Lane::Brisk => op::Lane::Sync,
+            Lane::Slow => op::Lane::Slow,
         }
-        self.actions.push_back(Action::Sink(self.phase_op(number, phase, ids)));
     }
 
-    /// Contents are durable: objects are acknowledged, whole files get their names.
+    fn sync(&mut self, number: u64) {
+        let lane = self.lane_of_group(number);
+        for part in self.committer.parts(number, self.each()) {
+            if self.config.planted.has(Bug::PublishBeforeSync) {
+                let files = part.files.iter().map(|file| file.id).collect();
+                self.ask(lane, SinkOp::Publish { group: 0, files }, About::Nothing);
+            }
+            let op = SinkOp::Sync { group: number, files: part.ids() };
+            self.ask(lane, op, About::Sync(Share::of(number, part)));
+        }
+    }
+
+    /// Contents are durable: objects are acknowledged, whole files get their names once the rest of their group is so far.
     ///
     /// A failed sync is never repeated: all that its file received since the last good one is lost, and sent again. That
     /// includes what was written while it ran, or is being written now: the medium may call that clean as well.
     pub(super) fn on_synced(
         &mut self,
-        number: u64,
+        share: Share,
         failed: Vec<(EntryId, Failure)>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
         let failed = if self.config.planted.has(Bug::FailedSyncIgnored) { Vec::new() } else { failed };
-        self.committer.running(number, Phase::Sync).ok_or(Failure::new(Code::Internal))?;
-        let mut objects = self.committer.take_running_objects(number);
-        let files = self.committer.take_running_files(number);
+        let mut objects = share.part.objects.clone();
         if !self.config.planted.has(Bug::LostWriteKept) {
             for (id, _) in &failed {
                 objects.append(&mut self.committer.take_objects(*id));
                 self.lose_writes(*id);
             }
         }
+        self.settle_objects(objects, &failed);
+        let (mut go_on, mut lost) = (Vec::new(), Vec::new());
+        for file in &share.part.files {
+            match failure_of(&failed, file.id) {
+                None => go_on.push(*file),
+                Some(failure) => lost.push((file.id, failure)),
+            }
+        }
+        for (id, failure) in lost {
+            self.on_file_unsynced(id, failure)?;
+        }
+        let group = self.part_has_ended(&share, go_on, now_nanos);
+        group.map_or(Ok(()), |group| self.after_sync(group, now_nanos))
+    }
+
+    fn settle_objects(&mut self, objects: Vec<WrittenObject>, failed: &[(EntryId, Failure)]) {
         for object in objects {
-            let failure = failure_of(&failed, object.id);
+            let failure = failure_of(failed, object.id);
             let Some(held) = self.entries.get_mut(&object.id).filter(|it| it.state == SinkState::Open) else {
                 continue;
             };
@@ -75,31 +113,49 @@ impl Sink {
                 Some(_) => {}
             }
         }
-        let mut publish = Vec::with_capacity(files.len());
-        for id in files {
-            match failure_of(&failed, id) {
-                None => publish.push(id),
-                Some(failure) => self.on_file_unsynced(id, failure)?,
-            }
+    }
+
+    /// Storage is done with a part of a group, or nobody waits for it any more. The number of the group if it was its last.
+    pub(super) fn part_has_ended(
+        &mut self,
+        share: &Share,
+        go_on: Vec<WrittenFile>,
+        now_nanos: u64,
+    ) -> Option<u64> {
+        if let Some(group) = share.group {
+            return self.committer.part_ended(group, &share.part, go_on).then_some(group);
         }
+        self.lags(&share.targets, -1);
+        self.committer.straggled(&share.part, now_nanos);
+        share.part.ids().into_iter().for_each(|id| self.take_up_again(id));
+        // They are taken up by a group again: each of its steps is done already, or is done once more.
+        go_on
+            .into_iter()
+            .for_each(|file| self.committer.add_file(file.id, file.bytes, Lane::Slow, now_nanos));
+        None
+    }
+
+    /// All of a group that did not straggle is durable: names are next, unless those of another group are being made.
+    pub(super) fn after_sync(&mut self, number: u64, now_nanos: u64) -> Result<(), Failure> {
         let naming = self.committer.is_naming();
         let group = self.committer.running(number, Phase::Sync).ok_or(Failure::new(Code::Internal))?;
-        if naming && (!publish.is_empty() || !group.links.is_empty()) {
-            group.files = publish;
+        // Only where a bug was planted are there any.
+        let objects = core::mem::take(&mut group.objects);
+        if naming && (!group.files.is_empty() || !group.links.is_empty()) {
             self.committer.advance(number, Phase::Synced);
-            return Ok(());
         }
-        self.publish(number, publish, now_nanos)
+        self.settle_objects(objects, &[]);
+        match self.committer.running(number, Phase::Sync) {
+            Some(_) => self.publish(number, now_nanos),
+            None => Ok(()),
+        }
     }
 
     /// The group has ended; one that waited for its names goes on.
     fn finish_group(&mut self, number: u64, now_nanos: u64) -> Result<(), Failure> {
         self.committer.finish(number, now_nanos);
         let Some(next) = self.committer.waits_for_names() else { return Ok(()) };
-        let group = self.committer.running(next, Phase::Synced).ok_or(Failure::new(Code::Internal))?;
-        let files = core::mem::take(&mut group.files);
-        self.committer.advance(next, Phase::Sync);
-        self.publish(next, files, now_nanos)
+        self.publish(next, now_nanos)
     }
 
     fn on_file_unsynced(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
@@ -114,42 +170,37 @@ impl Sink {
         Ok(())
     }
 
-    fn publish(&mut self, number: u64, files: Vec<EntryId>, now_nanos: u64) -> Result<(), Failure> {
-        if files.is_empty() {
-            return self.sync_names(number, files, now_nanos);
-        }
-        if let Some(group) = self.committer.running(number, Phase::Sync) {
-            group.files = files.clone();
-        }
+    fn publish(&mut self, number: u64, now_nanos: u64) -> Result<(), Failure> {
         self.committer.advance(number, Phase::Publish);
-        self.actions.push_back(Action::Sink(self.phase_op(number, Phase::Publish, files)));
+        let (lane, parts) = (self.lane_of_group(number), self.committer.parts(number, self.each()));
+        if parts.is_empty() {
+            return self.sync_names(number, now_nanos);
+        }
+        for part in parts {
+            let op = SinkOp::Publish { group: number, files: part.ids() };
+            self.ask(lane, op, About::Publish(Share::of(number, part)));
+        }
         Ok(())
     }
 
     pub(super) fn on_published(
         &mut self,
-        number: u64,
+        share: Share,
         failed: Vec<(EntryId, Failure)>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
-        if number == 0 && self.config.planted.has(Bug::PublishBeforeSync) {
-            return Ok(());
-        }
-        let group = self.committer.running(number, Phase::Publish).ok_or(Failure::new(Code::Internal))?;
-        let mut files = core::mem::take(&mut group.files);
-        files.retain(|id| failure_of(&failed, *id).is_none());
+        let named = |file: &&WrittenFile| failure_of(&failed, file.id).is_none();
+        let go_on: Vec<WrittenFile> = share.part.files.iter().filter(named).copied().collect();
         for (id, failure) in failed {
             self.give_up(id, SinkCause::CommitFailed, failure)?;
         }
-        self.sync_names(number, files, now_nanos)
+        let group = self.part_has_ended(&share, go_on, now_nanos);
+        group.map_or(Ok(()), |group| self.sync_names(group, now_nanos))
     }
 
-    fn sync_names(&mut self, number: u64, files: Vec<EntryId>, now_nanos: u64) -> Result<(), Failure> {
+    pub(super) fn sync_names(&mut self, number: u64, now_nanos: u64) -> Result<(), Failure> {
         self.committer.advance(number, Phase::SyncNames);
-        let group = self.committer.running(number, Phase::SyncNames).ok_or(Failure::new(Code::Internal))?;
-        let mut names = files.clone();
-        group.files = files;
-        names.extend_from_slice(&group.links);
+        let names = self.committer.names(number);
         if names.is_empty() {
             return self.finish_group(number, now_nanos);
         }
@@ -157,7 +208,8 @@ impl Sink {
             let done: Vec<_> = names.iter().map(|id| (*id, Settled::Done(self.root_of(*id)))).collect();
             self.settled.extend(done);
         }
-        self.actions.push_back(Action::Sink(self.phase_op(number, Phase::SyncNames, names)));
+        let lane = self.lane_of_group(number);
+        self.ask(lane, SinkOp::SyncNames { group: number, entries: names }, About::Names(number));
         Ok(())
     }
 
@@ -168,9 +220,7 @@ impl Sink {
         failed: Vec<(EntryId, Failure)>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
-        let group = self.committer.running(number, Phase::SyncNames).ok_or(Failure::new(Code::Internal))?;
-        let mut names = core::mem::take(&mut group.files);
-        names.append(&mut group.links);
+        let names = self.committer.names(number);
         self.finish_group(number, now_nanos)?;
         for id in names {
             match failure_of(&failed, id) {

@@ -1,12 +1,13 @@
 //! The sink master: answers, grants, writes, commits, acknowledges.
 //!
 //! [`Sink`] holds the entries that are open and the state of each slot. The parts: `prepare` (NEW_FILE in, FILE_ID out,
-//! drops), `receive` (announcements and payloads meet in a slot and are written), `parts` (members of bundles, made first
-//! and written target by target), `choose` (which of them is next: the
+//! drops), `errand` (what storage is asked beside writing, and what hangs), `receive` (announcements and payloads meet in a
+//! slot and are written), `parts` (members of bundles, made first and written target by target), `choose` (which of them is next: the
 //! scheduler), `commit` (groups through the order rule, acknowledgements).
 
 mod choose;
 mod commit;
+mod errand;
 mod parts;
 mod prepare;
 mod receive;
@@ -21,14 +22,19 @@ use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Stats};
-use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Placement, SlotId, Token};
-use haul_wire::{Message, Repair, Settled};
+use haul_model::stripe::Unlike;
+use haul_model::{
+    BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, Plan, SlotId, Target, Token,
+};
+use haul_wire::{Answer, Message, Repair, Settled};
 
 use self::choose::ToWrite;
+use self::errand::{About, Hanging};
 use self::receive::{Slot, Work, Write};
 use crate::clock::Clock;
-use crate::committer::{Committer, Phase};
+use crate::committer::Committer;
 use crate::directories::Directories;
+use crate::errands::Errands;
 use crate::event::{Action, Event, Outcome, Waiting};
 use crate::hands::Hands;
 use crate::objects::ObjectSet;
@@ -50,6 +56,10 @@ pub struct Config {
     pub policy: Policy,
     /// After how long a request is taken for hung; as measured if nobody says.
     pub hangs_after_nanos: Option<u64>,
+    /// Storage makes files durable one by one, so each of a group can be waited for by itself.
+    pub syncs_each: bool,
+    /// The most threads that a lane of errands has.
+    pub errand_threads_max: u32,
     /// Bytes of a slot.
     pub slot_bytes: u32,
     /// Names of the SOURCEs below the destination (empty: merged into it).
@@ -69,8 +79,18 @@ struct Held {
     objects: Option<Box<Objects>>,
 }
 
+/// An answer to NEW_FILE, with how the file lies, and how it is not striped.
+struct Told {
+    id: EntryId,
+    answer: Answer,
+    laid: Option<Laid>,
+    unlike: Option<Unlike>,
+}
+
 /// A file that comes in objects.
 struct Objects {
+    /// As its source is striped.
+    stripes: Option<Box<Plan>>,
     /// Of each but the last.
     object_bytes: u32,
     /// Which target each is on.
@@ -113,6 +133,19 @@ pub struct Sink {
     withheld: Vec<SlotId>,
     granted: Vec<SlotId>,
     committer: Committer,
+    errands: Errands<About>,
+    /// Objects of files that straggle.
+    set_aside: HashMap<EntryId, Vec<BlockId>>,
+    /// Files that something hangs on; they may have ended long ago.
+    hanging: HashMap<EntryId, Hanging>,
+    /// Targets on which files straggle, with how many do.
+    lagging: HashMap<Target, u32>,
+    /// Targets that get nothing now, as too much waits for slow ones.
+    held_back: Vec<Target>,
+    /// What the source is to be told of targets.
+    allowances: Vec<(Target, u32)>,
+    /// Answers to NEW_FILE that are not sent yet.
+    answers: Vec<Told>,
     repairs: Vec<Repair>,
     durable: Vec<(EntryId, u32)>,
     settled: Vec<(EntryId, Settled)>,
@@ -154,7 +187,14 @@ impl Sink {
             lost: 0,
             withheld: (0..config.slots).rev().map(SlotId).collect(),
             granted: Vec::new(),
-            committer: Committer::default(),
+            committer: Committer::new(config.planted),
+            errands: Errands::new(config.errand_threads_max, config.hangs_after_nanos, config.planted),
+            set_aside: HashMap::new(),
+            hanging: HashMap::new(),
+            lagging: HashMap::new(),
+            held_back: Vec::new(),
+            allowances: Vec::new(),
+            answers: Vec::new(),
             repairs: Vec::new(),
             durable: Vec::new(),
             settled: Vec::new(),
@@ -190,7 +230,9 @@ impl Sink {
 
     /// When to send [`Event::Tick`] although nothing happens.
     pub fn deadline_nanos(&self) -> Option<u64> {
-        self.committer.deadline_nanos()
+        // Time passes for what is watched only as far as this end sees it pass.
+        let watched = self.errands.deadline_nanos().map(|at| self.clock.real(at));
+        self.committer.deadline_nanos().into_iter().chain(watched).min()
     }
 
     /// What holds it up now.
@@ -237,6 +279,11 @@ impl Sink {
         self.directories.len()
     }
 
+    /// Files are on several targets: what hangs is given up.
+    pub fn is_watchful(&self) -> bool {
+        self.errands.is_watched()
+    }
+
     /// What is to be done, in order.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
@@ -257,7 +304,7 @@ impl Sink {
             self.fail(failure);
         }
         if !self.ended
-            && let Err(failure) = self.start_writes()
+            && let Err(failure) = self.watch_errands(now_nanos).and_then(|()| self.start_writes())
         {
             self.fail(failure);
         }
@@ -282,6 +329,7 @@ impl Sink {
                 return self.on_payload(epoch, block, slot, length);
             }
             Event::SinkDone(done) => return self.on_done(done, now_nanos),
+            Event::ErrandDone { number, done } => return self.on_errand_done(number, done, now_nanos),
             Event::Stop(failure) => self.fail(failure),
             Event::NeighboursSaid(told) => self.scheduler.neighbours_said(&told, self.clock.now()),
             Event::Tick => {}
@@ -331,30 +379,36 @@ impl Sink {
 
     fn on_done(&mut self, done: SinkDone, now_nanos: u64) -> Result<(), Failure> {
         match done {
-            SinkDone::Prepared { answers, laid, unlike, .. } => {
-                self.on_prepared(answers, laid, unlike, now_nanos)
+            SinkDone::Prepared { answers, laid, unlaid, .. } => {
+                self.on_prepared(answers, laid, unlaid, now_nanos)
             }
             SinkDone::Written { block, result } => self.on_written(block, result, now_nanos),
             SinkDone::WrittenMembers { block, step, results } => match step {
                 MembersStep::Make => self.on_members_made(block, results, now_nanos),
                 MembersStep::Fill { target, .. } => self.on_members_filled(block, target, results, now_nanos),
             },
-            SinkDone::Sealed { id, result } => self.on_sealed(id, result, now_nanos),
-            SinkDone::Synced { group, failed } => self.on_synced(group, failed, now_nanos),
-            SinkDone::Published { group, failed } => self.on_published(group, failed, now_nanos),
-            SinkDone::SyncedNames { group, failed } => self.on_synced_names(group, failed, now_nanos),
-            SinkDone::Discarded { id } => self.on_discarded(id),
             SinkDone::DirectoriesFinished { failed } => {
                 self.on_directories_finished(failed);
                 Ok(())
             }
+            // They are errands.
+            SinkDone::Laid { .. }
+            | SinkDone::Sealed { .. }
+            | SinkDone::Synced { .. }
+            | SinkDone::Published { .. }
+            | SinkDone::SyncedNames { .. }
+            | SinkDone::Discarded { .. } => Err(Failure::new(Code::Internal)),
         }
     }
 
     /// Starts whatever can be started, and tells the source what has changed.
     fn pump(&mut self, now_nanos: u64) {
         self.grant_withheld();
-        self.start_groups(now_nanos);
+        if let Err(failure) = self.start_groups(now_nanos) {
+            self.fail(failure);
+            return;
+        }
+        self.hand_out();
         self.flush_messages();
         if let Some(failure) = self.draining
             && self.is_quiet()
@@ -374,6 +428,7 @@ impl Sink {
         if self.config.planted.has(Bug::CreditBeforeAck) {
             self.flush_granted();
         }
+        self.flush_answers();
         for repairs in chunks(&mut self.repairs) {
             self.actions.push_back(Action::Send(Message::Repair(repairs)));
         }
@@ -454,8 +509,7 @@ impl Sink {
             self.report_failed(&entry, failure);
         }
         self.step(id, cause)?;
-        self.discard_when_written(id);
-        Ok(())
+        self.discard_when_written(id)
     }
 
     fn report_failed(&mut self, entry: &Entry, failure: Failure) {
@@ -474,22 +528,18 @@ impl Sink {
         self.ended = true;
         self.actions.push_back(Action::Ended(Outcome { failure, stats: self.stats }));
     }
-
-    fn phase_op(&self, number: u64, phase: Phase, ids: Vec<EntryId>) -> SinkOp {
-        match phase {
-            Phase::Sync | Phase::Synced => SinkOp::Sync { group: number, files: ids },
-            Phase::Publish => SinkOp::Publish { group: number, files: ids },
-            Phase::SyncNames => SinkOp::SyncNames { group: number, entries: ids },
-        }
-    }
 }
 
 /// Empties `items` in pieces that fit into one message each.
 fn chunks<T>(items: &mut Vec<T>) -> Vec<Vec<T>> {
+    pieces_of(items, BATCH_ITEMS_MAX)
+}
+
+fn pieces_of<T>(items: &mut Vec<T>, most: usize) -> Vec<Vec<T>> {
     let mut pieces = Vec::new();
     let mut rest = core::mem::take(items).into_iter();
     loop {
-        let piece: Vec<T> = rest.by_ref().take(BATCH_ITEMS_MAX).collect();
+        let piece: Vec<T> = rest.by_ref().take(most).collect();
         if piece.is_empty() {
             return pieces;
         }

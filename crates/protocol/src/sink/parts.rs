@@ -117,6 +117,7 @@ impl Sink {
         let done = results.iter().any(Result::is_ok);
         let ticket = part.ticket.ok_or(Failure::new(Code::Internal))?;
         let late = matches!(self.scheduler.finished(ticket, self.clock.now(), done), Finished::Late { .. });
+        self.scheduler.gate_done(ticket);
         if !late {
             self.writing -= 1;
             let lane = self.lane_of_target(target);

@@ -4,15 +4,16 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use haul_model::limits::{BATCH_ITEMS_MAX, ENTRIES_OPEN_MAX};
-use haul_model::op::{Prepare, Prepared, SinkOp};
+use haul_model::op::{Lane, Prepare, Prepared, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::report::Fact;
 use haul_model::stripe::Unlike;
-use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, Placement, Token};
+use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, Placement, Plan, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::choose::TIMED_OUT;
-use super::{Held, Objects, Sink};
+use super::errand::About;
+use super::{Held, Objects, Sink, Told, pieces_of};
 use crate::event::Action;
 use crate::objects::ObjectSet;
 use crate::planted::Bug;
@@ -53,8 +54,9 @@ impl Sink {
                         Kind::Other => return Err(Failure::new(Code::Protocol)),
                     }
                     self.directories.hold(entry.parent);
-                    let objects =
-                        object_bytes.map(|bytes| self.new_objects(entry.size(), bytes)).transpose()?;
+                    let objects = object_bytes
+                        .map(|bytes| self.new_objects(entry.size(), bytes, stripes))
+                        .transpose()?;
                     let held = Held {
                         entry: entry.clone(),
                         state: SinkState::Preparing,
@@ -63,7 +65,7 @@ impl Sink {
                     };
                     self.entries.insert(entry.id, held);
                     self.preparing += 1;
-                    steps.push(Prepare::Entry { entry, resume, object_bytes, stripes });
+                    steps.push(Prepare::Entry { entry, resume, object_bytes });
                 }
             }
         }
@@ -75,12 +77,18 @@ impl Sink {
         Ok(())
     }
 
-    fn new_objects(&self, size: u64, object_bytes: u32) -> Result<Box<Objects>, Failure> {
+    fn new_objects(
+        &self,
+        size: u64,
+        object_bytes: u32,
+        stripes: Option<Box<Plan>>,
+    ) -> Result<Box<Objects>, Failure> {
         if !is_object_size(object_bytes, self.object_bytes) {
             return Err(Failure::new(Code::Protocol));
         }
         let total = objects_of(size, object_bytes)?;
         Ok(Box::new(Objects {
+            stripes,
             object_bytes,
             placement: Placement::default(),
             durable: ObjectSet::new(total),
@@ -96,37 +104,101 @@ impl Sink {
         &mut self,
         prepared: Vec<(EntryId, Prepared)>,
         laid: Vec<(EntryId, Laid)>,
-        mut unlike: Vec<(EntryId, Unlike)>,
+        unlaid: Vec<EntryId>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
-        for (id, why) in &unlike {
-            let entry = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.entry.clone();
-            let path = self.directories.path(entry.parent, &entry.name);
-            self.actions.push_back(Action::Fact(Fact::Unlike { path, why: *why }));
-        }
-        for (id, laid) in &laid {
-            self.lay(*id, laid)?;
-        }
-        let mut answers = Vec::with_capacity(prepared.len());
+        // Both are in the order of the answers.
+        let (mut laid, mut unlaid) = (laid.into_iter().peekable(), unlaid.into_iter().peekable());
         for (id, prepared) in prepared {
-            self.preparing -= 1;
-            if let Some(answer) = self.answer(id, prepared, now_nanos)? {
-                answers.push((id, answer));
+            if unlaid.next_if_eq(&id).is_some() {
+                self.ask_to_lay(id, prepared)?;
+                if !self.config.planted.has(Bug::AnsweredUnlaid) {
+                    continue;
+                }
             }
+            let laid = laid.next_if(|(of, _)| *of == id).map(|(_, laid)| laid);
+            self.answer_laid(id, prepared, laid, None, now_nanos)?;
         }
-        let of = |answers: &[(EntryId, Answer)], laid: &[(EntryId, Laid)]| {
-            let told = |(id, _): &&(EntryId, Laid)| answers.iter().any(|(answered, _)| answered == id);
-            laid.iter().filter(told).cloned().collect::<Vec<_>>()
+        let all = laid.next().is_none() && unlaid.next().is_none();
+        if all { Ok(()) } else { Err(Failure::new(Code::Internal)) }
+    }
+
+    /// Its unfinished file has to be made before it is known how it lies. That may take as long as the slowest of its
+    /// targets: names do not wait for it.
+    fn ask_to_lay(&mut self, id: EntryId, prepared: Prepared) -> Result<(), Failure> {
+        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
+        let (token, resumed) = match prepared {
+            Prepared::Start(token) => (token, false),
+            Prepared::Resume(token) => (token, true),
+            _ => return Err(Failure::new(Code::Internal)),
         };
-        // As many at a time as fit a message for sure, however finely they are striped.
-        let pieces = if laid.is_empty() { BATCH_ITEMS_MAX } else { LAID_ANSWERS_MAX };
-        for answers in answers.chunks(pieces) {
-            let laid = of(answers, &laid);
-            let told = |(id, _): &(EntryId, Unlike)| answers.iter().any(|(answered, _)| answered == id);
-            let unlike = unlike.extract_if(.., |item| told(item)).collect();
-            self.actions.push_back(Action::Send(Message::FileId { answers: answers.to_vec(), laid, unlike }));
+        let (entry, object_bytes) = (held.entry.clone(), objects.object_bytes);
+        let stripes = objects.stripes.take();
+        self.errands.watch();
+        let op = SinkOp::Lay { entry, token, resumed, object_bytes, stripes };
+        self.ask(Lane::Lay, op, About::Lay { id, prepared });
+        Ok(())
+    }
+
+    pub(super) fn on_laid(
+        &mut self,
+        id: EntryId,
+        prepared: Prepared,
+        result: Result<Option<Laid>, Failure>,
+        unlike: Option<Unlike>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        if self.config.planted.has(Bug::AnsweredUnlaid) {
+            return Ok(());
+        }
+        match result {
+            Ok(laid) => self.answer_laid(id, prepared, laid, unlike, now_nanos),
+            Err(failure) => self.answer_laid(id, Prepared::Fail(failure), None, None, now_nanos),
+        }
+    }
+
+    fn answer_laid(
+        &mut self,
+        id: EntryId,
+        prepared: Prepared,
+        laid: Option<Laid>,
+        unlike: Option<Unlike>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
+        self.preparing -= 1;
+        if let Some(why) = unlike {
+            let entry = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?.entry.clone();
+            let path = self.directories.path(entry.parent, &entry.name);
+            self.actions.push_back(Action::Fact(Fact::Unlike { path, why }));
+        }
+        if let Some(laid) = &laid {
+            self.lay(id, laid)?;
+        }
+        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+            objects.stripes = None;
+        }
+        if let Some(answer) = self.answer(id, prepared, now_nanos)? {
+            self.answers.push(Told { id, answer, laid, unlike });
         }
         Ok(())
+    }
+
+    pub(super) fn flush_answers(&mut self) {
+        // As many at a time as fit a message for sure, however finely they are striped.
+        let any_laid = self.answers.iter().any(|told| told.laid.is_some());
+        let most = if any_laid { LAID_ANSWERS_MAX } else { BATCH_ITEMS_MAX };
+        for piece in pieces_of(&mut self.answers, most) {
+            let (mut answers, mut all_laid) = (Vec::with_capacity(piece.len()), Vec::new());
+            let mut all_unlike = Vec::new();
+            for Told { id, answer, laid, unlike } in piece {
+                answers.push((id, answer));
+                all_laid.extend(laid.map(|laid| (id, laid)));
+                all_unlike.extend(unlike.map(|why| (id, why)));
+            }
+            let message = Message::FileId { answers, laid: all_laid, unlike: all_unlike };
+            self.actions.push_back(Action::Send(message));
+        }
     }
 
     /// How a file lies is known as soon as its unfinished file is.
@@ -137,6 +209,9 @@ impl Sink {
         objects.durable = ObjectSet::new(objects_of(size, laid.object_bytes)?);
         objects.object_bytes = laid.object_bytes;
         objects.placement = laid.placement.clone();
+        for piece in laid.placement.pieces() {
+            piece.targets.iter().for_each(|target| self.meet(*target));
+        }
         Ok(())
     }
 
@@ -206,7 +281,8 @@ impl Sink {
         }
         let (entry, token, object_bytes) = (held.entry.clone(), held.token, objects.object_bytes);
         self.step(id, SinkCause::Closed)?;
-        self.actions.push_back(Action::Sink(SinkOp::Seal { entry, token, object_bytes, root }));
+        let lane = self.lane_of_errand(id);
+        self.ask(lane, SinkOp::Seal { entry, token, object_bytes, root }, About::Seal(id));
         Ok(())
     }
 
@@ -237,25 +313,30 @@ impl Sink {
         }
         self.step(id, SinkCause::Dropped)?;
         if before != SinkState::Refusing {
-            self.discard_when_written(id);
+            return self.discard_when_written(id);
         }
         Ok(())
     }
 
-    /// Removes the unfinished file once nothing is being written into it.
-    pub(super) fn discard_when_written(&mut self, id: EntryId) {
+    /// Removes the unfinished file once nothing is being written into it. Where something hangs that is at work on it, it
+    /// counts as removed now, and is when that comes back.
+    pub(super) fn discard_when_written(&mut self, id: EntryId) -> Result<(), Failure> {
         let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
         let planted = self.config.planted;
-        let Some(held) = self.entries.get_mut(&id).filter(goes) else { return };
+        let Some(held) = self.entries.get_mut(&id).filter(goes) else { return Ok(()) };
         let token = held.token;
         if let Some(objects) = held.objects.as_deref_mut() {
             let writing = objects.writing > 0 && !planted.has(Bug::DiscardWhileWriting);
             if writing || objects.discarding {
-                return;
+                return Ok(());
             }
             objects.discarding = true;
         }
-        self.actions.push_back(Action::Sink(SinkOp::Discard { id, token }));
+        if self.discard_when_back(id, token) {
+            return self.on_discarded(id);
+        }
+        self.ask_to_discard(id, token);
+        Ok(())
     }
 
     pub(super) fn on_discarded(&mut self, id: EntryId) -> Result<(), Failure> {

@@ -251,10 +251,9 @@ impl Sink {
                 let open = |held: &&super::Held| held.state == SinkState::Open;
                 let Some(held) = self.entries.get(&id).filter(open) else {
                     // Dropped while it waited.
-                    self.has_written(block, false);
+                    self.cancel_write(block);
                     self.written(block)?;
-                    self.no_longer_written(id);
-                    return Ok(());
+                    return self.no_longer_written(id).map(drop);
                 };
                 let objects = held.objects.as_deref().ok_or(Failure::new(Code::Internal))?;
                 let object_bytes = objects.object_bytes;
@@ -316,9 +315,10 @@ impl Sink {
         if !awaited {
             self.lost -= 1;
             self.count_lost(id, -1);
+            self.hangs_no_more(id);
             return Ok(());
         }
-        if !self.no_longer_written(id) {
+        if !self.no_longer_written(id)? {
             return Ok(());
         }
         let object = WrittenObject { id, index, bytes: length };

@@ -357,7 +357,9 @@ impl Source {
             Event::Stop(failure) => self.fail(failure),
             Event::NeighboursSaid(told) => self.scheduler.neighbours_said(&told, self.clock.now()),
             Event::Tick => {}
-            Event::SinkDone(_) | Event::Payload { .. } => return Err(Failure::new(Code::Internal)),
+            Event::SinkDone(_) | Event::ErrandDone { .. } | Event::Payload { .. } => {
+                return Err(Failure::new(Code::Internal));
+            }
         }
         Ok(())
     }

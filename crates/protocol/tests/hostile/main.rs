@@ -62,6 +62,8 @@ fn a_sink_survives_whatever_a_source_says() {
             hands_max: 5,
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
+            syncs_each: random.one_in(2),
+            errand_threads_max: random.pick(&[1, 3, u32::MAX]),
             slot_bytes: OBJECT_BYTES,
             roots: roots(),
             report_done: true,
@@ -69,7 +71,8 @@ fn a_sink_survives_whatever_a_source_says() {
         };
         let mut sink = Sink::new(config);
         let (mut epoch, mut up, mut ended) = (0, false, false);
-        let mut pending: Vec<SinkOp> = Vec::new();
+        // With the number of those that are errands.
+        let mut pending: Vec<(Option<u64>, SinkOp)> = Vec::new();
         let mut granted = [false; SLOTS as usize];
         let mut announcer = Announcer::default();
         let senseless = random.pick(&[2, 20, 100_000]);
@@ -105,11 +108,12 @@ fn a_sink_survives_whatever_a_source_says() {
                     Event::Payload { epoch, block, slot, length }
                 }
                 2..=4 if !pending.is_empty() => {
-                    let op = pending.swap_remove(random.below(pending.len() as u64) as usize);
+                    let (number, op) = pending.swap_remove(random.below(pending.len() as u64) as usize);
                     written += u64::from(slot_of(&op).is_some());
-                    match answer_sink(op, random) {
-                        Some(done) => Event::SinkDone(done),
-                        None => continue,
+                    match (number, answer_sink(op, random)) {
+                        (Some(number), Some(done)) => Event::ErrandDone { number, done },
+                        (None, Some(done)) => Event::SinkDone(done),
+                        (_, None) => continue,
                     }
                 }
                 5 => Event::Tick,
@@ -130,16 +134,17 @@ fn a_sink_survives_whatever_a_source_says() {
                 match action {
                     Action::Sink(op) => {
                         if let Some(slot) = slot_of(&op) {
-                            let busy = pending.iter().any(|other| slot_of(other) == Some(slot));
+                            let busy = pending.iter().any(|(_, other)| slot_of(other) == Some(slot));
                             assert!(
                                 !busy && !granted[slot.0 as usize],
                                 "seed {seed}: {slot:?} is used twice"
                             );
                         }
-                        pending.push(op);
+                        pending.push((None, op));
                     }
+                    Action::Errand { number, op, .. } => pending.push((Some(number), op)),
                     Action::Grant(slot) => {
-                        let busy = pending.iter().any(|op| slot_of(op) == Some(slot));
+                        let busy = pending.iter().any(|(_, op)| slot_of(op) == Some(slot));
                         assert!(!busy, "seed {seed}: {slot:?} is granted while it is written");
                         granted[slot.0 as usize] = true;
                     }

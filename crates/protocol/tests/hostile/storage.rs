@@ -38,7 +38,10 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
                 };
                 answers.push((entry.id, answer));
             }
-            SinkDone::Prepared { batch, answers, laid: Vec::new(), unlike: Vec::new() }
+            let starts = |(_, answer): &&(EntryId, Prepared)| matches!(answer, Prepared::Start(token) | Prepared::Resume(token) if *token != Token::NONE);
+            let unlaid =
+                answers.iter().filter(starts).filter(|_| random.one_in(3)).map(|(id, _)| *id).collect();
+            SinkDone::Prepared { batch, answers, laid: Vec::new(), unlaid }
         }
         SinkOp::WriteObject { block, entry, offset, length, .. } => {
             assert!(offset + u64::from(length) <= entry.size(), "a write past the end of the file");
@@ -51,6 +54,9 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
             let made = |random: &mut Random| (step == MembersStep::Make && random.one_in(3)).then_some(7);
             let results = members.iter().map(|_| result(random).map(|()| made(random))).collect();
             SinkDone::WrittenMembers { block, step, results }
+        }
+        SinkOp::Lay { entry, .. } => {
+            SinkDone::Laid { id: entry.id, result: result(random).map(|()| None), unlike: None }
         }
         SinkOp::Seal { entry, .. } => {
             let hash = random.hash();

@@ -247,7 +247,7 @@ impl World {
                     .violate(format!("target {target} is dead: {dead}, and taken for: {}", view.dead));
             }
             let it = &self.model.targets[target as usize];
-            if (view.under_way, view.lost) != (it.under_way, it.lost) {
+            if (view.under_way, view.lost, view.suspect) != (it.under_way, it.lost, it.suspect) {
                 return self.violate(format!("target {target}: {view:?}"));
             }
             if dead {
@@ -268,7 +268,7 @@ impl World {
             let failed = request.gate.is_some_and(|gate| self.plan.fars[gate as usize].fails.is_some());
             let errors = self.plan.devices[request.target as usize].errors > 0;
             let held = match state {
-                State::Done => true,
+                State::Done | State::Cancelled => true,
                 State::Failed => errors || failed,
                 State::WrittenOff => self.plan.is_sick(request.target),
                 State::HandedBack => self.plan.is_sick(request.target) || failed || exhausted,

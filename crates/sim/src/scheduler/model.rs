@@ -13,6 +13,8 @@ const SHARE: u32 = 3;
 pub(super) struct Target {
     pub under_way: u32,
     pub lost: u32,
+    /// A request was written off, and none was answered since.
+    pub suspect: bool,
     /// It has had an object or a bundle.
     pub data: bool,
     /// Since when it could have been picked as one that is held back, at the latest.
@@ -34,6 +36,7 @@ impl Default for Target {
         Target {
             under_way: 0,
             lost: 0,
+            suspect: false,
             data: false,
             since: 0,
             overtaken: 0,
@@ -76,8 +79,10 @@ pub(super) struct Model {
     /// All but urgent ones, in file order.
     pub in_order: VecDeque<u32>,
     pub replaced: u32,
-    /// Threads and slots that are lost and were not replaced.
-    pub unreplaced: [u32; 2],
+    /// Threads that are lost and were not replaced.
+    pub unreplaced: u32,
+    /// Slots of requests that were written off.
+    pub lost_slots: u32,
 }
 
 pub(super) fn class_number(class: Class) -> usize {
@@ -99,7 +104,8 @@ impl Model {
             urgent: VecDeque::new(),
             in_order: VecDeque::new(),
             replaced: 0,
-            unreplaced: [0; 2],
+            unreplaced: 0,
+            lost_slots: 0,
         }
     }
 
@@ -160,7 +166,7 @@ impl Model {
     }
 
     pub fn exhausted(&self) -> bool {
-        self.unreplaced[0] >= self.config.threads || self.unreplaced[1] >= self.config.slots
+        self.unreplaced >= self.config.threads || self.lost_slots >= self.config.slots
     }
 
     pub fn dead(&self, target: u32) -> bool {

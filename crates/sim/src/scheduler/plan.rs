@@ -56,6 +56,8 @@ pub(super) struct Plan {
     pub jitter: u64,
     /// The caller hears of the end of a request twice, in permille.
     pub repeats: u32,
+    /// The caller does not do what was picked, in permille.
+    pub cancels: u32,
 }
 
 impl Plan {
@@ -96,6 +98,7 @@ impl Plan {
             retries,
             jitter,
             repeats: if random.coin() { 0 } else { 100 },
+            cancels: if random.chance(300) { 100 } else { 0 },
         }
     }
 

@@ -29,6 +29,7 @@ counts! {
     NoSlot     "times that it found no slot";
     WrittenOff "requests written off";
     Late       "of them that came back";
+    Cancelled  "requests cancelled once they were picked";
     Dead       "events with a dead target";
     Exhausted  "events without a thread left";
     HandedBack "requests handed back";

@@ -51,6 +51,7 @@ pub(super) enum State {
     Failed,
     WrittenOff,
     HandedBack,
+    Cancelled,
 }
 
 #[derive(Clone, Copy)]
@@ -256,18 +257,18 @@ impl World {
         let urgent = request.class == Class::Urgent;
         let gated = request.gate.is_some() && !urgent && !self.model.in_file_order();
         let target = &mut self.model.targets[request.target as usize];
-        target.since = self.now;
+        (target.since, target.suspect) = (self.now, false);
         if let Some(replaced) = lost {
             target.lost -= 1;
             match replaced {
                 true => self.model.replaced -= 1,
                 false => {
-                    self.model.unreplaced[0] -= 1;
-                    self.model.unreplaced[1] -= u32::from(!urgent);
+                    self.model.unreplaced -= 1;
                     self.idle += 1;
-                    self.slots += u32::from(!urgent);
                 }
             }
+            self.model.lost_slots -= u32::from(!urgent);
+            self.slots += u32::from(!urgent);
             self.flights.remove(&ticket);
             self.report.count(Count::Late);
             return;
@@ -330,18 +331,15 @@ impl World {
             let target = &mut self.model.targets[request.target as usize];
             target.under_way -= u32::from(!urgent);
             target.lost += 1;
-            target.since = self.now;
+            (target.since, target.suspect) = (self.now, true);
             match lost.replace {
                 true => {
                     self.model.replaced += 1;
                     self.idle += 1;
-                    self.slots += u32::from(!urgent);
                 }
-                false => {
-                    self.model.unreplaced[0] += 1;
-                    self.model.unreplaced[1] += u32::from(!urgent);
-                }
+                false => self.model.unreplaced += 1,
             }
+            self.model.lost_slots += u32::from(!urgent);
             if let Some(gate) = request.gate.filter(|_| !urgent && !self.model.in_file_order()) {
                 self.model.gates[gate as usize].under_way -= 1;
             }
@@ -374,7 +372,10 @@ impl World {
             self.take_dead();
             if let Some(picked) = picked {
                 self.check_picked(&picked, &views);
-                self.start(&picked);
+                match self.random.chance(self.plan.cancels) {
+                    true => self.cancel(&picked),
+                    false => self.start(&picked),
+                }
             }
             self.views = views;
             if picked.is_none() {
@@ -383,6 +384,17 @@ impl World {
             }
         }
         self.check_forgotten();
+    }
+
+    /// What it is about is gone: it is not done after all.
+    fn cancel(&mut self, picked: &Picked<u32>) {
+        let id = picked.item;
+        self.note(|| format!("{id} is picked, and cancelled"));
+        self.states[id as usize] = State::Cancelled;
+        self.report.count(Count::Cancelled);
+        if !self.scheduler.cancel(picked.ticket, self.now) {
+            self.violate(format!("{id} cannot be cancelled"));
+        }
     }
 
     fn start(&mut self, picked: &Picked<u32>) {

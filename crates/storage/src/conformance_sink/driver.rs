@@ -79,13 +79,27 @@ impl Driver {
     /// What the sink says to one entry.
     pub fn prepare(&self, entry: &Entry, resume: Option<Token>, objects: bool) -> Prepared {
         let object_bytes = objects.then_some(OBJECT);
-        let item = Prepare::Entry { entry: Arc::new(entry.clone()), resume, object_bytes, stripes: None };
+        let item = Prepare::Entry { entry: Arc::new(entry.clone()), resume, object_bytes };
         match self.run(SinkOp::Prepare { batch: 7, items: vec![item] }) {
-            Some(SinkDone::Prepared { batch: 7, answers, .. }) => {
+            Some(SinkDone::Prepared { batch: 7, answers, unlaid, .. }) => {
                 let [(id, answer)] = answers[..] else { panic!("one answer was expected: {answers:?}") };
                 assert_eq!(id, entry.id);
-                answer
+                if unlaid.is_empty() { answer } else { self.lay(entry, answer) }
             }
+            other => panic!("an answer was expected: {other:?}"),
+        }
+    }
+
+    fn lay(&self, entry: &Entry, prepared: Prepared) -> Prepared {
+        let (token, resumed) = match prepared {
+            Prepared::Start(token) => (token, false),
+            Prepared::Resume(token) => (token, true),
+            other => panic!("{other:?} has nothing to be made"),
+        };
+        let entry = Arc::new(entry.clone());
+        match self.run(SinkOp::Lay { entry, token, resumed, object_bytes: OBJECT, stripes: None }) {
+            Some(SinkDone::Laid { result: Ok(_), .. }) => prepared,
+            Some(SinkDone::Laid { result: Err(failure), .. }) => Prepared::Fail(failure),
             other => panic!("an answer was expected: {other:?}"),
         }
     }

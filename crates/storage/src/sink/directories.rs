@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use haul_model::limits::DIRECTORIES_OPEN_MAX;
@@ -42,6 +42,9 @@ pub(crate) struct Directory {
     /// Making its name durable failed: nothing in it can be called durable any more.
     pub name_lost: AtomicBool,
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
+    /// One sync at a time: an error is told once, to whoever comes first.
+    syncing: Mutex<()>,
+    sync_failures: AtomicU64,
     /// Since the descriptor was last considered for closing.
     used: AtomicBool,
 }
@@ -83,8 +86,26 @@ impl Directory {
             name_durable: AtomicBool::new(false),
             name_lost: AtomicBool::new(false),
             descriptor: Mutex::new(None),
+            syncing: Mutex::new(()),
+            sync_failures: AtomicU64::new(0),
             used: AtomicBool::new(true),
         }
+    }
+
+    /// Syncs that have failed so far. If there are more once a name was synced than before it was made, it may be lost.
+    pub fn sync_failures(&self) -> u64 {
+        self.sync_failures.load(Ordering::Acquire)
+    }
+
+    /// Runs a sync of it; no other one runs meanwhile. That may be one which nobody waits for any more: then this one hangs
+    /// as well, and so never takes that one's loss for its own success.
+    pub fn sync<E>(&self, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let _alone = lock(&self.syncing);
+        let result = sync();
+        if result.is_err() {
+            self.sync_failures.fetch_add(1, Ordering::AcqRel);
+        }
+        result
     }
 
     fn open_descriptor(&self) -> Option<Arc<OwnedFd>> {

@@ -115,7 +115,7 @@ impl PosixSink {
                     errors: member.errors,
                 },
                 Some(State::Unfinished(file)) => Work::File(Arc::clone(file)),
-                Some(State::Named(_)) => Work::Done,
+                Some(State::Named(..)) => Work::Done,
                 Some(State::Made(_) | State::Filling(_)) | None => Work::Unknown,
             };
             (*id, work)
@@ -211,23 +211,28 @@ impl PosixSink {
         let states = lock(&self.states);
         for id in entries {
             match states.get(id) {
-                Some(State::Named(directory)) => named.push((*id, Arc::clone(directory))),
+                Some(State::Named(directory, failures)) => {
+                    named.push((*id, Arc::clone(directory), *failures))
+                }
                 _ => failed.push((*id, Code::Internal.into())),
             }
         }
         drop(states);
         let synced =
-            self.sync_directories(named.iter().map(|(_, directory)| directory), SyncPoint::FinalName);
+            self.sync_directories(named.iter().map(|(_, directory, _)| directory), SyncPoint::FinalName);
         let mut states = lock(&self.states);
-        for (id, directory) in named {
-            match synced.get(&Arc::as_ptr(&directory)) {
-                Some(Err(failure)) => {
+        for (id, directory, failures) in named {
+            let lost = match synced.get(&Arc::as_ptr(&directory)) {
+                Some(Err(failure)) => Some(*failure),
+                _ if directory.sync_failures() != failures => Some(Code::SinkSync.into()),
+                _ => None,
+            };
+            match lost {
+                Some(failure) => {
                     lock(&self.named_in_vain).insert(id);
-                    failed.push((id, *failure));
+                    failed.push((id, failure));
                 }
-                _ => {
-                    states.remove(&id);
-                }
+                None => drop(states.remove(&id)),
             }
         }
         failed
@@ -284,7 +289,7 @@ impl PosixSink {
 
     fn sync_directory(&self, directory: &Arc<Directory>, point: SyncPoint) -> Result<(), Failure> {
         let held = self.directories.descriptor(directory)?;
-        let synced = self.hooks.sync(point, held.as_fd(), Reach::Everything);
+        let synced = directory.sync(|| self.hooks.sync(point, held.as_fd(), Reach::Everything));
         if synced.is_err() {
             self.directories.close(directory);
         }

@@ -104,6 +104,15 @@ impl Hooks {
         Ok(true)
     }
 
+    /// Before a file that was made gets its size.
+    pub fn before_lay(&self) -> Result<()> {
+        #[cfg(feature = "faults")]
+        if let Some(faults) = &self.faults {
+            return faults.count(Fault::Lay);
+        }
+        Ok(())
+    }
+
     /// Before contents are written.
     #[cfg(not(feature = "faults"))]
     #[inline]
@@ -131,6 +140,8 @@ impl Hooks {
 pub enum Fault {
     /// Contents are written.
     Write,
+    /// A file that was made gets its size.
+    Lay,
     /// Something is made durable.
     Sync(SyncPoint),
 }
@@ -164,7 +175,7 @@ impl Faults {
         lock(&self.seen).clone()
     }
 
-    /// `HAUL_TEST_SKIP_SYNC=<point>[,<point>...]` and `HAUL_TEST_FAIL=<point or "write">:<nth>:<errno>[,...]`.
+    /// `HAUL_TEST_SKIP_SYNC=<point>[,<point>...]` and `HAUL_TEST_FAIL=<point, "write" or "lay">:<nth>:<errno>[,...]`.
     ///
     /// Panics at a word that it does not know: a test that asks for nothing would pass for the wrong reason.
     fn from_environment() -> Option<Arc<Faults>> {
@@ -181,7 +192,11 @@ impl Faults {
         for rule in failures.split(',').filter(|rule| !rule.is_empty()) {
             let parts: Vec<&str> = rule.split(':').collect();
             let [name, nth, errno] = parts[..] else { panic!("not a fault: {rule:?}") };
-            let fault = if name == "write" { Fault::Write } else { Fault::Sync(point(name)) };
+            let fault = match name {
+                "write" => Fault::Write,
+                "lay" => Fault::Lay,
+                name => Fault::Sync(point(name)),
+            };
             faults = faults.fail(fault, nth.parse().expect("a count"), errno.parse().expect("an errno"));
         }
         let asked = !faults.skipped.is_empty() || !lock(&faults.failures).is_empty();

@@ -1,4 +1,5 @@
-//! How files with objects lie: they are made, and striped, before the source hears that it may send them.
+//! How files with objects lie. Where that is known only of a file that is there, it is made, and striped, before the source
+//! hears that it may send it: on threads of their own, so that names wait for no target.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -6,10 +7,10 @@ use std::sync::atomic::Ordering;
 
 use haul_model::op::Prepared;
 use haul_model::stripe::Unlike;
-use haul_model::{Entry, Failure, Laid, Plan};
+use haul_model::{Entry, Failure, Laid, Plan, Token};
 use rustix::fs;
 
-use super::PosixSink;
+use super::{PosixSink, lock};
 use crate::confine::sink_failure;
 use crate::layout::{Outcome, stripe};
 use crate::placing::Objects;
@@ -17,44 +18,58 @@ use crate::placing::Objects;
 /// A file that gets its stripes by its size gets so many at most.
 const STRIPES_MAX: u16 = 32;
 
-/// How a file lies, and how it is not striped.
-#[derive(Default)]
-pub(super) struct Lies {
-    pub laid: Option<Laid>,
-    pub unlike: Option<Unlike>,
+/// What is known of how a file lies.
+pub(super) enum Lies {
+    /// All on the one usual target, or so.
+    So(Option<Laid>),
+    /// It has to be made first.
+    Unknown,
 }
 
 impl PosixSink {
-    /// How a file lies that starts or goes on in objects of this size, if it is not all on the one usual target.
-    ///
-    /// Where files may lie on several targets it is made now: only then can it be known. Its size is set, too: a file
-    /// system may let only one write at a time extend a file, and a slow target would hold up the others.
-    pub(super) fn lay(
+    /// How a file lies that starts or goes on in objects of this size, as far as that can be told without it.
+    pub(super) fn lies(
         &self,
         entry: &Arc<Entry>,
         prepared: Prepared,
         object_bytes: Option<u32>,
-        source: Option<&Plan>,
     ) -> Result<Lies, Failure> {
-        let nothing = Lies::default();
-        let (Some(placing), Some(object_bytes)) = (&self.placing, object_bytes) else { return Ok(nothing) };
-        let (token, objects) = match prepared {
-            Prepared::Start(token) => (token, Objects::AtMost(object_bytes)),
-            Prepared::Resume(token) => (token, Objects::Of(object_bytes)),
-            _ => return Ok(nothing),
+        let (Some(placing), Some(object_bytes)) = (&self.placing, object_bytes) else {
+            return Ok(Lies::So(None));
+        };
+        let objects = match prepared {
+            Prepared::Start(_) => Objects::AtMost(object_bytes),
+            Prepared::Resume(_) => Objects::Of(object_bytes),
+            _ => return Ok(Lies::So(None)),
         };
         let (directory, _) = self.locate(entry)?;
         let (device, size) = (directory.identity.0, entry.size());
         if let Ok(told) = placing.without_a_look(device, size, objects) {
-            return Ok(Lies { laid: told, unlike: None });
+            return Ok(Lies::So(told));
         }
         // The first file of its device: most devices can be told by their directories.
         placing.layouts().meet(self.directories.descriptor(&directory)?.as_fd(), device);
-        if let Ok(told) = placing.without_a_look(device, size, objects) {
-            return Ok(Lies { laid: told, unlike: None });
-        }
+        Ok(placing.without_a_look(device, size, objects).map_or(Lies::Unknown, Lies::So))
+    }
+
+    /// Makes a file, or opens the one that goes on, and looks how it lies.
+    ///
+    /// Its size is set, too: a file system may let only one write at a time extend a file, and a slow target would hold up
+    /// the others.
+    pub(super) fn lay(
+        &self,
+        entry: &Arc<Entry>,
+        token: Token,
+        resumed: bool,
+        object_bytes: u32,
+        source: Option<&Plan>,
+    ) -> Result<(Option<Laid>, Option<Unlike>), Failure> {
+        let Some(placing) = &self.placing else { return Ok((None, None)) };
         // Nobody misses the source's stripes who asked for others.
         let source = source.filter(|_| self.stripe.is_none());
+        let (directory, _) = self.locate(entry)?;
+        let (device, size) = (directory.identity.0, entry.size());
+        let objects = if resumed { Objects::Of(object_bytes) } else { Objects::AtMost(object_bytes) };
         let plan = match placing.layouts().may_be_striped(device) {
             true => stripe::choose(self.stripe.as_ref(), source, size, STRIPES_MAX),
             false => None,
@@ -69,7 +84,7 @@ impl PosixSink {
         let file = self.unfinished(entry, token, object_bytes)?;
         let made = || {
             let (contents, outcome) = self.contents_striped(&file, plan.as_ref())?;
-            fs::ftruncate(&contents, size).map_err(sink_failure)?;
+            self.hooks.before_lay().and_then(|()| fs::ftruncate(&contents, size)).map_err(sink_failure)?;
             Ok((placing.laid(contents.as_fd(), device, size, objects), outcome))
         };
         let made: Result<_, Failure> = made();
@@ -87,12 +102,13 @@ impl PosixSink {
                     Some(Outcome::Set | Outcome::Other(_)) => lacks_pool.then_some(Unlike::NoPool),
                     None => None,
                 };
-                Ok(Lies { laid, unlike: unlike.filter(|why| source.is_some() && self.is_news(*why)) })
+                Ok((laid, unlike.filter(|why| source.is_some() && self.is_news(*why))))
             }
             Err(failure) => {
-                // What was begun by an earlier session stays for a later one.
-                if matches!(prepared, Prepared::Start(_)) {
-                    self.discard(entry.id, token);
+                match resumed {
+                    // What was begun by an earlier session stays for a later one.
+                    true => drop(lock(&self.states).remove(&entry.id)),
+                    false => self.discard(entry.id, token),
                 }
                 Err(failure)
             }

@@ -145,8 +145,9 @@ enum State {
     Member(Member),
     /// A file with objects, not yet named.
     Unfinished(Arc<Unfinished>),
-    /// It has its final name in this directory, not yet durable.
-    Named(Arc<Directory>),
+    /// It has its final name in this directory, not yet durable; before it got that, so many syncs of the directory had
+    /// failed.
+    Named(Arc<Directory>, u64),
 }
 
 /// Storage of the sink on a mounted file system.
@@ -289,8 +290,16 @@ impl SinkStorage for PosixSink {
     fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone> {
         match op {
             SinkOp::Prepare { batch, items } => {
-                let prepare::Prepares { answers, laid, unlike } = self.prepare(items);
-                Some(SinkDone::Prepared { batch, answers, laid, unlike })
+                let prepare::Prepares { answers, laid, unlaid } = self.prepare(items);
+                Some(SinkDone::Prepared { batch, answers, laid, unlaid })
+            }
+            SinkOp::Lay { entry, token, resumed, object_bytes, stripes } => {
+                let (result, unlike) =
+                    match self.lay(&entry, token, resumed, object_bytes, stripes.as_deref()) {
+                        Ok((laid, unlike)) => (Ok(laid), unlike),
+                        Err(failure) => (Err(failure), None),
+                    };
+                Some(SinkDone::Laid { id: entry.id, result, unlike })
             }
             SinkOp::WriteObject {
                 block,
@@ -341,6 +350,10 @@ impl SinkStorage for PosixSink {
                 Some(SinkDone::DirectoriesFinished { failed: self.finish_directories() })
             }
         }
+    }
+
+    fn syncs_each(&self) -> bool {
+        self.sync != SyncMode::Never && !self.holder.file_system.whole
     }
 }
 

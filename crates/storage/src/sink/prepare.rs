@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 
 use haul_model::limits::{DEPTH_MAX, LINK_TARGET_BYTES_MAX};
 use haul_model::op::{Prepare, Prepared};
-use haul_model::stripe::Unlike;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, Laid, Token};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -16,6 +15,7 @@ use super::attributes::{self, Preserve, Status, attributes_failure, open_up, sta
 use super::directories::{Directory, Found};
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::{SyncMode, is_stored_as};
+use super::lay::Lies;
 use super::objects::Unfinished;
 use super::spool::{Record, RecordId};
 use super::tokens::TempName;
@@ -27,8 +27,10 @@ use crate::confine::{self, sink_failure};
 pub(super) struct Prepares {
     /// One for each entry, in order.
     pub answers: Vec<(EntryId, Prepared)>,
+    /// How some of them lie.
     pub laid: Vec<(EntryId, Laid)>,
-    pub unlike: Vec<(EntryId, Unlike)>,
+    /// Those of which that is known only when they are made.
+    pub unlaid: Vec<EntryId>,
 }
 
 impl PosixSink {
@@ -36,7 +38,7 @@ impl PosixSink {
         let mut done = Prepares { answers: Vec::with_capacity(items.len()), ..Prepares::default() };
         for item in items {
             match item {
-                Prepare::Entry { entry, resume, object_bytes, stripes } => {
+                Prepare::Entry { entry, resume, object_bytes } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(&entry).map(|()| Prepared::Made),
                         Kind::File => self.prepare_file(&entry, resume, object_bytes),
@@ -44,9 +46,10 @@ impl PosixSink {
                         Kind::Other => Err(Code::UnsupportedKind.into()),
                     };
                     let told = answer.and_then(|prepared| {
-                        let lies = self.lay(&entry, prepared, object_bytes, stripes.as_deref())?;
-                        done.laid.extend(lies.laid.map(|laid| (entry.id, laid)));
-                        done.unlike.extend(lies.unlike.map(|why| (entry.id, why)));
+                        match self.lies(&entry, prepared, object_bytes)? {
+                            Lies::So(found) => done.laid.extend(found.map(|found| (entry.id, found))),
+                            Lies::Unknown => done.unlaid.push(entry.id),
+                        }
                         Ok(prepared)
                     });
                     done.answers.push((entry.id, told.unwrap_or_else(Prepared::Fail)));
@@ -278,6 +281,7 @@ impl PosixSink {
         }
         self.drop_earlier(entry.id, None);
         let held = self.directories.descriptor(&directory)?;
+        let failures = directory.sync_failures();
         if directory.made {
             match fs::symlinkat(target, &held, name) {
                 Ok(()) => {}
@@ -302,7 +306,7 @@ impl PosixSink {
             }
             self.replace_by_symlink(held.as_fd(), name, entry)?;
         }
-        lock(&self.states).insert(entry.id, State::Named(directory));
+        lock(&self.states).insert(entry.id, State::Named(directory, failures));
         Ok(Prepared::Made)
     }
 

@@ -41,8 +41,9 @@ impl PosixSink {
             Some(State::Member(mut member)) => {
                 let directory = Arc::clone(&member.directory);
                 drop(member.take_descriptor(&self.member_descriptors));
+                let failures = directory.sync_failures();
                 match self.name(&member.entry, member.token, &directory) {
-                    Ok(()) => (Some(State::Named(directory)), Ok(())),
+                    Ok(()) => (Some(State::Named(directory, failures)), Ok(())),
                     Err(failure) => (Some(State::Member(member)), Err(failure)),
                 }
             }
@@ -50,6 +51,7 @@ impl PosixSink {
                 if !file.sealed.load(Ordering::Acquire) {
                     return (Some(State::Unfinished(file)), Err(Code::Internal.into()));
                 }
+                let failures = file.directory.sync_failures();
                 match self.name(&file.entry, file.token, &file.directory) {
                     Ok(()) => {
                         // After the name: were it before, a crash between the two could cost a re-read of the whole
@@ -57,13 +59,13 @@ impl PosixSink {
                         self.remove_sums(&file);
                         lock(&self.resumed).remove(&file.token);
                         file.close();
-                        (Some(State::Named(Arc::clone(&file.directory))), Ok(()))
+                        (Some(State::Named(Arc::clone(&file.directory), failures)), Ok(()))
                     }
                     Err(failure) => (Some(State::Unfinished(file)), Err(failure)),
                 }
             }
             // Done already.
-            Some(State::Named(directory)) => (Some(State::Named(directory)), Ok(())),
+            Some(named @ State::Named(..)) => (Some(named), Ok(())),
             state @ (Some(State::Made(_) | State::Filling(_)) | None) => (state, Err(Code::Internal.into())),
         }
     }
@@ -92,7 +94,7 @@ impl PosixSink {
         let is_meant = match states.get(&id) {
             // A late word about an earlier version of the entry must not hit the present one.
             Some(State::Unfinished(file)) => file.token == token,
-            Some(State::Made(_) | State::Filling(_) | State::Member(_) | State::Named(_)) => true,
+            Some(State::Made(_) | State::Filling(_) | State::Member(_) | State::Named(..)) => true,
             None => false,
         };
         let state = if is_meant { states.remove(&id) } else { None };
@@ -122,7 +124,7 @@ impl PosixSink {
                 }
                 self.remove_sums(&file);
             }
-            State::Named(_) => {}
+            State::Named(..) => {}
         }
     }
 

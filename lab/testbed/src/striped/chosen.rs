@@ -28,7 +28,8 @@ pub fn chosen_stripes(bed: &Bed) -> io::Result<Option<String>> {
     let one = [part(1, 1 << 20, "")];
     lov::make(&tree.join("narrow"), &one, &contents(4))?;
     // A file that is named alone is compared with its directory as well.
-    let alone = bed.start_from(&[tree.join("pooled"), tree.join("usual")], &[])?;
+    let alone =
+        bed.start_from(&[tree.join("pooled"), tree.join("usual")], &["--object-size", "1MiB"], &[])?;
     let alone = bed.wait(alone)?;
     let ended = bed.copy(&[])?;
     let wrong = alone.is_not(0).or_else(|| ended.is_not(0));

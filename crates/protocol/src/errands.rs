@@ -1,0 +1,407 @@
+//! What the sink asks of its storage beside the moving of contents: files to be made, sealed, synced, named, removed.
+//!
+//! An errand is handed out when a thread of its lane is free for it, so the time that it takes is its own. Where files are
+//! on several targets the times are watched:
+//!
+//! 1. One that takes long is *relieved*: another thread takes the place of its own, which ends by itself when it comes back.
+//!    So what hangs takes no thread from the rest. So many threads of a lane are replaced at most, as for writes.
+//! 2. One that takes longer than the limit is *given up*. A late answer of it counts for nothing.
+//! 3. When all threads of a lane hang and no other is to be had, what waits there is handed back.
+//!
+//! Where all is on one target there is nothing better to do than to wait for it.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use haul_model::op::{Lane, SinkOp};
+
+use crate::planted::{Bug, Planted};
+
+/// What an errand is given at least before it is given up: a sync waits for all that was written before it, on a slow disk
+/// for minutes.
+const LIMIT_NANOS_MIN: u64 = 120_000_000_000;
+/// And so many times what one of its lane has taken so far.
+const LIMIT_TIMES: u64 = 20;
+/// An errand that takes longer is relieved, and others do not wait for it any more.
+const LONG_NANOS: u64 = 2_000_000_000;
+/// Or than so much of a limit that somebody has set.
+const LONG_PART: u64 = 4;
+/// Threads that are replaced, for each thread of a lane.
+const REPLACED_PER_THREAD: u32 = 2;
+/// Where nothing is watched, a thread finds its next errand as soon as it is idle.
+const AHEAD: u32 = 2;
+
+/// Threads that make things durable where all is on one target: two groups, and seals and removals beside them. Storage
+/// syncs a large group in parallel within one errand.
+const SYNC_THREADS: u32 = 4;
+/// And where each file is an errand.
+const SYNC_THREADS_SEVERAL: u32 = 16;
+const SLOW_THREADS: u32 = 8;
+const LAY_THREADS: u32 = 8;
+
+/// An errand that a thread is to take up.
+pub(crate) struct Handed {
+    pub number: u64,
+    pub lane: Lane,
+    /// How many threads its lane has.
+    pub threads: u32,
+    pub op: SinkOp,
+}
+
+/// An errand that takes long.
+pub(crate) struct Long<A> {
+    pub number: u64,
+    pub lane: Lane,
+    pub about: A,
+    /// Another thread is to take the place of its own.
+    pub replace: bool,
+}
+
+/// An errand that nobody waits for any more.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct GivenUp<A> {
+    pub about: A,
+    /// A thread is at it, and may still do it.
+    pub begun: bool,
+}
+
+/// What the end of an errand means.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Finished<A> {
+    /// Somebody waits for it.
+    InTime(A),
+    /// It was given up.
+    Late(A),
+    /// There is none such.
+    Unknown,
+}
+
+struct UnderWay<A> {
+    about: A,
+    since_nanos: u64,
+    /// It was found to take long.
+    long: bool,
+    replaced: bool,
+}
+
+/// The errands of one lane.
+struct Desk<A> {
+    waiting: VecDeque<(SinkOp, A)>,
+    /// In the order in which they were handed out.
+    under_way: BTreeMap<u64, UnderWay<A>>,
+    given_up: BTreeMap<u64, UnderWay<A>>,
+    /// Threads that have a successor and have not come back.
+    replaced: u32,
+    /// The longest that was answered in time.
+    longest_nanos: u64,
+}
+
+impl<A> Default for Desk<A> {
+    fn default() -> Self {
+        Desk {
+            waiting: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            given_up: BTreeMap::new(),
+            replaced: 0,
+            longest_nanos: 0,
+        }
+    }
+}
+
+impl<A> Desk<A> {
+    /// Threads that are at work, or hang and have no successor.
+    fn busy(&self) -> u32 {
+        (self.under_way.len() + self.given_up.len()) as u32 - self.replaced
+    }
+
+    fn limit_nanos(&self, set: Option<u64>) -> u64 {
+        set.unwrap_or(self.longest_nanos.saturating_mul(LIMIT_TIMES).max(LIMIT_NANOS_MIN))
+    }
+}
+
+/// The errands of a sink. `A` is what the caller remembers of each.
+pub(crate) struct Errands<A> {
+    desks: [Desk<A>; LANES.len()],
+    last: u64,
+    /// The most that a lane has.
+    threads_max: u32,
+    /// After how long one is given up, if somebody says.
+    limit_nanos: Option<u64>,
+    watched: bool,
+    planted: Planted,
+}
+
+/// Those that have errands.
+const LANES: [Lane; 3] = [Lane::Lay, Lane::Sync, Lane::Slow];
+
+fn place(lane: Lane) -> usize {
+    match lane {
+        Lane::Lay => 0,
+        Lane::Ordered | Lane::Data | Lane::Sync => 1,
+        Lane::Slow => 2,
+    }
+}
+
+fn threads(lane: Lane, watched: bool) -> u32 {
+    match lane {
+        Lane::Lay => LAY_THREADS,
+        Lane::Slow => SLOW_THREADS,
+        _ if watched => SYNC_THREADS_SEVERAL,
+        _ => SYNC_THREADS,
+    }
+}
+
+/// Found to take long after this.
+fn long_nanos(limit_nanos: u64) -> u64 {
+    LONG_NANOS.min(limit_nanos / LONG_PART)
+}
+
+impl<A: Clone> Errands<A> {
+    /// None.
+    pub fn new(threads_max: u32, limit_nanos: Option<u64>, planted: Planted) -> Self {
+        let desks = LANES.map(|_| Desk::default());
+        Errands { desks, last: 0, threads_max: threads_max.max(1), limit_nanos, watched: false, planted }
+    }
+
+    /// Files are on several targets: from now on none is waited for without end.
+    pub fn watch(&mut self) {
+        self.watched = true;
+    }
+
+    /// See there.
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// An errand that is to be done, after those of its lane.
+    pub fn ask(&mut self, lane: Lane, op: SinkOp, about: A) {
+        self.desks[place(lane)].waiting.push_back((op, about));
+    }
+
+    /// The next one for which a thread is free; to be asked until there is none.
+    pub fn hand_out(&mut self, now_nanos: u64) -> Option<Handed> {
+        for (lane, desk) in LANES.into_iter().zip(&mut self.desks) {
+            let threads = threads(lane, self.watched).min(self.threads_max);
+            let at_a_time = if self.watched { threads } else { threads * AHEAD };
+            if desk.busy() >= at_a_time {
+                continue;
+            }
+            if let Some((op, about)) = desk.waiting.pop_front() {
+                self.last += 1;
+                let begun = UnderWay { about, since_nanos: now_nanos, long: false, replaced: false };
+                desk.under_way.insert(self.last, begun);
+                return Some(Handed { number: self.last, lane, threads, op });
+            }
+        }
+        None
+    }
+
+    /// Storage is done with one.
+    pub fn finished(&mut self, number: u64, now_nanos: u64) -> Finished<A> {
+        for desk in &mut self.desks {
+            let (ended, in_time) = match desk.under_way.remove(&number) {
+                Some(ended) => (ended, true),
+                None => match desk.given_up.remove(&number) {
+                    Some(ended) => (ended, false),
+                    None => continue,
+                },
+            };
+            desk.replaced -= u32::from(ended.replaced);
+            if !in_time && !self.planted.has(Bug::LateAnswerCounts) {
+                return Finished::Late(ended.about);
+            }
+            desk.longest_nanos = desk.longest_nanos.max(now_nanos.saturating_sub(ended.since_nanos));
+            return Finished::InTime(ended.about);
+        }
+        Finished::Unknown
+    }
+
+    /// One that takes long, once; to be asked until there is none.
+    pub fn next_long(&mut self, now_nanos: u64) -> Option<Long<A>> {
+        if !self.watched || self.planted.has(Bug::HangAwaited) {
+            return None;
+        }
+        for (lane, desk) in LANES.into_iter().zip(&mut self.desks) {
+            let most = threads(lane, true).min(self.threads_max) * REPLACED_PER_THREAD;
+            let after = long_nanos(desk.limit_nanos(self.limit_nanos));
+            let long = |it: &(&u64, &mut UnderWay<A>)| !it.1.long && it.1.since_nanos + after <= now_nanos;
+            if let Some((number, errand)) = desk.under_way.iter_mut().find(long) {
+                errand.long = true;
+                errand.replaced = desk.replaced < most || self.planted.has(Bug::ReliefUnbounded);
+                desk.replaced += u32::from(errand.replaced);
+                let (about, replace) = (errand.about.clone(), errand.replaced);
+                return Some(Long { number: *number, lane, about, replace });
+            }
+        }
+        None
+    }
+
+    /// The caller remembers something else of one that is under way.
+    pub fn remember(&mut self, number: u64, about: A) {
+        if let Some(errand) = self.desks.iter_mut().find_map(|desk| desk.under_way.get_mut(&number)) {
+            errand.about = about;
+        }
+    }
+
+    /// One that nobody waits for any more: it has taken longer than the limit, or no thread will ever take it up. To be
+    /// asked until there is none.
+    pub fn give_up(&mut self, now_nanos: u64) -> Option<GivenUp<A>> {
+        if !self.watched || self.planted.has(Bug::HangAwaited) {
+            return None;
+        }
+        for (lane, desk) in LANES.into_iter().zip(&mut self.desks) {
+            let limit = desk.limit_nanos(self.limit_nanos);
+            if let Some(oldest) = desk.under_way.first_entry()
+                && oldest.get().since_nanos.saturating_add(limit) <= now_nanos
+            {
+                let (number, errand) = oldest.remove_entry();
+                let about = errand.about.clone();
+                desk.given_up.insert(number, errand);
+                return Some(GivenUp { about, begun: true });
+            }
+            let none_left = desk.busy() >= threads(lane, true).min(self.threads_max);
+            if desk.under_way.is_empty()
+                && none_left
+                && let Some((_, about)) = desk.waiting.pop_front()
+            {
+                return Some(GivenUp { about, begun: false });
+            }
+        }
+        None
+    }
+
+    /// When to ask for those again, if none ends before.
+    pub fn deadline_nanos(&self) -> Option<u64> {
+        if !self.watched {
+            return None;
+        }
+        let of = |desk: &Desk<A>| {
+            let limit = desk.limit_nanos(self.limit_nanos);
+            let next = |it: &UnderWay<A>| it.since_nanos + if it.long { limit } else { long_nanos(limit) };
+            desk.under_way.values().map(next).min()
+        };
+        self.desks.iter().filter_map(of).min()
+    }
+
+    /// Nothing waits and nothing is awaited.
+    #[cfg(test)]
+    fn is_idle(&self) -> bool {
+        self.desks.iter().all(|desk| desk.waiting.is_empty() && desk.under_way.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use haul_model::EntryId;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn errands(watched: bool) -> Errands<u32> {
+        let mut errands = Errands::new(u32::MAX, Some(8 * SECOND), Planted::default());
+        if watched {
+            errands.watch();
+        }
+        errands
+    }
+
+    fn ask(errands: &mut Errands<u32>, lane: Lane, about: u32) {
+        errands.ask(lane, SinkOp::Forget { id: EntryId(1) }, about);
+    }
+
+    fn hand_out_all(errands: &mut Errands<u32>, now_nanos: u64) -> Vec<u64> {
+        core::iter::from_fn(|| errands.hand_out(now_nanos)).map(|handed| handed.number).collect()
+    }
+
+    #[test]
+    fn one_that_hangs_is_relieved_then_given_up_and_its_answer_counts_no_more() {
+        let mut errands = errands(true);
+        ask(&mut errands, Lane::Sync, 5);
+        let [number] = hand_out_all(&mut errands, 0)[..] else { panic!("it was not handed out") };
+        assert_eq!(errands.deadline_nanos(), Some(2 * SECOND));
+        assert!(errands.next_long(2 * SECOND - 1).is_none());
+        let long = errands.next_long(2 * SECOND).unwrap();
+        assert_eq!((long.number, long.about, long.replace), (number, 5, true));
+        assert!(errands.next_long(3 * SECOND).is_none(), "once");
+        assert_eq!(errands.deadline_nanos(), Some(8 * SECOND));
+        assert_eq!(errands.give_up(8 * SECOND - 1), None);
+        assert_eq!(errands.give_up(8 * SECOND), Some(GivenUp { about: 5, begun: true }));
+        assert!(errands.is_idle());
+        assert_eq!(errands.finished(number, 9 * SECOND), Finished::Late(5));
+        assert_eq!(errands.finished(number, 9 * SECOND), Finished::Unknown);
+    }
+
+    #[test]
+    fn where_all_is_on_one_target_it_is_waited_for() {
+        let mut errands = errands(false);
+        ask(&mut errands, Lane::Sync, 5);
+        let [number] = hand_out_all(&mut errands, 0)[..] else { panic!("it was not handed out") };
+        assert_eq!(errands.deadline_nanos(), None);
+        assert!(errands.next_long(u64::MAX).is_none() && errands.give_up(u64::MAX).is_none());
+        assert_eq!(errands.finished(number, u64::MAX), Finished::InTime(5));
+    }
+
+    #[test]
+    fn a_lane_whose_threads_all_hang_takes_nothing_from_the_others() {
+        let mut errands = errands(true);
+        for about in 0..100 {
+            ask(&mut errands, Lane::Slow, about);
+            ask(&mut errands, Lane::Sync, about);
+        }
+        let handed: Vec<Lane> =
+            core::iter::from_fn(|| errands.hand_out(0)).map(|handed| handed.lane).collect();
+        let of = |lane| handed.iter().filter(|other| **other == lane).count() as u32;
+        assert_eq!((of(Lane::Sync), of(Lane::Slow)), (SYNC_THREADS_SEVERAL, SLOW_THREADS));
+    }
+
+    #[test]
+    fn threads_are_replaced_up_to_a_bound_and_then_all_is_handed_back() {
+        let mut errands = errands(true);
+        for about in 0..100 {
+            ask(&mut errands, Lane::Lay, about);
+        }
+        let (mut replaced, mut given_up, mut now) = (0, 0, 0);
+        while !errands.is_idle() {
+            hand_out_all(&mut errands, now);
+            while let Some(long) = errands.next_long(now) {
+                replaced += u32::from(long.replace);
+            }
+            while errands.give_up(now).is_some() {
+                given_up += 1;
+            }
+            now += SECOND;
+            assert!(now < 1000 * SECOND, "something is waited for without end");
+        }
+        assert_eq!((replaced, given_up), (LAY_THREADS * REPLACED_PER_THREAD, 100));
+    }
+
+    #[test]
+    fn a_thread_that_comes_back_can_be_replaced_again() {
+        let mut errands = errands(true);
+        let mut now = 0;
+        for about in 0..100 {
+            ask(&mut errands, Lane::Lay, about);
+            let [number] = hand_out_all(&mut errands, now)[..] else { panic!("it was not handed out") };
+            now += 9 * SECOND;
+            assert!(errands.next_long(now).unwrap().replace);
+            assert_eq!(errands.give_up(now), Some(GivenUp { about, begun: true }));
+            assert_eq!(errands.finished(number, now), Finished::Late(about));
+        }
+    }
+
+    #[test]
+    fn without_a_limit_it_follows_from_the_longest_so_far() {
+        let mut errands = Errands::new(u32::MAX, None, Planted::default());
+        errands.watch();
+        ask(&mut errands, Lane::Sync, 1);
+        let [number] = hand_out_all(&mut errands, 0)[..] else { panic!("it was not handed out") };
+        assert_eq!(errands.give_up(LIMIT_NANOS_MIN - 1), None);
+        assert_eq!(errands.finished(number, 50 * SECOND), Finished::InTime(1));
+        ask(&mut errands, Lane::Sync, 2);
+        hand_out_all(&mut errands, 0);
+        assert_eq!(errands.give_up(LIMIT_TIMES * 50 * SECOND - 1), None);
+        assert_eq!(errands.give_up(LIMIT_TIMES * 50 * SECOND), Some(GivenUp { about: 2, begun: true }));
+    }
+}

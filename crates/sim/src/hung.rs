@@ -1,0 +1,144 @@
+//! Errands of the sink that hang: for long, for too long, or for ever.
+
+use std::collections::BTreeMap;
+
+use haul_model::EntryId;
+use haul_model::op::{Lane, SinkOp};
+
+use crate::sink_storage::Started;
+use crate::tree::PathId;
+use crate::world::{Happening, World, note};
+
+/// Threads that are replaced for each that a lane has: what the master promises.
+const REPLACED_PER_THREAD: u32 = 2;
+
+/// What hangs in this session.
+#[derive(Default)]
+pub(crate) struct Hung {
+    /// How many did, or may have been taken for it.
+    pub count: u32,
+    /// They will never be done.
+    pub for_ever: Vec<Started>,
+    /// Threads that have a successor and did not come back, by lane and errand.
+    relieved: BTreeMap<u64, Lane>,
+    /// How many threads each lane has.
+    threads: BTreeMap<u64, u32>,
+    /// Files of which a sync is under way, by errand.
+    syncing: BTreeMap<u64, Vec<EntryId>>,
+}
+
+/// How an errand goes that does not go as usual.
+enum Hang {
+    /// It takes long, but not too long.
+    Long,
+    /// It is done, and its end is told, when nobody waits any more.
+    Late,
+    /// It is done in time, and its end is told too late.
+    ToldLate,
+    ForEver,
+}
+
+/// The files or entries that an operation is about.
+fn about(op: &SinkOp) -> Vec<EntryId> {
+    match op {
+        SinkOp::Lay { entry, .. } | SinkOp::Seal { entry, .. } => vec![entry.id],
+        SinkOp::Discard { id, .. } => vec![*id],
+        SinkOp::Sync { files, .. } | SinkOp::Publish { files, .. } => files.clone(),
+        SinkOp::SyncNames { entries, .. } => entries.clone(),
+        _ => Vec::new(),
+    }
+}
+
+impl World {
+    /// A thread takes up an errand.
+    pub(crate) fn start_errand(&mut self, session: u32, number: u64, threads: u32, op: SinkOp) {
+        let present = session == self.session;
+        if present {
+            self.hung.threads.insert(number, threads);
+            if let SinkOp::Sync { files, .. } = &op {
+                let again = files.iter().find(|id| self.hung.syncing.values().flatten().any(|it| it == *id));
+                if let Some(id) = again.copied() {
+                    self.violate(format!("{id:?} is synced while a sync of it is under way"));
+                }
+                self.hung.syncing.insert(number, files.clone());
+            }
+        }
+        let hang = if present { self.draw_hang(&op) } else { None };
+        let Some(started) = self.started(session, op, Some(number)) else { return };
+        let nanos = match started.op.lane() {
+            Lane::Lay => self.plan.delays.names,
+            _ => self.plan.delays.sync,
+        };
+        let limit = self.plan.hangs_after;
+        match hang {
+            None => self.after(nanos, Happening::Write { session, started }),
+            Some(Hang::Long) => {
+                let at = self.now + limit / 8 + self.random.below(limit / 2);
+                self.queue.push(at, Happening::Write { session, started });
+            }
+            Some(Hang::Late) => {
+                let at = self.now + limit + self.random.below(3 * limit);
+                self.queue.push(at, Happening::Write { session, started: Started { late: true, ..started } });
+            }
+            Some(Hang::ToldLate) => {
+                let started = Started { told_late: true, ..started };
+                self.after(nanos, Happening::Write { session, started });
+            }
+            Some(Hang::ForEver) => self.hung.for_ever.push(Started { late: true, ..started }),
+        }
+    }
+
+    fn draw_hang(&mut self, op: &SinkOp) -> Option<Hang> {
+        let watchful = self.sink.as_ref().is_some_and(|end| end.machine.is_watchful());
+        if !watchful || !self.random.chance(self.rates().hang) {
+            return None;
+        }
+        let hang = match self.random.below(4) {
+            0 => Hang::Long,
+            1 => Hang::Late,
+            2 => Hang::ToldLate,
+            _ => Hang::ForEver,
+        };
+        if matches!(hang, Hang::Long) {
+            return Some(hang);
+        }
+        self.hung.count += 1;
+        let paths: Vec<PathId> = about(op).into_iter().filter_map(|id| self.path_of(id)).collect();
+        for path in paths {
+            self.checker.troubled[path] = true;
+            self.checker.hung.push(path);
+        }
+        // With no thread left, what was not begun fails as well.
+        if self.hung.count >= self.plan.errand_threads {
+            self.checker.troubled.iter_mut().for_each(|troubled| *troubled = true);
+            self.checker.hung.extend(0..self.tree.nodes.len());
+        }
+        note!(self, "it hangs");
+        Some(hang)
+    }
+
+    fn path_of(&self, id: EntryId) -> Option<PathId> {
+        self.checker.record(id).map(|record| record.path)
+    }
+
+    /// The thread that is on an errand gets a successor.
+    pub(crate) fn relieve(&mut self, session: u32, lane: Lane, number: u64) {
+        if session != self.session {
+            return;
+        }
+        let threads = self.hung.threads.get(&number).copied().unwrap_or(0);
+        self.hung.relieved.insert(number, lane);
+        let relieved = self.hung.relieved.values().filter(|other| **other == lane).count() as u32;
+        if relieved > threads * REPLACED_PER_THREAD {
+            self.violate(format!("{relieved} threads of {threads} have a successor"));
+        }
+    }
+
+    /// A thread is back from its errand.
+    pub(crate) fn errand_ended(&mut self, session: u32, number: u64) {
+        if session == self.session {
+            self.hung.relieved.remove(&number);
+            self.hung.syncing.remove(&number);
+        }
+    }
+}
