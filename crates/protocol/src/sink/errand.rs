@@ -150,10 +150,17 @@ impl Sink {
             }
             self.on_long(number, about, now_nanos)?;
         }
+        self.give_up_errands(now_nanos).map(drop)
+    }
+
+    /// Gives up what hangs, and what waits for threads that all do. True if there was something.
+    pub(super) fn give_up_errands(&mut self, now_nanos: u64) -> Result<bool, Failure> {
+        let mut any = false;
         while let Some(GivenUp { about, begun }) = self.errands.give_up(self.clock.now()) {
             self.on_given_up(about, begun, now_nanos)?;
+            any = true;
         }
-        Ok(())
+        Ok(any)
     }
 
     /// A file that takes long is no longer waited for by the others of its group.

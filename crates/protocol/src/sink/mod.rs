@@ -404,11 +404,10 @@ impl Sink {
     /// Starts whatever can be started, and tells the source what has changed.
     fn pump(&mut self, now_nanos: u64) {
         self.grant_withheld();
-        if let Err(failure) = self.start_groups(now_nanos) {
+        if let Err(failure) = self.start_errands(now_nanos) {
             self.fail(failure);
             return;
         }
-        self.hand_out();
         self.flush_messages();
         if let Some(failure) = self.draining
             && self.is_quiet()
@@ -421,6 +420,17 @@ impl Sink {
         if self.bye && !self.finishing && (committed || self.config.planted.has(Bug::FinishBeforeCommit)) {
             self.finishing = true;
             self.actions.push_back(Action::Sink(SinkOp::FinishDirectories));
+        }
+    }
+
+    /// What no thread will take up is given back at once: there may be no later event to do it.
+    fn start_errands(&mut self, now_nanos: u64) -> Result<(), Failure> {
+        loop {
+            self.start_groups(now_nanos)?;
+            self.hand_out();
+            if !self.give_up_errands(now_nanos)? {
+                return Ok(());
+            }
         }
     }
 
