@@ -309,6 +309,32 @@ fn aging_serves_a_target_that_is_skipped() {
 }
 
 #[test]
+fn aging_serves_a_suspect_target_between_congested_ones() {
+    let aging_nanos = Some(0);
+    let config = Config { aging_nanos, ..Config::new(30, 99, Policy::Adaptive(Default::default())) };
+    let mut scheduler = Scheduler::new(config);
+    push_all(&mut scheduler, (0..4000).map(|item| object(item, item as u32 % 4)));
+    // Target 1 loses a request; its neighbours on both sides are congested and stay so; target 3 is well.
+    let lost = (0..4).filter_map(|_| scheduler.pick(0)).find(|it| it.target.0 == 1).expect("one of each");
+    let mut now = 60 * SECOND;
+    while let Some(it) = scheduler.expire(now) {
+        if it.ticket != lost.ticket {
+            scheduler.finished(it.ticket, now, true);
+        }
+    }
+    let slow = |target| Told { congested: true, ..told(target, 1, 0) };
+    let mut picked = Vec::new();
+    for _ in 0..6 {
+        now += SECOND;
+        scheduler.neighbours_said(&[slow(0), slow(2)], now);
+        let it = scheduler.pick(now).expect("there is work");
+        picked.push(it.target.0);
+        scheduler.finished(it.ticket, now, false);
+    }
+    assert!(picked.contains(&1), "target 1 waits while its neighbours have turn after turn: {picked:?}");
+}
+
+#[test]
 fn adaptive_keeps_one_request_under_way_on_a_congested_target() {
     let mut scheduler = scheduler(30, Policy::Adaptive(Default::default()));
     let now = warm_up(&mut scheduler, 200 * MS);

@@ -17,7 +17,10 @@ impl<T: Copy> Scheduler<T> {
             self.last_was_aged = !self.last_was_aged && now_nanos >= self.targets.age_nanos;
             if self.last_was_aged {
                 match self.aged(now_nanos) {
-                    Some(target) => return Some(target),
+                    Some(target) => {
+                        self.aged_turn = target + 1;
+                        return Some(target);
+                    }
                     None => self.last_was_aged = false,
                 }
             }
@@ -25,17 +28,15 @@ impl<T: Copy> Scheduler<T> {
                 return Some(target);
             }
         }
-        self.healthy(now_nanos).or_else(|| self.held_back(|_| true))
+        self.healthy(now_nanos).or_else(|| self.held_back(self.gentle_turn, |_| true))
     }
 
-    /// The next of those that are held back, have work and pass.
-    fn held_back(&self, mut test: impl FnMut(u32) -> bool) -> Option<u32> {
+    /// The next from `from` on of those that are held back, have work and pass.
+    fn held_back(&self, from: u32, mut test: impl FnMut(u32) -> bool) -> Option<u32> {
         let (ready, gentle) = (self.queues.ready(), self.targets.gentle());
         let words = ready.words().min(gentle.words());
         let both = |word| ready.word(word) & gentle.word(word);
-        find_where(self.gentle_turn, words, both, |target| {
-            self.queues.may_take(target, &self.gates) && test(target)
-        })
+        find_where(from, words, both, |target| self.queues.may_take(target, &self.gates) && test(target))
     }
 
     fn aged(&mut self, now_nanos: u64) -> Option<u32> {
@@ -44,7 +45,8 @@ impl<T: Copy> Scheduler<T> {
         }
         let limit = self.targets.aging_nanos();
         let mut next = u64::MAX;
-        let found = self.held_back(|target| {
+        // Turns of their own: other picks pass over some of those that are held back, and would pass over the same ones.
+        let found = self.held_back(self.aged_turn, |target| {
             let since = self.targets.get(target).map_or(0, |target| target.since_nanos);
             let due = since.saturating_add(limit);
             next = next.min(due);
@@ -61,7 +63,7 @@ impl<T: Copy> Scheduler<T> {
         match self.config.policy {
             Policy::Lads(_) if self.picks >= self.targets.due_pick => {
                 let mut next = u64::MAX;
-                let found = self.held_back(|target| {
+                let found = self.held_back(self.gentle_turn, |target| {
                     let tried = self.targets.get(target).map_or(0, |target| target.tried);
                     let due = tried.saturating_add(self.targets.skip(target));
                     next = next.min(due);
@@ -75,7 +77,7 @@ impl<T: Copy> Scheduler<T> {
             Policy::Adaptive(_)
                 if self.gentle_under_way < self.config.policy.gentle_max(self.config.threads) =>
             {
-                self.held_back(|target| self.targets.is_congested(target))
+                self.held_back(self.gentle_turn, |target| self.targets.is_congested(target))
             }
             _ => None,
         }
@@ -87,16 +89,13 @@ impl<T: Copy> Scheduler<T> {
             if !self.queues.check(target, &self.gates) {
                 continue;
             }
-            if self.is_waited_for(target, now_nanos) {
-                self.targets.at(target).overdue(now_nanos);
-                self.targets.refresh(target, now_nanos, self.picks);
-                if self.config.planted.has(SchedulerBug::HealthySkipped) {
-                    return None;
-                }
-                continue;
+            if !self.found_slow(target, now_nanos) {
+                self.turn = target + 1;
+                return Some(target);
             }
-            self.turn = target + 1;
-            return Some(target);
+            if self.config.planted.has(SchedulerBug::HealthySkipped) {
+                return None;
+            }
         }
     }
 
@@ -104,14 +103,21 @@ impl<T: Copy> Scheduler<T> {
     pub(super) fn ahead(&mut self, now_nanos: u64) -> Option<u32> {
         loop {
             let target = self.targets.least_busy(self.queues.with_objects(), self.turn)?;
-            if self.is_waited_for(target, now_nanos) {
-                self.targets.at(target).signal.overdue();
-                self.targets.refresh(target, now_nanos, self.picks);
-                continue;
+            if !self.found_slow(target, now_nanos) {
+                self.turn = target + 1;
+                return Some(target);
             }
-            self.turn = target + 1;
-            return Some(target);
         }
+    }
+
+    /// What is waited for too long is held back from now on.
+    fn found_slow(&mut self, target: u32, now_nanos: u64) -> bool {
+        let slow = self.is_waited_for(target, now_nanos);
+        if slow {
+            self.targets.at(target).overdue(now_nanos);
+            self.targets.refresh(target, now_nanos, self.picks);
+        }
+        slow
     }
 
     /// Is its oldest request under way so long that it has to be slow?

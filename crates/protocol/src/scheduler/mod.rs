@@ -114,6 +114,7 @@ pub struct Scheduler<T> {
     picks: u64,
     turn: u32,
     gentle_turn: u32,
+    aged_turn: u32,
     gentle_under_way: u32,
     last_was_aged: bool,
 }
@@ -141,6 +142,7 @@ impl<T: Copy> Scheduler<T> {
             picks: 0,
             turn: 0,
             gentle_turn: 0,
+            aged_turn: 0,
             gentle_under_way: 0,
             last_was_aged: false,
             config,

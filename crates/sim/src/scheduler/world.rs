@@ -213,6 +213,13 @@ impl World {
         let before: Vec<_> = targets.map(|target| self.scheduler.target(TargetId(target))).collect();
         self.scheduler.neighbours_said(&told, self.now);
         self.check_heard(&before);
+        let held_back = |view: &TargetView| view.congested || view.suspect;
+        for (target, before) in (0..).zip(before) {
+            let after = self.scheduler.target(TargetId(target));
+            if after.as_ref().is_some_and(held_back) && !before.as_ref().is_some_and(held_back) {
+                self.model.targets[target as usize].since = self.now;
+            }
+        }
     }
 
     fn push(&mut self, id: u32) {
