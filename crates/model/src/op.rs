@@ -267,7 +267,8 @@ pub enum SinkOp {
         hash: Hash,
         /// The object is the whole file.
         single: bool,
-        /// In pieces of at most 256 KiB, one after the other: others wait for this target too.
+        /// In pieces of at most [`GENTLE_PIECE_BYTES`](crate::limits::GENTLE_PIECE_BYTES), one after the other: others wait
+        /// for this target too.
         gently: bool,
     },
     /// Check each member's hash, write it under a temporary name and set its attributes. Members fail one by one.

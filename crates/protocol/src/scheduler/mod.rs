@@ -15,7 +15,7 @@
 //! 4. **Aging.** A congested target that could be tried is tried within [`Config::aging_nanos`], or as the second pick
 //!    after that.
 //! 5. **Gentle.** A congested target, or one that lost a thread and has not answered since, gets one request at a time,
-//!    in pieces of at most [`GENTLE_PIECE_BYTES`].
+//!    in pieces of at most [`GENTLE_PIECE_BYTES`](haul_model::limits::GENTLE_PIECE_BYTES).
 //! 6. **Gates.** A request may need a unit of one of the other end's targets; without one it lets others pass. The unit is
 //!    held from the pick until [`Scheduler::gate_done`]. Of some gates of a target the one with the fewest under way is
 //!    next: the slower end is not to have a few busy targets and many idle ones.
@@ -89,8 +89,6 @@ use targets::{Sample, Targets};
 
 /// Numbers of targets and gates are below this. Lustre has at most 8,150 targets.
 pub const TARGETS_MAX: u32 = 16_384;
-/// I/O to a target that is to be spared goes in pieces of at most this, one after the other.
-pub const GENTLE_PIECE_BYTES: u32 = 256 << 10;
 /// One target holds at most one part of so many.
 const SHARE: u32 = 3;
 /// Classes that wait in queues: all but urgent ones.

@@ -61,8 +61,8 @@ pub struct OutOfRange;
 pub enum Pace {
     /// As is fastest.
     Normal,
-    /// In pieces of at most [`GENTLE_PIECE_BYTES`](super::GENTLE_PIECE_BYTES), one after the other: others wait for this
-    /// target too.
+    /// In pieces of at most [`GENTLE_PIECE_BYTES`](haul_model::limits::GENTLE_PIECE_BYTES), one after the other: others
+    /// wait for this target too.
     Gentle,
 }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_buffers::Pool;
+use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::op::{MemberWrite, MemberWritten};
 use haul_model::{Code, EntryId, Failure, SlotId, Target, Token};
 
 use super::directories::Directory;
 use super::members::{Member, remove};
-use super::objects::GENTLE_PIECE_BYTES;
 use super::{PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::placing::{Objects, Unknown};

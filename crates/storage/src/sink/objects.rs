@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haul_buffers::Pool;
+use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -315,9 +316,6 @@ impl PosixSink {
 
 /// Until it is complete, nobody else may read it.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
-
-/// What goes at a time to a target that others wait for too.
-pub(super) const GENTLE_PIECE_BYTES: usize = 256 << 10;
 
 fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
