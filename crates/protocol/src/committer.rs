@@ -5,24 +5,37 @@
 //! meanwhile gathers in the next one. So a slow medium makes large groups and a fast one small ones, without a setting.
 //!
 //! Files on a congested target have groups of their own, beside those of the others, so that these do not wait for it. They
-//! may take up a part of what may wait in all. And where each file is made durable by itself, one that takes long
-//! *straggles*: its group goes on without it, and nothing else of it is synced until that has ended.
+//! may take up a part of what may wait in all.
+//!
+//! Where each file is made durable by itself ([`Committer::sync_each`]), a sync may hold up the writes into its file. So what
+//! was written of a file is *held* until it is whole, and released earlier only as that takes long or too much waits;
+//! several groups are under way, each with other files. One that takes long *straggles*: its group goes on without it, and
+//! nothing else of it is synced until that has ended.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use haul_model::EntryId;
-use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_FILES_MAX};
+use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX, SYNC_GROUP_FILES_MAX};
 
 use crate::planted::{Bug, Planted};
 
-/// A group is started at the latest when this much waits: half of what may wait in all, so that writing goes on while
+/// A group is started at the latest when one part of so many of what may wait in all does, so that writing goes on while
 /// the group is being synced.
-const START_BYTES: u64 = SYNC_GROUP_BYTES / 4;
+const START_SHARE: u64 = 4;
 const START_FILES: usize = SYNC_GROUP_FILES_MAX / 4;
 /// The most that waits for slow targets, but for what is on its way when there is so much.
-const SLOW_BYTES_MAX: u64 = SYNC_GROUP_BYTES / 4;
+const SLOW_SHARE: u64 = 4;
+/// Files that are not whole hold at most this part of it.
+const HELD_SHARE: u64 = 2;
+/// Nothing of a file waits for the rest of it for longer than this,
+const HELD_NANOS_MAX: u64 = 2_000_000_000;
+/// or than this when nothing of it comes.
+const IDLE_NANOS_MAX: u64 = 250_000_000;
+/// Groups of a lane that are under way where each file is made durable by itself.
+const GROUPS_EACH: usize = 4;
+const SECOND: u64 = 1_000_000_000;
 /// Bounds of how long something waits for company.
 const DELAY_NANOS_MIN: u64 = 2_000_000;
 const DELAY_NANOS_MAX: u64 = 500_000_000;
@@ -137,21 +150,26 @@ pub enum Lane {
 #[derive(Default)]
 struct Groups {
     gathering: Group,
-    running: Option<Running>,
+    running: Vec<Running>,
     last_nanos: u64,
 }
 
 impl Groups {
+    fn all(&self) -> impl Iterator<Item = &Group> {
+        self.running.iter().map(|running| &running.group).chain([&self.gathering])
+    }
+
     fn bytes(&self) -> u64 {
-        self.gathering.bytes + self.running.as_ref().map_or(0, |running| running.group.bytes)
+        self.all().map(|group| group.bytes).sum()
     }
 
     fn files(&self) -> usize {
-        self.gathering.files.len() + self.running.as_ref().map_or(0, |running| running.group.files.len())
+        self.all().map(|group| group.files.len()).sum()
     }
 
-    fn deadline_nanos(&self) -> Option<u64> {
-        let waits = self.running.is_none() && !self.gathering.is_empty();
+    /// When it starts the next group although nothing happens. Where several may be under way only names need company.
+    fn deadline_nanos(&self, at_once: usize) -> Option<u64> {
+        let waits = self.running.len() < at_once && !self.gathering.is_empty();
         waits.then(|| self.gathering.since_nanos + self.delay_nanos())
     }
 
@@ -160,13 +178,57 @@ impl Groups {
         self.last_nanos.clamp(DELAY_NANOS_MIN, DELAY_NANOS_MAX)
     }
 
-    fn is_due(&self, now_nanos: u64, quiet: bool) -> bool {
-        self.running.is_none()
+    fn is_due(&self, now_nanos: u64, quiet: bool, at_once: usize, start_bytes: u64) -> bool {
+        self.running.len() < at_once
             && !self.gathering.is_empty()
             && (quiet
-                || self.gathering.bytes >= START_BYTES
+                || at_once > 1 && !self.gathering.objects.is_empty()
+                || self.gathering.bytes >= start_bytes
                 || self.gathering.files.len() >= START_FILES
                 || now_nanos >= self.gathering.since_nanos + self.delay_nanos())
+    }
+}
+
+/// What was written of a file that is in no group yet.
+#[derive(Default)]
+struct Held {
+    objects: Vec<WrittenObject>,
+    bytes: u64,
+    since_nanos: u64,
+    last_nanos: u64,
+    /// It will be released once nothing is being written into it.
+    set_apart: bool,
+}
+
+impl Held {
+    fn due_nanos(&self) -> u64 {
+        (self.since_nanos + HELD_NANOS_MAX).min(self.last_nanos + IDLE_NANOS_MAX)
+    }
+}
+
+/// How much is written in a second, and so how much may wait.
+struct Window {
+    bytes: u64,
+    since_nanos: u64,
+    written: u64,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window { bytes: SYNC_GROUP_BYTES, since_nanos: 0, written: 0 }
+    }
+}
+
+impl Window {
+    fn count(&mut self, bytes: u64, now_nanos: u64) {
+        self.written += bytes;
+        let passed = now_nanos.saturating_sub(self.since_nanos);
+        if passed >= SECOND {
+            let second = u128::from(self.written) * u128::from(SECOND) / u128::from(passed);
+            let second = u64::try_from(second).unwrap_or(u64::MAX);
+            self.bytes = second.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX);
+            (self.since_nanos, self.written) = (now_nanos, 0);
+        }
     }
 }
 
@@ -175,13 +237,21 @@ impl Groups {
 pub struct Committer {
     planted: Planted,
     lanes: [Groups; 2],
+    window: Window,
+    /// Each file is made durable by itself.
+    each: bool,
+    /// Files that are not to be synced yet.
+    held: HashMap<EntryId, Held>,
+    held_bytes: u64,
+    /// When to look for those that have been held for long enough.
+    look_nanos: u64,
     /// Files of the slow lane, with how many objects of each wait there: a file is in one lane at a time, so that a failed
     /// sync tells of all that was lost.
     slow: HashMap<EntryId, usize>,
     /// The same of the other one.
     brisk: HashMap<EntryId, usize>,
-    /// Files that their groups did not wait for, with the objects of each that were written since.
-    straggling: HashMap<EntryId, Vec<WrittenObject>>,
+    /// Files that their groups did not wait for.
+    straggling: HashSet<EntryId>,
     straggling_bytes: u64,
     groups: u64,
 }
@@ -192,26 +262,114 @@ impl Committer {
         Committer { planted, ..Committer::default() }
     }
 
-    /// An object was written. `lane`: where it belongs unless more of its file waits in the other one.
-    pub fn add_object(&mut self, object: WrittenObject, lane: Lane, now_nanos: u64) {
-        if !self.planted.has(Bug::StragglerSyncedAgain)
-            && let Some(held) = self.straggling.get_mut(&object.id)
-        {
-            held.push(object);
-            self.straggling_bytes += u64::from(object.bytes);
+    /// From now on each file is made durable by itself, and not many with one call.
+    pub fn sync_each(&mut self, now_nanos: u64) {
+        if self.each {
             return;
         }
-        self.gather(object.id, u64::from(object.bytes), lane, now_nanos).objects.push(object);
+        self.each = true;
+        let gathered = self.lanes.iter().flat_map(|lane| &lane.gathering.objects);
+        let files: HashSet<EntryId> = gathered.map(|object| object.id).collect();
+        for id in files {
+            self.take_objects(id).into_iter().for_each(|object| self.hold(object, now_nanos));
+        }
+    }
+
+    /// How many groups of a lane may be under way.
+    fn at_once(&self) -> usize {
+        if self.each { GROUPS_EACH } else { 1 }
+    }
+
+    /// An object was written. `lane`: where it belongs unless more of its file waits in the other one; where files are synced
+    /// each by itself, [`Committer::release`] says it.
+    pub fn add_object(&mut self, object: WrittenObject, lane: Lane, now_nanos: u64) {
+        self.window.count(u64::from(object.bytes), now_nanos);
+        if self.each {
+            self.hold(object, now_nanos);
+        } else {
+            self.gather(object.id, u64::from(object.bytes), lane, now_nanos).objects.push(object);
+        }
     }
 
     /// A whole file was written, attributes set.
     pub fn add_file(&mut self, id: EntryId, bytes: u64, lane: Lane, now_nanos: u64) {
+        self.window.count(bytes, now_nanos);
         self.gather(id, bytes, lane, now_nanos).files.push(WrittenFile { id, bytes });
     }
 
     /// A symlink was made.
     pub fn add_link(&mut self, id: EntryId, now_nanos: u64) {
         self.gather_in(Lane::Brisk, 0, now_nanos).links.push(id);
+    }
+
+    fn hold(&mut self, object: WrittenObject, now_nanos: u64) {
+        let held = self.held.entry(object.id).or_default();
+        if held.objects.is_empty() {
+            held.since_nanos = now_nanos;
+        }
+        held.last_nanos = now_nanos;
+        held.objects.push(object);
+        held.bytes += u64::from(object.bytes);
+        self.held_bytes += u64::from(object.bytes);
+        self.look_nanos = self.look_nanos.min(held.due_nanos());
+    }
+
+    /// Objects of this file that were written and are not durable.
+    pub fn objects_waiting(&self, id: EntryId) -> usize {
+        let held = self.held.get(&id).map_or(0, |held| held.objects.len());
+        let in_lanes = [&self.slow, &self.brisk].map(|waiting| waiting.get(&id).copied().unwrap_or(0));
+        held + in_lanes.into_iter().sum::<usize>()
+    }
+
+    /// Nothing of it is being synced or about to be: two syncs of a file could take each other's error for their own success.
+    fn may_be_synced(&self, id: EntryId) -> bool {
+        let straggles = self.straggling.contains(&id) && !self.planted.has(Bug::StragglerSyncedAgain);
+        !straggles && !self.slow.contains_key(&id) && !self.brisk.contains_key(&id)
+    }
+
+    fn may_be_released(&self, id: EntryId, held: &Held) -> bool {
+        !held.set_apart && self.may_be_synced(id)
+    }
+
+    /// A file that has been held for long enough, or that makes room. To be released or set apart; ask again until there is
+    /// none.
+    pub fn next_to_release(&mut self, now_nanos: u64, quiet: bool) -> Option<EntryId> {
+        if self.held.is_empty() {
+            return None;
+        }
+        if self.held_bytes > self.window.bytes / HELD_SHARE {
+            let can = self.held.iter().filter(|(id, held)| self.may_be_released(**id, held));
+            if let Some((id, _)) = can.max_by_key(|(id, held)| (held.bytes, **id)) {
+                return Some(*id);
+            }
+        }
+        if !quiet && now_nanos < self.look_nanos {
+            return None;
+        }
+        let can = self.held.iter().filter(|(id, held)| self.may_be_released(**id, held));
+        let oldest = can.map(|(id, held)| (held.due_nanos(), *id)).min();
+        self.look_nanos = oldest.map_or(u64::MAX, |(due, _)| due);
+        oldest.filter(|(due, _)| quiet || *due <= now_nanos).map(|(_, id)| id)
+    }
+
+    /// It will be released in a while; nobody needs to be reminded of it.
+    pub fn set_apart(&mut self, id: EntryId) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.set_apart = true;
+        }
+    }
+
+    /// What is held of a file joins the next group. False if nothing is, or if something of it is being synced.
+    pub fn release(&mut self, id: EntryId, lane: Lane, now_nanos: u64) -> bool {
+        if !self.may_be_synced(id) {
+            return false;
+        }
+        let Some(held) = self.held.remove(&id) else { return false };
+        self.held_bytes -= held.bytes;
+        for object in held.objects {
+            self.gather(id, u64::from(object.bytes), lane, now_nanos).objects.push(object);
+        }
+        true
     }
 
     fn gather(&mut self, id: EntryId, bytes: u64, lane: Lane, now_nanos: u64) -> &mut Group {
@@ -240,7 +398,15 @@ impl Committer {
             *left -= count.min(*left);
             if *left == 0 {
                 waiting.remove(&id);
+                self.can_be_looked_at(id);
             }
+        }
+    }
+
+    /// What was held back because something else of this file was being synced.
+    fn can_be_looked_at(&mut self, id: EntryId) {
+        if let Some(held) = self.held.get(&id) {
+            self.look_nanos = self.look_nanos.min(held.due_nanos());
         }
     }
 
@@ -256,10 +422,9 @@ impl Committer {
             self.no_longer_waits(lane, id, lost.len());
             taken.extend(lost);
         }
-        if let Some(held) = self.straggling.get_mut(&id) {
-            let held = core::mem::take(held);
-            self.straggling_bytes -= held.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
-            taken.extend(held);
+        if let Some(held) = self.held.remove(&id) {
+            self.held_bytes -= held.bytes;
+            taken.extend(held.objects);
         }
         taken
     }
@@ -267,7 +432,7 @@ impl Committer {
     /// The planted bug: a write that finished while the sync was running is taken as covered by it.
     #[cfg_attr(not(feature = "planted-bugs"), allow(dead_code))]
     pub(crate) fn add_to_running(&mut self, object: WrittenObject) -> bool {
-        match &mut self.lanes[Lane::Brisk as usize].running {
+        match self.lanes[Lane::Brisk as usize].running.first_mut() {
             Some(running) if running.phase == Phase::Sync => {
                 running.group.objects.push(object);
                 true
@@ -278,73 +443,80 @@ impl Committer {
 
     /// Written and not acknowledged yet.
     pub fn bytes_waiting(&self) -> u64 {
-        self.lanes.iter().map(Groups::bytes).sum::<u64>() + self.straggling_bytes
+        self.lanes.iter().map(Groups::bytes).sum::<u64>() + self.held_bytes + self.straggling_bytes
     }
 
     /// As much waits as may be lost with a crash: no more credits.
     pub fn is_full(&self) -> bool {
         let files: usize = self.lanes.iter().map(Groups::files).sum();
-        self.bytes_waiting() >= SYNC_GROUP_BYTES || files >= SYNC_GROUP_FILES_MAX
+        self.bytes_waiting() >= self.window.bytes || files >= SYNC_GROUP_FILES_MAX
     }
 
     /// As much waits for slow targets as may: nothing more is to be written to them. So there is always room for the others.
     pub fn slow_is_full(&self) -> bool {
-        self.lanes[Lane::Slow as usize].bytes() + self.straggling_bytes >= SLOW_BYTES_MAX
+        let waiting = self.lanes[Lane::Slow as usize].bytes() + self.straggling_bytes;
+        waiting >= self.window.bytes / SLOW_SHARE
     }
 
     /// Nothing waits and nothing is under way.
     pub fn is_idle(&self) -> bool {
-        let idle = |lane: &Groups| lane.running.is_none() && lane.gathering.is_empty();
-        self.lanes.iter().all(idle) && self.straggling.is_empty()
+        let idle = |lane: &Groups| lane.running.is_empty() && lane.gathering.is_empty();
+        self.lanes.iter().all(idle) && self.held.is_empty() && self.straggling.is_empty()
     }
 
-    /// When to ask [`Committer::start`] again although nothing happens.
+    /// When to ask [`Committer::next_to_release`] and [`Committer::start`] again although nothing happens.
     pub fn deadline_nanos(&self) -> Option<u64> {
         // What has only names to make durable waits for those of another group, not for a time.
         let naming = self.is_naming();
         let waits = |lane: &&Groups| !(naming && lane.gathering.has_only_links());
-        self.lanes.iter().filter(waits).filter_map(Groups::deadline_nanos).min()
+        let groups = self.lanes.iter().filter(waits).filter_map(|lane| lane.deadline_nanos(self.at_once()));
+        let held = (!self.held.is_empty() && self.look_nanos < u64::MAX).then_some(self.look_nanos);
+        groups.chain(held).min()
     }
 
     /// Begins a group that is due; to be asked until there is none. `quiet`: nothing is being written that could join it.
     pub fn start(&mut self, now_nanos: u64, quiet: bool) -> Option<(u64, Phase)> {
-        let naming = self.is_naming();
+        let (naming, at_once) = (self.is_naming(), self.at_once());
+        let start_bytes = self.window.bytes / START_SHARE;
         let due = |lane: &&mut Groups| {
-            lane.is_due(now_nanos, quiet) && !(naming && lane.gathering.has_only_links())
+            lane.is_due(now_nanos, quiet, at_once, start_bytes)
+                && !(naming && lane.gathering.has_only_links())
         };
         let lane = self.lanes.iter_mut().find(due)?;
         self.groups += 1;
         let group = core::mem::take(&mut lane.gathering);
         let phase = if group.has_only_links() { Phase::SyncNames } else { Phase::Sync };
-        lane.running =
-            Some(Running { number: self.groups, phase, group, pending: 0, started_nanos: now_nanos });
-        Some((self.groups, phase))
+        let number = self.groups;
+        lane.running.push(Running { number, phase, group, pending: 0, started_nanos: now_nanos });
+        Some((number, phase))
+    }
+
+    fn all_running(&self) -> impl Iterator<Item = &Running> {
+        self.lanes.iter().flat_map(|lane| &lane.running)
     }
 
     /// Names of a group are being made, or made durable: one group at a time. A directory tells of an error once, so a group
     /// could take another one's loss for its own success.
     pub fn is_naming(&self) -> bool {
-        let naming = |lane: &Groups| {
-            lane.running.as_ref().is_some_and(|it| matches!(it.phase, Phase::Publish | Phase::SyncNames))
-        };
-        self.lanes.iter().any(naming)
+        self.all_running().any(|it| matches!(it.phase, Phase::Publish | Phase::SyncNames))
     }
 
-    /// A group that waits for that.
+    /// A group that waits for that; the first that began to.
     pub fn waits_for_names(&self) -> Option<u64> {
-        let waits =
-            |lane: &Groups| lane.running.as_ref().filter(|it| it.phase == Phase::Synced).map(|it| it.number);
-        self.lanes.iter().find_map(waits)
+        self.all_running().filter(|it| it.phase == Phase::Synced).map(|it| it.number).min()
     }
 
     fn lane_of(&self, number: u64) -> Option<usize> {
-        let runs = |lane: &Groups| lane.running.as_ref().is_some_and(|running| running.number == number);
-        self.lanes.iter().position(runs)
+        self.lanes.iter().position(|lane| lane.running.iter().any(|running| running.number == number))
+    }
+
+    fn get_mut(&mut self, number: u64) -> Option<&mut Running> {
+        self.lanes.iter_mut().flat_map(|lane| &mut lane.running).find(|running| running.number == number)
     }
 
     /// The group under way that has this number, if it is in this phase.
     pub fn running(&mut self, number: u64, phase: Phase) -> Option<&mut Group> {
-        let running = self.lanes[self.lane_of(number)?].running.as_mut()?;
+        let running = self.get_mut(number)?;
         (running.phase == phase).then_some(&mut running.group)
     }
 
@@ -355,9 +527,7 @@ impl Committer {
 
     /// Takes objects and files out of the group, to be asked of storage: all at once, or file by file.
     pub fn parts(&mut self, number: u64, each: bool) -> Vec<Part> {
-        let Some(running) = self.lane_of(number).and_then(|lane| self.lanes[lane].running.as_mut()) else {
-            return Vec::new();
-        };
+        let Some(running) = self.get_mut(number) else { return Vec::new() };
         let objects = core::mem::take(&mut running.group.objects);
         let all = Part { objects, files: core::mem::take(&mut running.group.files) };
         let parts = match each {
@@ -373,21 +543,20 @@ impl Committer {
     pub fn part_ended(&mut self, number: u64, part: &Part, go_on: Vec<WrittenFile>) -> bool {
         let Some(lane) = self.lane_of(number) else { return false };
         self.leaves_lane(lane, part);
-        let Some(running) = &mut self.lanes[lane].running else { return false };
+        let Some(running) = self.get_mut(number) else { return false };
         running.group.bytes -= part.bytes() - go_on.iter().map(|file| file.bytes).sum::<u64>();
         running.group.files.extend(go_on);
         running.pending -= 1;
         running.pending == 0
     }
 
-    /// The group does not wait for this part any more; what was written of its files since is held back. True if it was the
-    /// last one.
-    pub fn straggles(&mut self, number: u64, part: &Part) -> bool {
+    /// The group does not wait for this part any more. True if it was the last one.
+    pub fn straggles(&mut self, number: u64, part: &Part, now_nanos: u64) -> bool {
         for id in part.ids() {
-            let ignored = self.planted.has(Bug::StragglerSyncedAgain);
-            let held = if ignored { Vec::new() } else { self.take_objects(id) };
-            self.straggling_bytes += held.iter().map(|object| u64::from(object.bytes)).sum::<u64>();
-            self.straggling.insert(id, held);
+            self.straggling.insert(id);
+            if !self.planted.has(Bug::StragglerSyncedAgain) {
+                self.take_objects(id).into_iter().for_each(|object| self.hold(object, now_nanos));
+            }
         }
         self.straggling_bytes += part.bytes();
         self.part_ended(number, part, Vec::new())
@@ -395,17 +564,15 @@ impl Committer {
 
     /// A sync of this file takes long.
     pub fn is_straggling(&self, id: EntryId) -> bool {
-        self.straggling.contains_key(&id)
+        self.straggling.contains(&id)
     }
 
     /// It has come to its end, one way or the other: what was written since can be synced.
-    pub fn straggled(&mut self, part: &Part, now_nanos: u64) {
+    pub fn straggled(&mut self, part: &Part) {
         self.straggling_bytes -= part.bytes();
         for id in part.ids() {
-            for object in self.straggling.remove(&id).unwrap_or_default() {
-                self.straggling_bytes -= u64::from(object.bytes);
-                self.add_object(object, Lane::Slow, now_nanos);
-            }
+            self.straggling.remove(&id);
+            self.can_be_looked_at(id);
         }
     }
 
@@ -416,7 +583,7 @@ impl Committer {
 
     /// Entries of the group whose names are being made durable.
     pub fn names(&self, number: u64) -> Vec<EntryId> {
-        let running = self.lane_of(number).and_then(|lane| self.lanes[lane].running.as_ref());
+        let running = self.all_running().find(|running| running.number == number);
         running.map_or_else(Vec::new, |running| {
             let files = running.group.files.iter().map(|file| file.id);
             files.chain(running.group.links.iter().copied()).collect()
@@ -425,7 +592,7 @@ impl Committer {
 
     /// The group enters its next phase.
     pub fn advance(&mut self, number: u64, phase: Phase) {
-        if let Some(running) = self.lane_of(number).and_then(|lane| self.lanes[lane].running.as_mut()) {
+        if let Some(running) = self.get_mut(number) {
             running.phase = phase;
         }
     }
@@ -433,8 +600,9 @@ impl Committer {
     /// The group has ended.
     pub fn finish(&mut self, number: u64, now_nanos: u64) {
         let Some(lane) = self.lane_of(number).map(|lane| &mut self.lanes[lane]) else { return };
-        if let Some(running) = lane.running.take() {
-            lane.last_nanos = now_nanos.saturating_sub(running.started_nanos);
+        if let Some(place) = lane.running.iter().position(|running| running.number == number) {
+            let ended = lane.running.swap_remove(place);
+            lane.last_nanos = now_nanos.saturating_sub(ended.started_nanos);
         }
     }
 }
@@ -475,9 +643,10 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_over_both_groups() {
         let mut committer = Committer::default();
-        committer.add_object(object(0, START_BYTES as u32), Lane::Brisk, 0);
+        let start = SYNC_GROUP_BYTES / START_SHARE;
+        committer.add_object(object(0, start as u32), Lane::Brisk, 0);
         assert!(committer.start(0, false).is_some(), "large enough at once");
-        committer.add_object(object(1, (SYNC_GROUP_BYTES - START_BYTES - 1) as u32), Lane::Brisk, 0);
+        committer.add_object(object(1, (SYNC_GROUP_BYTES - start - 1) as u32), Lane::Brisk, 0);
         assert!(!committer.is_full());
         committer.add_object(object(2, 1), Lane::Brisk, 0);
         assert!(committer.is_full());
@@ -529,12 +698,110 @@ mod tests {
     }
 
     #[test]
+    fn as_much_may_wait_as_is_written_in_a_second() {
+        for (second, window) in [(1, 64), (100, 100), (1000, 256)] {
+            let mut committer = Committer::default();
+            for tenth in 1..=10 {
+                committer.add_object(
+                    object(tenth, (second << 20) / 10),
+                    Lane::Brisk,
+                    u64::from(tenth) * SECOND / 10,
+                );
+            }
+            let mib = committer.window.bytes.div_ceil(1 << 20);
+            assert_eq!(mib, window, "{second} MiB in a second");
+        }
+    }
+
+    /// Files that are synced each by itself; file 1 holds an object.
+    fn each() -> Committer {
+        let mut committer = Committer::default();
+        committer.sync_each(0);
+        committer.add_object(object(0, 10), Lane::Brisk, 0);
+        committer
+    }
+
+    #[test]
+    fn what_is_held_of_a_file_is_released_when_it_is_whole_or_has_waited() {
+        let mut committer = each();
+        assert_eq!(committer.next_to_release(0, false), None);
+        assert_eq!(committer.start(0, true), None, "it is held");
+        assert_eq!((committer.objects_waiting(EntryId(1)), committer.bytes_waiting()), (1, 10));
+        assert_eq!(committer.deadline_nanos(), Some(IDLE_NANOS_MAX));
+        assert_eq!(committer.next_to_release(IDLE_NANOS_MAX - 1, false), None);
+        assert_eq!(committer.next_to_release(IDLE_NANOS_MAX, false), Some(EntryId(1)));
+        // More comes all the time.
+        let mut now = 0;
+        while committer.next_to_release(now, false).is_none() {
+            now += IDLE_NANOS_MAX / 2;
+            committer.add_object(object(1, 10), Lane::Brisk, now);
+        }
+        assert_eq!(now, HELD_NANOS_MAX);
+        assert_eq!(committer.next_to_release(0, true), Some(EntryId(1)), "nothing more comes");
+        committer.release(EntryId(1), Lane::Slow, now);
+        assert_eq!(committer.next_to_release(now, true), None);
+        assert_eq!(committer.start(now, true), Some((1, Phase::Sync)));
+        assert_eq!(committer.lane(1), Lane::Slow);
+    }
+
+    #[test]
+    fn what_was_gathered_of_a_file_that_is_being_synced_is_held_from_now_on() {
+        let mut committer = Committer::default();
+        committer.add_object(object(0, 10), Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
+        committer.add_object(object(1, 10), Lane::Brisk, 0);
+        committer.sync_each(0);
+        assert_eq!((committer.next_to_release(0, true), committer.start(0, true)), (None, None));
+        let [part] = &committer.parts(1, false)[..] else { panic!("one file") };
+        assert!(committer.part_ended(1, part, Vec::new()));
+        assert_eq!((committer.next_to_release(0, true), committer.bytes_waiting()), (Some(EntryId(1)), 10));
+    }
+
+    #[test]
+    fn the_file_that_holds_most_makes_room() {
+        let mut committer = each();
+        let large = WrittenObject { id: EntryId(2), index: 0, bytes: (SYNC_GROUP_BYTES / HELD_SHARE) as u32 };
+        committer.add_object(large, Lane::Brisk, 0);
+        assert_eq!(committer.next_to_release(0, false), Some(EntryId(2)));
+        committer.release(EntryId(2), Lane::Brisk, 0);
+        assert_eq!(committer.next_to_release(0, false), None);
+        assert!(committer.start(0, false).is_some(), "it is a group");
+    }
+
+    #[test]
+    fn several_groups_are_under_way_and_no_file_is_in_two() {
+        let mut committer = each();
+        for file in 2..=GROUPS_EACH as u64 + 2 {
+            committer.add_object(WrittenObject { id: EntryId(file), index: 0, bytes: 1 }, Lane::Brisk, 0);
+        }
+        for file in 1..=GROUPS_EACH as u64 {
+            committer.release(EntryId(file), Lane::Brisk, 0);
+            assert_eq!(committer.start(0, true), Some((file, Phase::Sync)));
+        }
+        committer.release(EntryId(GROUPS_EACH as u64 + 1), Lane::Brisk, 0);
+        assert_eq!(committer.start(0, true), None);
+        committer.add_object(object(1, 10), Lane::Brisk, 0);
+        committer.release(EntryId(1), Lane::Slow, 0);
+        assert_eq!(
+            committer.next_to_release(0, true),
+            Some(EntryId(GROUPS_EACH as u64 + 2)),
+            "file 1 is being synced"
+        );
+        let [part] = &committer.parts(1, true)[..] else { panic!("one file") };
+        assert!(committer.part_ended(1, part, Vec::new()));
+        committer.finish(1, 0);
+        assert_eq!(committer.next_to_release(IDLE_NANOS_MAX, false), Some(EntryId(1)));
+    }
+
+    #[test]
     fn a_group_does_not_wait_for_what_straggles_and_syncs_nothing_else_of_it_meanwhile() {
         let mut committer = Committer::default();
+        committer.sync_each(0);
         let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
         for written in [object(0, 10), other, object(1, 20)] {
             committer.add_object(written, Lane::Brisk, 0);
         }
+        assert!([1, 2].into_iter().all(|id| committer.release(EntryId(id), Lane::Brisk, 0)));
         committer.add_file(EntryId(3), 5, Lane::Brisk, 0);
         assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
         committer.add_object(object(2, 40), Lane::Brisk, 0);
@@ -542,14 +809,18 @@ mod tests {
         assert_eq!((hangs.objects.len(), goes.objects.len(), file.files.len()), (2, 1, 1));
         assert!(!committer.part_ended(1, goes, Vec::new()));
         assert!(!committer.part_ended(1, file, file.files.clone()));
-        assert!(committer.straggles(1, hangs), "the group has ended without it");
+        assert!(committer.straggles(1, hangs, 0), "the group has ended without it");
         assert_eq!(committer.bytes_waiting(), 75);
         committer.finish(1, 0);
         committer.add_object(object(3, 60), Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), None, "its file is being synced");
+        committer.release(EntryId(1), Lane::Slow, 0);
+        assert_eq!((committer.next_to_release(0, true), committer.start(0, true)), (None, None));
+        assert_eq!(committer.deadline_nanos(), None, "no time will change that");
         assert!(!committer.is_idle());
         assert_eq!(committer.bytes_waiting(), 130);
-        committer.straggled(hangs, 0);
+        committer.straggled(hangs);
+        assert_eq!(committer.next_to_release(0, true), Some(EntryId(1)));
+        committer.release(EntryId(1), Lane::Slow, 0);
         assert_eq!(committer.start(0, true), Some((2, Phase::Sync)));
         assert_eq!((committer.lane(2), committer.bytes_waiting()), (Lane::Slow, 100));
     }
@@ -557,17 +828,18 @@ mod tests {
     #[test]
     fn what_waits_for_slow_targets_leaves_room_for_the_others() {
         let mut committer = Committer::default();
-        committer.add_object(object(0, SLOW_BYTES_MAX as u32 - 1), Lane::Slow, 0);
+        let most = (SYNC_GROUP_BYTES / SLOW_SHARE) as u32;
+        committer.add_object(object(0, most - 1), Lane::Slow, 0);
         assert!(!committer.slow_is_full());
         committer.add_object(object(1, 1), Lane::Slow, 0);
         assert!(committer.slow_is_full() && !committer.is_full());
         assert!(committer.start(0, true).is_some());
         let [part] = &committer.parts(1, true)[..] else { panic!("one file") };
         assert!(committer.slow_is_full());
-        committer.straggles(1, part);
+        committer.straggles(1, part, 0);
         committer.finish(1, 0);
         assert!(committer.slow_is_full(), "what straggles counts");
-        committer.straggled(part, 0);
+        committer.straggled(part);
         assert!(!committer.slow_is_full() && committer.is_idle());
     }
 

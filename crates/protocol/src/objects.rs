@@ -29,6 +29,11 @@ impl ObjectSet {
         self.total
     }
 
+    /// How many are in.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     /// All of them are in.
     pub fn is_full(&self) -> bool {
         self.count == self.total

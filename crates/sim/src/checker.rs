@@ -3,10 +3,10 @@
 //! The checker sees what the masters say and do, and both disks; it never looks into a master, but for its public
 //! counters at the end of a session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use haul_model::limits::{ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES};
+use haul_model::limits::{ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX};
 use haul_model::placement::is_object_size;
 use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, Kind, Target, Token};
 use haul_protocol::source::BUNDLE_WAIT_NANOS;
@@ -83,6 +83,11 @@ pub(crate) struct Checker {
     /// Sent and not known to be durable.
     exposed: Vec<(EntryId, Option<u32>, u32)>,
     exposed_bytes: u64,
+    /// What was sent within the last second, and when.
+    recent: VecDeque<(u64, u32)>,
+    recent_bytes: u64,
+    /// The most that was sent within a second.
+    second_bytes: u64,
     /// By state: a file in this state is complete at the sink, the source knows.
     finished: Vec<bool>,
 }
@@ -121,6 +126,27 @@ impl Checker {
     fn expose(&mut self, id: EntryId, index: Option<u32>, bytes: u32) {
         self.exposed.push((id, index, bytes));
         self.exposed_bytes += u64::from(bytes);
+    }
+
+    fn count_second(&mut self, bytes: u32, now_nanos: u64) {
+        self.recent.push_back((now_nanos, bytes));
+        self.recent_bytes += u64::from(bytes);
+        while let Some((sent, bytes)) = self.recent.front().copied()
+            && sent + 1_000_000_000 < now_nanos
+        {
+            self.recent.pop_front();
+            self.recent_bytes -= u64::from(bytes);
+        }
+        self.second_bytes = self.second_bytes.max(self.recent_bytes);
+    }
+
+    /// What a kill may cost: what is under way, and one second of what is written but at least and at most so much.
+    fn exposure_max(&self) -> u64 {
+        let under_way = u64::from(self.sink_slots) * u64::from(self.object_bytes);
+        // Written in a second: what was sent in that one, and was under way before. The second that counts may be a
+        // longer time with bursts at its ends.
+        let second = 2 * (self.second_bytes + under_way);
+        second.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX) + under_way
     }
 
     fn cover(&mut self, covered: impl Fn(EntryId, Option<u32>) -> bool) {
@@ -306,8 +332,8 @@ impl World {
             self.violate(format!("{id:?} is sent, though path {path} was complete at the sink"));
         }
         self.checker.expose(id, index, bytes);
-        let bound =
-            SYNC_GROUP_BYTES + u64::from(self.checker.sink_slots) * u64::from(self.checker.object_bytes);
+        self.checker.count_second(bytes, self.now);
+        let bound = self.checker.exposure_max();
         if self.checker.exposed_bytes > bound {
             let bytes = self.checker.exposed_bytes;
             self.violate(format!(

@@ -123,14 +123,14 @@ impl Sink {
         if self.creates.allows() || unpaced { self.bundles.pop_front() } else { None }
     }
 
-    /// While a sync of its file takes long an object is not written: on some file systems it would wait for that sync, and its
-    /// own target would seem to hang.
+    /// While its file is being synced an object is not written: on some file systems it would wait for that sync, and its
+    /// own target would seem to be slow, or to hang.
     fn is_set_aside(&mut self, block: BlockId, ticket: Ticket) -> bool {
         let file = match self.writes.get(&block).map(|write| &write.work) {
             Some(Work::Object { id, .. }) => *id,
             _ => return false,
         };
-        if !self.committer.is_straggling(file) {
+        if !self.syncing.contains_key(&file) && !self.committer.is_straggling(file) {
             return false;
         }
         self.scheduler.cancel(ticket, self.clock.now());
@@ -143,6 +143,7 @@ impl Sink {
         for block in self.set_aside.remove(&file).unwrap_or_default() {
             if let Some(work) = self.writes.get(&block).map(|write| write.work.clone()) {
                 self.queue_write(block, &work);
+                self.more_to_write = true;
             }
         }
     }
@@ -155,8 +156,17 @@ impl Sink {
             self.scheduler.gate_done(ticket);
             matches!(finished, Finished::Late { .. })
         });
-        self.writing -= u32::from(!late);
+        if !late {
+            self.writing -= 1;
+            self.object_leaves_storage(block);
+        }
         !late
+    }
+
+    fn object_leaves_storage(&mut self, block: BlockId) {
+        if let Some(Work::Object { id, .. }) = self.writes.get(&block).map(|write| &write.work) {
+            self.leaves_storage(*id);
+        }
     }
 
     /// A write that was chosen is not handed to storage after all.
@@ -187,6 +197,7 @@ impl Sink {
             write.stage = Stage::Lost;
             self.lost += 1;
             let Work::Object { id, index, .. } = write.work else { continue };
+            self.leaves_storage(id);
             self.count_lost(id, 1);
             self.hangs(id);
             if lost.replace {

@@ -14,9 +14,36 @@ use crate::event::Action;
 use crate::planted::Bug;
 use crate::states::{SinkCause, SinkState};
 
+/// A file that is made durable by itself, and that nothing more is written into before that has ended.
+///
+/// On some file systems a sync waits for the writes that are under way, and all others wait for the sync: one write on a slow
+/// target would hold up those on others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Syncing {
+    /// The sync waits until storage is at nothing of it.
+    WhenWritten,
+    /// It is in a group.
+    Released,
+}
+
 impl Sink {
     pub(super) fn start_groups(&mut self, now_nanos: u64) -> Result<(), Failure> {
+        if self.each() {
+            self.committer.sync_each(now_nanos);
+        }
         let quiet = self.is_quiet();
+        for id in core::mem::take(&mut self.written_out) {
+            self.release(id, now_nanos);
+        }
+        while let Some(id) = self.committer.next_to_release(now_nanos, quiet) {
+            let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
+            if objects.is_some_and(|objects| objects.at_work > 0) {
+                self.committer.set_apart(id);
+                self.syncing.insert(id, Syncing::WhenWritten);
+            } else {
+                self.release(id, now_nanos);
+            }
+        }
         while let Some((number, phase)) = self.committer.start(now_nanos, quiet) {
             match phase {
                 Phase::SyncNames => self.sync_names(number, now_nanos)?,
@@ -55,6 +82,46 @@ impl Sink {
             }
             let op = SinkOp::Sync { group: number, files: part.ids() };
             self.ask(lane, op, About::Sync(Share::of(number, part)));
+        }
+    }
+
+    /// What is held of a file is to be synced.
+    fn release(&mut self, id: EntryId, now_nanos: u64) {
+        if self.committer.release(id, self.lane_of_file(id), now_nanos) {
+            self.syncing.insert(id, Syncing::Released);
+        } else if self.syncing.get(&id) == Some(&Syncing::WhenWritten) {
+            // What was held of it is lost, and will be sent again.
+            self.no_longer_synced(id);
+        }
+    }
+
+    fn no_longer_synced(&mut self, id: EntryId) {
+        self.syncing.remove(&id);
+        self.take_up_again(id);
+    }
+
+    /// All of it was written: it need not be held any longer.
+    pub(super) fn release_if_whole(&mut self, id: EntryId, now_nanos: u64) {
+        if !self.each() {
+            return;
+        }
+        let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
+        let waiting = self.committer.objects_waiting(id) as u64;
+        if objects.is_some_and(|objects| objects.durable.count() + waiting >= objects.durable.total()) {
+            self.release(id, now_nanos);
+        }
+    }
+
+    /// Storage is at one write less into this file, or nobody waits for it any more.
+    pub(super) fn leaves_storage(&mut self, id: EntryId) {
+        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+            objects.at_work -= 1;
+            if objects.at_work > 0 {
+                return;
+            }
+        }
+        if self.syncing.get(&id) == Some(&Syncing::WhenWritten) {
+            self.written_out.push(id);
         }
     }
 
@@ -122,12 +189,23 @@ impl Sink {
         go_on: Vec<WrittenFile>,
         now_nanos: u64,
     ) -> Option<u64> {
-        if let Some(group) = share.group {
-            return self.committer.part_ended(group, &share.part, go_on).then_some(group);
+        let ended = match share.group {
+            Some(group) => {
+                Some(group).filter(|_| self.committer.part_ended(group, &share.part, go_on.clone()))
+            }
+            None => {
+                self.lags(&share.targets, -1);
+                self.committer.straggled(&share.part);
+                None
+            }
+        };
+        for id in share.part.ids() {
+            self.no_longer_synced(id);
+            self.release_if_whole(id, now_nanos);
         }
-        self.lags(&share.targets, -1);
-        self.committer.straggled(&share.part, now_nanos);
-        share.part.ids().into_iter().for_each(|id| self.take_up_again(id));
+        if share.group.is_some() {
+            return ended;
+        }
         // They are taken up by a group again: each of its steps is done already, or is done once more.
         go_on
             .into_iter()

@@ -172,7 +172,7 @@ impl Sink {
         let Some(group) = share.group else { return Ok(()) };
         let (part, targets) = (share.part.clone(), self.targets_of(&share.part));
         self.lags(&targets, 1);
-        let last = self.committer.straggles(group, &part);
+        let last = self.committer.straggles(group, &part, now_nanos);
         let alone = Share { group: None, part, targets };
         match about {
             About::Sync(_) => {

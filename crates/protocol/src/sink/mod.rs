@@ -101,6 +101,8 @@ struct Objects {
     resumed: bool,
     /// Writes that storage has not answered yet.
     writing: u32,
+    /// Of those that storage is at, and that somebody waits for.
+    at_work: u32,
     /// Of those that nobody waits for any more.
     lost: u32,
     /// Of the whole file, once sealed.
@@ -134,7 +136,12 @@ pub struct Sink {
     granted: Vec<SlotId>,
     committer: Committer,
     errands: Errands<About>,
-    /// Objects of files that straggle.
+    syncing: HashMap<EntryId, commit::Syncing>,
+    /// Files that nothing is being written into any more.
+    written_out: Vec<EntryId>,
+    /// Writes were taken up again.
+    more_to_write: bool,
+    /// Objects of files that are being synced.
     set_aside: HashMap<EntryId, Vec<BlockId>>,
     /// Files that something hangs on; they may have ended long ago.
     hanging: HashMap<EntryId, Hanging>,
@@ -189,6 +196,9 @@ impl Sink {
             granted: Vec::new(),
             committer: Committer::new(config.planted),
             errands: Errands::new(config.errand_threads_max, config.hangs_after_nanos, config.planted),
+            syncing: HashMap::new(),
+            written_out: Vec::new(),
+            more_to_write: false,
             set_aside: HashMap::new(),
             hanging: HashMap::new(),
             lagging: HashMap::new(),
@@ -304,7 +314,10 @@ impl Sink {
             self.fail(failure);
         }
         if !self.ended
-            && let Err(failure) = self.watch_errands(now_nanos).and_then(|()| self.start_writes())
+            && let Err(failure) = self.watch_errands(now_nanos).and_then(|()| {
+                self.more_to_write = false;
+                self.start_writes()
+            })
         {
             self.fail(failure);
         }
@@ -423,12 +436,17 @@ impl Sink {
         }
     }
 
-    /// What no thread will take up is given back at once: there may be no later event to do it.
+    /// What no thread will take up is given back at once, and what can be written is: there may be no later event to do it.
     fn start_errands(&mut self, now_nanos: u64) -> Result<(), Failure> {
         loop {
             self.start_groups(now_nanos)?;
             self.hand_out();
-            if !self.give_up_errands(now_nanos)? {
+            let given_up = self.give_up_errands(now_nanos)?;
+            let more_to_write = core::mem::take(&mut self.more_to_write);
+            if more_to_write {
+                self.start_writes()?;
+            }
+            if !given_up && !more_to_write {
                 return Ok(());
             }
         }

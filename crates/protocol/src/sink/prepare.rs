@@ -94,6 +94,7 @@ impl Sink {
             durable: ObjectSet::new(total),
             resumed: false,
             writing: 0,
+            at_work: 0,
             lost: 0,
             root: None,
             discarding: false,

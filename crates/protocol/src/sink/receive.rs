@@ -255,13 +255,16 @@ impl Sink {
                     self.written(block)?;
                     return self.no_longer_written(id).map(drop);
                 };
-                let objects = held.objects.as_deref().ok_or(Failure::new(Code::Internal))?;
+                let (entry, token) = (held.entry.clone(), held.token);
+                let objects = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut());
+                let objects = objects.ok_or(Failure::new(Code::Internal))?;
+                objects.at_work += 1;
                 let object_bytes = objects.object_bytes;
-                let (offset, length) = object_range(held.entry.size(), object_bytes, index);
+                let (offset, length) = object_range(entry.size(), object_bytes, index);
                 SinkOp::WriteObject {
                     block,
-                    entry: held.entry.clone(),
-                    token: held.token,
+                    entry,
+                    token,
                     object_bytes,
                     offset,
                     length,
@@ -349,6 +352,7 @@ impl Sink {
         }
         let lane = self.lane_of(object.id, object.index);
         self.committer.add_object(object, lane, now_nanos);
+        self.release_if_whole(object.id, now_nanos);
     }
 
     /// Nothing is on its way into storage that could join a group.
