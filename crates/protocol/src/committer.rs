@@ -206,29 +206,28 @@ impl Held {
     }
 }
 
-/// How much is written in a second, and so how much may wait.
+/// How much may wait: what was written in a second.
 struct Window {
     bytes: u64,
-    since_nanos: u64,
+    /// When the second began that is being counted.
+    since_nanos: Option<u64>,
     written: u64,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Window { bytes: SYNC_GROUP_BYTES, since_nanos: 0, written: 0 }
+        Window { bytes: SYNC_GROUP_BYTES, since_nanos: None, written: 0 }
     }
 }
 
 impl Window {
     fn count(&mut self, bytes: u64, now_nanos: u64) {
-        self.written += bytes;
-        let passed = now_nanos.saturating_sub(self.since_nanos);
-        if passed >= SECOND {
-            let second = u128::from(self.written) * u128::from(SECOND) / u128::from(passed);
-            let second = u64::try_from(second).unwrap_or(u64::MAX);
-            self.bytes = second.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX);
-            (self.since_nanos, self.written) = (now_nanos, 0);
+        let since_nanos = *self.since_nanos.get_or_insert(now_nanos);
+        if now_nanos.saturating_sub(since_nanos) >= SECOND {
+            self.bytes = self.written.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX);
+            (self.since_nanos, self.written) = (Some(now_nanos), 0);
         }
+        self.written += bytes;
     }
 }
 
@@ -701,7 +700,7 @@ mod tests {
     fn as_much_may_wait_as_is_written_in_a_second() {
         for (second, window) in [(1, 64), (100, 100), (1000, 256)] {
             let mut committer = Committer::default();
-            for tenth in 1..=10 {
+            for tenth in 0..=10 {
                 committer.add_object(
                     object(tenth, (second << 20) / 10),
                     Lane::Brisk,

@@ -86,6 +86,8 @@ pub(crate) struct Checker {
     /// What was sent within the last second, and when.
     recent: VecDeque<(u64, u32)>,
     recent_bytes: u64,
+    /// When the first was.
+    sending_since: Option<u64>,
     /// The most that was sent within a second.
     second_bytes: u64,
     /// By state: a file in this state is complete at the sink, the source knows.
@@ -93,6 +95,7 @@ pub(crate) struct Checker {
 }
 
 const RESTART_BIT: u64 = 1 << 62;
+const SECOND: u64 = 1_000_000_000;
 
 impl Checker {
     pub(crate) fn record(&self, id: EntryId) -> Option<&Record> {
@@ -129,10 +132,11 @@ impl Checker {
     }
 
     fn count_second(&mut self, bytes: u32, now_nanos: u64) {
+        self.sending_since.get_or_insert(now_nanos);
         self.recent.push_back((now_nanos, bytes));
         self.recent_bytes += u64::from(bytes);
         while let Some((sent, bytes)) = self.recent.front().copied()
-            && sent + 1_000_000_000 < now_nanos
+            && sent + SECOND < now_nanos
         {
             self.recent.pop_front();
             self.recent_bytes -= u64::from(bytes);
@@ -141,11 +145,11 @@ impl Checker {
     }
 
     /// What a kill may cost: what is under way, and one second of what is written but at least and at most so much.
-    fn exposure_max(&self) -> u64 {
+    fn exposure_max(&self, now_nanos: u64) -> u64 {
         let under_way = u64::from(self.sink_slots) * u64::from(self.object_bytes);
-        // Written in a second: what was sent in that one, and was under way before. The second that counts may be a
-        // longer time with bursts at its ends.
-        let second = 2 * (self.second_bytes + under_way);
+        // Written in a second that has passed: what was sent in that one, and was under way before.
+        let passed = self.sending_since.is_some_and(|since| since + SECOND <= now_nanos);
+        let second = if passed { self.second_bytes + under_way } else { 0 };
         second.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX) + under_way
     }
 
@@ -333,7 +337,7 @@ impl World {
         }
         self.checker.expose(id, index, bytes);
         self.checker.count_second(bytes, self.now);
-        let bound = self.checker.exposure_max();
+        let bound = self.checker.exposure_max(self.now);
         if self.checker.exposed_bytes > bound {
             let bytes = self.checker.exposed_bytes;
             self.violate(format!(
