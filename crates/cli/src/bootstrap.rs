@@ -6,7 +6,7 @@
 use std::io::{BufRead, Write};
 use std::num::NonZeroU64;
 
-use haul_model::{Code, Failure};
+use haul_model::{Code, Failure, HashKind};
 use haul_mover::Error;
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,9 @@ pub struct TuningWords {
     pub spill: Option<String>,
     #[serde(default)]
     pub spill_max: Option<u64>,
+    /// How contents are hashed.
+    #[serde(default = "blake3")]
+    pub hash: String,
     pub bundle_bytes_max: u64,
     pub reconnect_seconds: u64,
     pub report_done: bool,
@@ -113,6 +116,14 @@ pub struct Response {
     pub epoch: u32,
     /// `into` or `as`, at a sink.
     pub decision: Option<String>,
+    /// How contents are hashed there: both ends must do it alike.
+    #[serde(default = "blake3")]
+    pub hash: String,
+}
+
+/// What ends do that say nothing of it.
+fn blake3() -> String {
+    HashKind::Blake3.name().into()
 }
 
 /// The far end cannot.

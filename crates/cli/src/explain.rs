@@ -5,7 +5,7 @@ use std::io::Write;
 use haul_mover::Error;
 
 use crate::job::{directory, read_record, state_directory};
-use crate::options::{Congestion, Copy, LogMechanism};
+use crate::options::{Congestion, Copy, HashWord, LogMechanism};
 use crate::plan::{Direction, Plan};
 use crate::report::size;
 
@@ -97,7 +97,12 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         setting!("ssh", ssh, settings.ssh.value.clone());
         setting!("haul-path", haul_path, settings.haul_path.value.clone());
     }
-    row("hash", "BLAKE3 over every object, checked before it is written".into(), "always".into());
+    let hash = match settings.hash.value {
+        HashWord::Blake3 => "BLAKE3 over every object, checked before it is written",
+        HashWord::Xxh3 => "XXH3 over every object, checked before it is written",
+        HashWord::None => "none: what arrives is NOT compared with what was read",
+    };
+    setting!("hash", hash, hash.into());
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
     let width = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0).min(48);
     let mut out = std::io::stdout().lock();

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use haul_model::HashKind;
 pub use haul_model::size::parse as parse_size;
 use haul_mover::Error;
 use haul_storage::layout::stripe::StripeSpec;
@@ -81,6 +82,9 @@ pub struct Copy {
     /// Send data in clear text (it is still hashed, and streams still prove who they are)
     #[arg(long)]
     pub plain: bool,
+    /// How contents are checked on their way: blake3, xxh3 (finds damage, not malice) or none [default: blake3]
+    #[arg(long, value_enum, value_name = "HASH", hide_possible_values = true)]
+    pub hash: Option<HashWord>,
     /// Data streams [default: measured for the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
@@ -180,6 +184,28 @@ pub enum Congestion {
     Layout,
     /// Objects go in the order of files, whatever their targets
     None,
+}
+
+/// How contents are hashed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HashWord {
+    /// Cryptographic; the hash of a file is what `b3sum` prints
+    Blake3,
+    /// 128 bits, several times as fast: finds damage, but keeps nobody from making two contents alike
+    Xxh3,
+    /// What arrives is not compared with what was read
+    None,
+}
+
+impl HashWord {
+    /// As the ends know it.
+    pub fn kind(self) -> HashKind {
+        match self {
+            HashWord::Blake3 => HashKind::Blake3,
+            HashWord::Xxh3 => HashKind::Xxh3,
+            HashWord::None => HashKind::None,
+        }
+    }
 }
 
 /// What is done about other transfers on the same host that are at the same storage targets.

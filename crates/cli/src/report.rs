@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_model::report::{Fact, Stats};
 use haul_model::stripe::Unlike;
-use haul_model::{Blame, Code, Failure};
+use haul_model::{Blame, Code, Failure, Hash, HashKind};
 use haul_mover::end::Summary;
 use haul_mover::{Error, Report, Reports};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -40,6 +40,7 @@ pub struct Reporter {
     last_json: Option<Instant>,
     rate: Rate,
     connections: u64,
+    hash: HashKind,
     cipher: Option<&'static str>,
     /// Counters of the last progress report.
     pub stats: Stats,
@@ -110,6 +111,7 @@ impl Shared {
             typed_names: Vec::new(),
             neighbours: [0; 2],
             neighbours_peak: 0,
+            hash: HashKind::default(),
         })))
     }
 
@@ -136,6 +138,12 @@ impl Shared {
 }
 
 impl Reporter {
+    /// A file's hash as tools print it.
+    fn shown(&self, hash: Option<Hash>) -> Value {
+        let shown = hash.filter(|_| self.hash != HashKind::None);
+        shown.map_or(Value::Null, |hash| hash.to_string()[..2 * self.hash.bytes()].into())
+    }
+
     fn report(&mut self, end: End, report: Report) {
         match report {
             Report::Fact(Fact::Failed { path, failure }) => self.failed(&path, failure),
@@ -144,7 +152,7 @@ impl Reporter {
                 if self.json {
                     let mut event = path_fields("file", &path);
                     event.insert("bytes".into(), bytes.into());
-                    event.insert("hash".into(), hash.map_or(Value::Null, |hash| hash.to_string().into()));
+                    event.insert("hash".into(), self.shown(hash));
                     self.event(Value::Object(event));
                 } else if self.verbose {
                     let shown = show(&path);
@@ -244,6 +252,11 @@ impl Reporter {
             0 => format!("the spill directory is not used any more ({why}); nothing is lost"),
             room => format!("the spill directory takes no more than {} ({why}); nothing is lost", size(room)),
         });
+    }
+
+    /// How contents are hashed.
+    pub fn set_hash(&mut self, hash: HashKind) {
+        self.hash = hash;
     }
 
     /// How often progress is told in JSON.
@@ -395,7 +408,7 @@ impl Reporter {
             "bytes_spilled": stats.bytes_spilled,
             "seconds": seconds(elapsed),
             "seconds_to_first_object": self.first_object.map(seconds),
-            "hash": "blake3",
+            "hash": self.hash.name(),
             "encrypted": setup.encrypted,
             "cipher": self.cipher,
             "connections": self.connections,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use haul_model::{Code, JobId, SessionId};
+use haul_model::{Code, HashKind, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial};
 use haul_mover::end::Common;
 use haul_mover::owner::Owner;
@@ -125,7 +125,8 @@ fn log_settings(words: &TuningWords) -> Option<log::Settings> {
             ..Config::default()
         }),
     };
-    Some(log::Settings { config, writer, required: words.log_required })
+    let hash = HashKind::from_name(&words.hash)?;
+    Some(log::Settings { config, writer, required: words.log_required, hash })
 }
 
 fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, Error> {
@@ -234,6 +235,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         recursive: request.recursive,
         preserve: request.preserve,
         plain: request.key.is_some(),
+        hash: log.hash,
         instance,
         directory: &directory,
         log_trouble,
@@ -243,8 +245,14 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         alone: request.tuning.alone,
         measure: &request.measure,
     };
-    let answer =
-        response(&identity, port, server.into_iter().collect(), owner.epoch(), is_sink.then_some(decided));
+    let answer = response(
+        &identity,
+        port,
+        server.into_iter().collect(),
+        owner.epoch(),
+        is_sink.then_some(decided),
+        ends.hash,
+    );
     let running = match is_sink {
         true => {
             let end = ends.sink(common)?;

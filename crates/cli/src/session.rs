@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use haul_model::report::Stats;
-use haul_model::{Code, SessionId};
+use haul_model::{Code, HashKind, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local};
 use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
@@ -65,6 +65,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
     })?;
     job.log_trouble = log_trouble;
     let reporter = Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
+    reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     if let Some(every) = plan.measure.progress_every() {
         reporter.with(|reporter| reporter.set_json_progress(every));
     }
@@ -169,6 +170,8 @@ pub struct Ends<'a> {
     pub preserve: bool,
     /// Data streams are clear.
     pub plain: bool,
+    /// How contents are hashed.
+    pub hash: HashKind,
     /// The job's random bytes.
     pub instance: [u8; 16],
     /// Where this end's log and spool are.
@@ -208,7 +211,7 @@ impl Ends<'_> {
         }
         let ids = Arc::new(AtomicU64::new(1));
         if let Some(spec) = self.measure.synthetic()? {
-            let storage = SyntheticSource::new(spec);
+            let storage = SyntheticSource::new(spec).hashed(self.hash);
             let scan = Box::new(storage.scan(ids));
             let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
             return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max, shared: None });
@@ -217,6 +220,7 @@ impl Ends<'_> {
         let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
         let options = SourceOptions {
             recursive: self.recursive,
+            hash: self.hash,
             // Nothing but the hash needs to see bytes that leave as they are.
             in_place: self.plain,
             ..SourceOptions::default()
@@ -235,6 +239,7 @@ impl Ends<'_> {
         let about = || format!("{} (--spill)", directory.display());
         let file = SpillFile::create(directory, *bytes_max, self.plain)
             .map_err(|error| Error::os(Code::SpillFailed, about(), &error))?;
+        let file = file.hashed(self.hash);
         let room = file.room();
         if room < u64::from(object_bytes) {
             return Err(Error::new(Code::SpillFailed, about()).hint("there is no room for one object"));
@@ -266,6 +271,7 @@ impl Ends<'_> {
             preserve_owner: self.preserve && rustix::process::geteuid().is_root(),
             placing: Some(Arc::clone(&placing)),
             stripe: self.stripe.clone(),
+            hash: self.hash,
             contents: if self.measure.discard { Contents::Discarded } else { Contents::Written },
             ..SinkSettings::new(job_tag, session_tag, object_bytes, spool_directory)
         };
@@ -287,6 +293,7 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
         recursive: plan.recursive,
         preserve: plan.preserve,
         plain: plan.settings.plain.value && plan.direction != Direction::Local,
+        hash: plan.settings.hash.value.kind(),
         instance: job.instance(),
         directory: &job.directory,
         log_trouble: job.log_trouble.clone(),
@@ -381,6 +388,7 @@ fn words(tuning: &Tuning, settings: &Settings) -> TuningWords {
         stripe: settings.stripe.value.as_ref().map(ToString::to_string),
         spill: settings.spill.value.as_ref().map(|directory| hex(directory.as_os_str().as_bytes())),
         spill_max: settings.spill_max.value,
+        hash: log.hash.name().into(),
         bundle_bytes_max: tuning.bundle_bytes_max,
         reconnect_seconds: tuning.reconnect.as_secs(),
         report_done: tuning.report_done,
@@ -449,6 +457,12 @@ fn run_remote(
         _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
     };
     interrupt.check()?;
+    if response.hash != settings.hash.value.kind().name() {
+        let about = format!("haul {} there cannot check contents with --hash here", response.haul);
+        return Err(
+            Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts")
+        );
+    }
     let decided = match decided {
         Some(decided) => decided,
         None => {
@@ -604,6 +618,7 @@ pub fn response(
     addresses: Vec<String>,
     epoch: u32,
     decision: Option<Decision>,
+    hash: HashKind,
 ) -> Line {
     Line::Response(Response {
         haul: env!("CARGO_PKG_VERSION").into(),
@@ -612,5 +627,6 @@ pub fn response(
         addresses,
         epoch,
         decision: decision.map(decision_word).map(str::to_owned),
+        hash: hash.name().into(),
     })
 }

@@ -15,8 +15,8 @@ use haul_storage::layout::stripe::StripeSpec;
 
 use crate::congestion::{Limits, SKIPS_MAX, Time, policy};
 use crate::options::{
-    Congestion, Copy, Listen, LogMechanism, LogMethod, LogWriter, Neighbours, parse_ports, parse_rate,
-    parse_size,
+    Congestion, Copy, HashWord, Listen, LogMechanism, LogMethod, LogWriter, Neighbours, parse_ports,
+    parse_rate, parse_size,
 };
 
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
@@ -97,6 +97,8 @@ pub struct Settings {
     pub reconnect: Setting<u64>,
     /// `--plain`
     pub plain: Setting<bool>,
+    /// `--hash`
+    pub hash: Setting<HashWord>,
     /// `--port`, `--port-range`; 0 to 0 lets the system choose
     pub ports: Setting<(u16, u16)>,
     /// `--listen`
@@ -288,6 +290,7 @@ impl Settings {
                 false,
                 "data is encrypted between hosts",
             )?,
+            hash: layers.pick("hash", arguments.hash, one_of, HashWord::Blake3, "it finds malice, too")?,
             ports: layers.pick("port-range", ports, parse_ports, (0, 0), "the system chooses a free one")?,
             listen: layers.pick(
                 "listen",
@@ -441,6 +444,7 @@ impl Settings {
                 LogWriter::Thread => log::Writer::Thread,
             },
             required: self.log_required.value,
+            hash: self.hash.value.kind(),
         }
     }
 }
@@ -470,6 +474,7 @@ const KEYS: &[&str] = &[
     "spill-max",
     "reconnect",
     "plain",
+    "hash",
     "port-range",
     "listen",
     "ssh",

@@ -62,9 +62,56 @@ impl Token {
     }
 }
 
-/// A BLAKE3 output: the root of a whole file or bundle member, or the subtree value of an object at its file offset.
+/// Of a whole file or bundle member, or of one object of a file. With BLAKE3 the root, or the subtree value at the object's
+/// offset; shorter hashes are filled up with zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash(pub [u8; 32]);
+
+/// How contents are hashed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum HashKind {
+    /// Not at all: nobody compares what arrives with what was read.
+    None = 0,
+    /// BLAKE3: a file's hash is what `b3sum` prints.
+    #[default]
+    Blake3 = 1,
+    /// XXH3 of 128 bits: finds damage, but keeps nobody from making two contents alike. The hash of a file of one object is
+    /// what `xxh128sum` prints; of others it is that of the hashes of its objects.
+    Xxh3 = 2,
+}
+
+impl HashKind {
+    /// All of them.
+    pub const ALL: [HashKind; 3] = [HashKind::Blake3, HashKind::Xxh3, HashKind::None];
+
+    /// As object logs have it.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// For people and options: `blake3`, `xxh3`, `none`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            HashKind::None => "none",
+            HashKind::Blake3 => "blake3",
+            HashKind::Xxh3 => "xxh3",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<HashKind> {
+        HashKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Bytes of a hash that say something.
+    pub const fn bytes(self) -> usize {
+        match self {
+            HashKind::None => 0,
+            HashKind::Blake3 => 32,
+            HashKind::Xxh3 => 16,
+        }
+    }
+}
 
 /// Names a job: a hash of what must exist at the end (see `docs/spec/wire.md`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

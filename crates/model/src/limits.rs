@@ -58,9 +58,9 @@ pub const UNACKED_MESSAGES_MAX: usize = 65_536;
 pub const ATTEMPTS_MAX: u8 = 4;
 /// How often a file that changed while it was read starts again before it is named.
 pub const RESTARTS_MAX: u8 = 2;
-/// I/O to a target that is to be spared goes in pieces of at most this, one after the other: as `cp` asks for it, so that whoever
-/// else uses the target waits no longer than beside that.
-pub const GENTLE_PIECE_BYTES: usize = 128 << 10;
+/// I/O to a target that is to be spared goes in pieces of at most this, one after the other: less than `cp` asks for at a
+/// time, so that whoever else uses the target waits no longer than beside that.
+pub const GENTLE_PIECE_BYTES: usize = 64 << 10;
 /// Sync group: no more credits are granted once this many bytes wait to become durable.
 pub const SYNC_GROUP_BYTES: u64 = 64 << 20;
 /// Ceiling of the sync group when one second of data is more than [`SYNC_GROUP_BYTES`].

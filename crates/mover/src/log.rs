@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender as QueueSender, unbounded};
-use haul_model::{Code, EntryId};
+use haul_model::{Code, EntryId, HashKind};
 use haul_objectlog::{Binding, Config, Handle, LogStore, ObjectLog, Usage};
 use haul_protocol::{LogOp, LogView, Logged};
 use haul_wire::LogStatus;
@@ -114,9 +114,6 @@ impl LogStore for DirectoryStore {
     }
 }
 
-/// The kind of hash that objects are checked with: BLAKE3 subtree values. Part of what a log entry is bound to.
-const HASH_KIND_BLAKE3: u8 = 1;
-
 /// Who writes the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Writer {
@@ -149,6 +146,8 @@ pub struct Settings {
     pub writer: Writer,
     /// A transfer that cannot be logged ends, rather than going on without a log.
     pub required: bool,
+    /// With which hash objects are checked: what was logged with another one does not count.
+    pub hash: HashKind,
 }
 
 impl Settings {
@@ -183,7 +182,8 @@ impl SourceLog {
 
     /// Nothing is logged.
     pub fn none() -> SourceLog {
-        let settings = Settings { config: None, writer: Writer::default(), required: false };
+        let settings =
+            Settings { config: None, writer: Writer::default(), required: false, hash: HashKind::default() };
         SourceLog { kept: None, settings, summary: settings.summary(Path::new("")) }
     }
 
@@ -333,7 +333,7 @@ impl Logger {
     /// Starts it. Also returns what the log holds, for the master to ask.
     pub(crate) fn start(log: SourceLog, inputs: Inputs) -> (Logger, Box<dyn LogView + Send>) {
         let SourceLog { kept, settings, summary } = log;
-        let required = settings.required;
+        let (required, hash) = (settings.required, settings.hash);
         if let Some(cause) = &summary.lost {
             let _ = inputs.try_send(Input::LogLost { cause: cause.clone() });
         }
@@ -342,7 +342,7 @@ impl Logger {
         let Some(log) = kept else {
             return (Logger { required, shared, work: Work::None }, Box::new(Found(HashMap::new())));
         };
-        let found = log.iter().filter(|(_, logged)| logged.binding.hash_kind == HASH_KIND_BLAKE3).map(
+        let found = log.iter().filter(|(_, logged)| logged.binding.hash_kind == hash.number()).map(
             |(path, logged)| {
                 let Binding { identity, object_bytes, token, .. } = logged.binding;
                 (path.to_vec(), Logged { identity, object_bytes, token, done: logged.done.clone() })
@@ -351,6 +351,7 @@ impl Logger {
         let found = Box::new(Found(found.collect()));
         let keeper = Keeper {
             log,
+            hash,
             handles: HashMap::new(),
             inputs,
             shared: shared.clone(),
@@ -431,6 +432,7 @@ impl Logger {
 /// The log, in the hands of who writes it.
 struct Keeper {
     log: ObjectLog<DirectoryStore>,
+    hash: HashKind,
     handles: HashMap<EntryId, Handle>,
     inputs: Inputs,
     shared: Arc<Mutex<LogSummary>>,
@@ -466,7 +468,7 @@ impl Keeper {
     fn apply(&mut self, op: LogOp) {
         let result = match op {
             LogOp::Begin { id, path, identity, object_bytes, objects, token } => {
-                let hash_kind = HASH_KIND_BLAKE3;
+                let hash_kind = self.hash.number();
                 let binding = Binding { identity, object_bytes, objects, hash_kind, token, sink_boot: None };
                 self.log.begin(&path, binding).map(|handle| {
                     self.handles.insert(id, handle);

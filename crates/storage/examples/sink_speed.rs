@@ -102,6 +102,7 @@ fn open(destination: &Path) -> Result<PosixSink, Box<dyn Error>> {
         session_tag: *b"test",
         object_bytes: BUNDLE_BYTES as u32,
         spool_directory,
+        hash: haul_model::HashKind::default(),
         sync: SyncMode::Measured,
         contents: haul_storage::sink::Contents::Written,
         placing: None,

@@ -8,7 +8,7 @@ mod driver;
 use std::collections::BTreeSet;
 
 use haul_model::op::{MemberWrite, Prepared, SinkOp};
-use haul_model::{Attributes, Code, EntryId, Failure, Hash, Kind, SlotId, Timestamp, Token};
+use haul_model::{Attributes, Code, EntryId, Failure, Hash, HashKind, Kind, SlotId, Timestamp, Token};
 
 use crate::SinkStorage;
 use crate::scan::is_unfinished_name;
@@ -289,7 +289,7 @@ fn wrong_hash_writes_nothing(fixture: &dyn Fixture) {
     assert_eq!(result, Err(Code::HashMismatch.into()), "the root of these bytes is not their subtree value");
     assert_eq!(driver.write_object(&large, token, &bytes, 1), Ok(()));
     driver.pool().lease(SlotId(1)).unwrap()[17] ^= 1;
-    let hash = crate::sink::hashes::object_hash(&bytes[OBJECT as usize..], OBJECT.into(), false);
+    let hash = crate::hashing::object_hash(HashKind::Blake3, &bytes[OBJECT as usize..], OBJECT.into(), false);
     let result = driver.run_object(&large, token, (OBJECT.into(), OBJECT, false), hash);
     assert_eq!(result, Err(Code::HashMismatch.into()));
     assert_eq!(driver.write_object(&large, token, &bytes, 0), Ok(()));

@@ -7,6 +7,7 @@ pub mod confine;
 pub mod conformance_sink;
 pub mod conformance_source;
 mod faults;
+mod hashing;
 pub mod layout;
 mod local;
 pub mod memory_sink;

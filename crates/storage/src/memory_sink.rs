@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_buffers::Pool;
 use haul_model::op::{MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
-use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, Kind, Token};
+use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, HashKind, Kind, Token};
 
 use crate::SinkStorage;
 use crate::confine::check_name;
+use crate::hashing::{Combiner, object_hash};
 use crate::sink::SourceName;
-use crate::sink::hashes::{Combiner, Cut, object_hash};
+use crate::sink::hashes::Cut;
 use crate::sink::sums;
 use crate::sink::tokens::{TempName, TokenMaker, is_reserved, parse};
 
@@ -294,7 +295,7 @@ impl MemorySink {
             let start = offset as usize;
             let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
             let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
-            if object_hash(bytes, 0, true) != hash {
+            if object_hash(HashKind::Blake3, bytes, 0, true) != hash {
                 return Err(Code::HashMismatch.into());
             }
             let (directory, _) = self.locate(session, &entry)?;
@@ -339,7 +340,7 @@ impl MemorySink {
     ) -> Outcome<()> {
         let cut = Cut::of(entry, object_bytes, self.object_bytes)?;
         let index = cut.index(offset, bytes.len() as u32, single)?;
-        if object_hash(bytes, offset, single) != hash {
+        if object_hash(HashKind::Blake3, bytes, offset, single) != hash {
             return Err(Code::HashMismatch.into());
         }
         let state = self.unfinished(session, entry, token)?;
@@ -393,16 +394,16 @@ impl MemorySink {
             Some(MemoryNode { kind: MemoryKind::File(table), .. }) => table,
             _ => Vec::new(),
         };
-        let mut combiner = Combiner::new();
+        let mut combiner = Combiner::new(HashKind::Blake3);
         for (index, entry) in
             (0..cut.count()).zip(table.chunks(sums::ENTRY_BYTES).chain(std::iter::repeat(&[][..])))
         {
             let (offset, length) = cut.range(index);
             let bytes = &content[offset as usize..][..length as usize];
             let known = sums::decode(token, cut, index, entry);
-            combiner.push(known.unwrap_or_else(|| object_hash(bytes, offset, false)));
+            combiner.push(known.unwrap_or_else(|| object_hash(HashKind::Blake3, bytes, offset, false)));
         }
-        let found = combiner.root().unwrap_or_else(|| object_hash(content, 0, true));
+        let found = combiner.root().unwrap_or_else(|| object_hash(HashKind::Blake3, content, 0, true));
         if root.is_some_and(|root| root != found) {
             return Err(Code::HashMismatch.into());
         }

@@ -11,10 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_buffers::Pool;
 use haul_model::op::{SourceDone, SourceOp};
-use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, Identity, Item, Kind, SlotId, Timestamp};
+use haul_model::{
+    Attributes, Code, Entry, EntryId, Failure, Hash, HashKind, Identity, Item, Kind, SlotId, Timestamp,
+};
 
+use crate::hashing::{ObjectHasher, whole_hash};
 use crate::scan::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
-use crate::source::{Root, object_hash, pack, whole_hash};
+use crate::source::{Root, pack};
 use crate::{SourceStorage, spill};
 
 /// A changeable tree and the source on top of it. Clones share the tree.
@@ -162,7 +165,9 @@ impl MemorySource {
         let start = usize::try_from(range.0).unwrap_or(usize::MAX);
         let end = start.saturating_add(range.1 as usize);
         let bytes = tree.file(inode)?.get(start..end).ok_or(Failure::new(Code::SourceChanged))?;
-        Ok((bytes.to_vec(), object_hash(range.0, bytes, single)?))
+        let mut hasher = ObjectHasher::new(HashKind::Blake3, range.0, range.1, single)?;
+        hasher.update(bytes);
+        Ok((bytes.to_vec(), hasher.finish()))
     }
 
     fn read_member(&self, entry: &Entry, space: &mut [u8]) -> Result<Hash, Failure> {
@@ -170,7 +175,7 @@ impl MemorySource {
         let inode = self.locate(&tree, entry)?;
         tree.check(inode, entry)?;
         space.copy_from_slice(tree.file(inode)?);
-        Ok(whole_hash(space))
+        Ok(whole_hash(HashKind::Blake3, space))
     }
 
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {

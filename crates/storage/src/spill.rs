@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_buffers::{FileRange, Pool};
 use haul_model::op::{SourceDone, SourceOp};
-use haul_model::{Code, Failure, Hash, SlotId};
+use haul_model::{Code, Failure, Hash, HashKind, SlotId};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
-use crate::source::{ObjectHasher, PIECE_BYTES, mapping};
+use crate::hashing::{ObjectHasher, PIECE_BYTES};
+use crate::source::mapping;
 use crate::{SourceStorage, faults, local};
 
 /// The file grows by so much at a time: its parts lie together, and a full file system is noticed before it is written to.
@@ -30,6 +31,7 @@ pub struct SpillFile {
     /// Bytes that the file system has set aside; `None` if it does not do that.
     set_aside: Mutex<Option<u64>>,
     in_place: bool,
+    hash: HashKind,
 }
 
 impl SpillFile {
@@ -56,7 +58,18 @@ impl SpillFile {
     }
 
     fn over(file: OwnedFd, room: u64, in_place: bool) -> SpillFile {
-        SpillFile { file: Arc::new(file), room, set_aside: Mutex::new(Some(0)), in_place }
+        SpillFile {
+            file: Arc::new(file),
+            room,
+            set_aside: Mutex::new(Some(0)),
+            in_place,
+            hash: HashKind::default(),
+        }
+    }
+
+    /// Contents are hashed so.
+    pub fn hashed(self, hash: HashKind) -> SpillFile {
+        SpillFile { hash, ..self }
     }
 
     /// Bytes that it may take.
@@ -100,7 +113,7 @@ impl SpillFile {
     fn read(&self, pool: &Pool, slot: SlotId, at: u64, wanted: Wanted) -> Result<Hash, Failure> {
         let Wanted { offset, length, single } = wanted;
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
-        let mut hasher = ObjectHasher::new(offset, length, single)?;
+        let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
         if self.in_place && mapping::with_bytes(&self.file, at, length as usize, |bytes| hasher.update(bytes))
         {
             if lease.len() < length as usize {
@@ -111,7 +124,7 @@ impl SpillFile {
             return Ok(hasher.finish());
         }
         lease.set_file_ranges(Vec::new());
-        let mut hasher = ObjectHasher::new(offset, length, single)?;
+        let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
         let space = lease.get_mut(..length as usize).ok_or(Failure::new(Code::Internal))?;
         let mut from = at;
         for piece in space.chunks_mut(PIECE_BYTES) {
@@ -197,7 +210,7 @@ pub(crate) fn none(op: &SourceOp) -> Option<SourceDone> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::object_hash;
+    use crate::hashing::object_hash;
     use haul_model::BlockId;
 
     const BLOCK: BlockId = BlockId(3);
@@ -258,7 +271,7 @@ mod tests {
                 let (content, length) = (bytes(size, number), size as u32);
                 for (offset, single) in [(0, true), (5 << 20, false)] {
                     let hash = get(&spill, &pool, at, Wanted { offset, length, single }).unwrap();
-                    assert_eq!(hash, object_hash(offset, &content, single).unwrap());
+                    assert_eq!(hash, object_hash(HashKind::Blake3, &content, offset, single));
                     let mut lease = pool.lease(SlotId(2)).unwrap();
                     let ranges = lease.take_file_ranges();
                     assert_eq!(ranges.len(), usize::from(spill.spill.in_place), "{size}");
@@ -283,7 +296,7 @@ mod tests {
         }
         let wanted = Wanted { offset: 0, length: 5000, single: true };
         let hash = get(&spill, &pool, UNIT, wanted).unwrap();
-        assert_eq!(hash, object_hash(0, &bytes(5000, 4), true).unwrap());
+        assert_eq!(hash, object_hash(HashKind::Blake3, &bytes(5000, 4), 0, true));
     }
 
     #[test]
@@ -292,7 +305,7 @@ mod tests {
         put(&spill, &pool, 0, &bytes(70_000, 1)).unwrap();
         pwrite(&spill.spill.file, &[0x55, 0x66], 69_000).unwrap();
         let hash = get(&spill, &pool, 0, Wanted { offset: 0, length: 70_000, single: true }).unwrap();
-        assert_ne!(hash, object_hash(0, &bytes(70_000, 1), true).unwrap());
+        assert_ne!(hash, object_hash(HashKind::Blake3, &bytes(70_000, 1), 0, true));
     }
 
     #[test]

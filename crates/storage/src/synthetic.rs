@@ -12,10 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_buffers::Pool;
 use haul_model::op::{SourceDone, SourceOp};
-use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, Identity, Item, Kind, SlotId, Timestamp};
+use haul_model::{
+    Attributes, Code, Entry, EntryId, Failure, Hash, HashKind, Identity, Item, Kind, SlotId, Timestamp,
+};
 
+use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
 use crate::scan::{SCAN_BATCH, Scan, Scanned};
-use crate::source::{ObjectHasher, PIECE_BYTES, pack};
+use crate::source::pack;
 use crate::{SourceStorage, spill};
 
 /// What the dataset is.
@@ -205,12 +208,18 @@ fn word(key: u64, index: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub struct SyntheticSource {
     spec: Arc<SyntheticSpec>,
+    hash: HashKind,
 }
 
 impl SyntheticSource {
     /// No file is made.
     pub fn new(spec: SyntheticSpec) -> Self {
-        SyntheticSource { spec: Arc::new(spec) }
+        SyntheticSource { spec: Arc::new(spec), hash: HashKind::default() }
+    }
+
+    /// Contents are hashed so.
+    pub fn hashed(self, hash: HashKind) -> Self {
+        SyntheticSource { hash, ..self }
     }
 
     /// What the dataset is.
@@ -249,7 +258,7 @@ impl SyntheticSource {
 
     fn produce(&self, file: u64, offset: u64, space: &mut [u8], single: bool) -> Result<Hash, Failure> {
         let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
-        let mut hasher = ObjectHasher::new(offset, length, single)?;
+        let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
         let mut at = offset;
         for piece in space.chunks_mut(PIECE_BYTES) {
             self.spec.fill(file, at, piece);
@@ -262,7 +271,7 @@ impl SyntheticSource {
     fn read_member(&self, entry: &Entry, space: &mut [u8]) -> Result<Hash, Failure> {
         let file = self.spec.file_of(entry)?;
         if space.is_empty() {
-            return Ok(Hash(*blake3::hash(b"").as_bytes()));
+            return Ok(whole_hash(self.hash, b""));
         }
         self.produce(file, 0, space, true)
     }

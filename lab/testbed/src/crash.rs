@@ -154,6 +154,8 @@ impl Loop {
             memory_bytes: Some(32 * MIB),
             reconnect: Some(RECONNECT),
             log: LogChoice::choose(&mut Random::fork(seed, "crash log")),
+            hash: None,
+            spill: None,
             source: dataset.path.clone(),
             destination: sink.join("data/result"),
             into: random.chance(128),

@@ -69,6 +69,8 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         memory_bytes: None,
         reconnect: Some(Duration::from_secs(5)),
         log: None,
+        hash: None,
+        spill: None,
         into: destination.is_dir(),
         source,
         destination,

@@ -96,10 +96,11 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
         settings.rounds,
         settings.directory.display()
     );
-    let missing: Vec<_> = ["--streams", "--memory", "--reconnect", "--plain", "--log-mechanism"]
-        .into_iter()
-        .filter(|option| !looped.world.program().has(option))
-        .collect();
+    let missing: Vec<_> =
+        ["--streams", "--memory", "--reconnect", "--plain", "--log-mechanism", "--hash", "--spill"]
+            .into_iter()
+            .filter(|option| !looped.world.program().has(option))
+            .collect();
     if !missing.is_empty() {
         println!("torture: not varied, as this haul has no {}", missing.join(" "));
     }
@@ -150,6 +151,8 @@ impl Loop {
             memory_bytes: Some(*random.pick(&[32 * MIB, 64 * MIB, 128 * MIB])),
             reconnect: Some(RECONNECT),
             log: None,
+            hash: None,
+            spill: None,
             source: dataset.path.clone(),
             destination: self.settings.directory.join("sink"),
             into,
@@ -157,7 +160,10 @@ impl Loop {
         let idle_run = random.chance(64);
         // Drawn apart, so that a seed means the same attacks as before there was a choice.
         let log = LogChoice::choose(&mut Random::fork(seed.wrapping_add(number), "torture log"));
-        Ok(Plan { job: Job { log, ..job }, dataset, attacks, older_copy, idle_run, random })
+        let mut more = Random::fork(seed.wrapping_add(number), "torture hash and spill");
+        let hash = *more.pick(&[None, None, None, Some("xxh3"), Some("none")]);
+        let spill = more.chance(64).then(|| self.spill());
+        Ok(Plan { job: Job { log, hash, spill, ..job }, dataset, attacks, older_copy, idle_run, random })
     }
 
     /// Runs one round; what it is, for its line.
@@ -183,8 +189,12 @@ impl Loop {
             if plan.job.into { " into" } else { "" },
             if plan.older_copy { " older" } else { "" },
             plan.job.log.map_or(String::new(), |log| format!(" {log}")),
-        );
+        ) + &plan.job.hash.map_or(String::new(), |hash| format!(" {hash}"))
+            + if plan.job.spill.is_some() { " spill" } else { "" };
         self.disturb_until_done(&mut plan, usual, needed, report)?;
+        if fs::read_dir(self.spill())?.next().is_some() {
+            report.violate("left over", "something is left in the directory of the spill");
+        }
         drop(variation);
         reap_orphans(&[self.world.sshd().pid()]);
         Ok(head)
@@ -498,7 +508,12 @@ impl Loop {
             tree::remove(state)?;
             fs::create_dir_all(state)?;
         }
-        Ok(())
+        fs::create_dir_all(self.spill())
+    }
+
+    /// Where the source may keep what the sink cannot take yet.
+    fn spill(&self) -> PathBuf {
+        self.settings.directory.join("spill")
     }
 
     /// Events, errors and state of a failed round, beside everything else.

@@ -84,6 +84,10 @@ pub struct Job {
     pub reconnect: Option<Duration>,
     /// The object log, if not the default.
     pub log: Option<LogChoice>,
+    /// How contents are checked, if not as usual.
+    pub hash: Option<&'static str>,
+    /// Where the source keeps what the sink cannot take yet, if anywhere.
+    pub spill: Option<PathBuf>,
     /// The tree that is read.
     pub source: PathBuf,
     /// DEST as it is typed.
@@ -204,6 +208,8 @@ impl World {
             option("--log-method", Some(log.method.into()));
             option("--log-writer", Some(log.writer.into()));
         }
+        option("--hash", job.hash.map(str::to_owned));
+        option("--spill", job.spill.as_ref().map(|directory| directory.display().to_string()));
         if job.route != Route::Local {
             command.arg("--ssh").arg(self.sshd.ssh_command());
             command.arg("--haul-path").arg(self.directory.join("far-haul"));

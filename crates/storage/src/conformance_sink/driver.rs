@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use haul_buffers::Pool;
 use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::{
-    Attributes, BlockId, Entry, EntryId, Failure, Hash, Identity, Kind, SlotId, Target, Timestamp, Token,
+    Attributes, BlockId, Entry, EntryId, Failure, Hash, HashKind, Identity, Kind, SlotId, Target, Timestamp,
+    Token,
 };
 
 use super::OBJECT;
 use crate::SinkStorage;
-use crate::sink::hashes::{Cut, object_hash};
+use crate::hashing::object_hash;
+use crate::sink::hashes::Cut;
 
 /// One session of a sink.
 pub struct Driver {
@@ -184,7 +186,7 @@ impl Driver {
         let cut = Cut { size: content.len() as u64, object_bytes: OBJECT };
         let (offset, length) = cut.range(index);
         let bytes = &content[offset as usize..][..length as usize];
-        let hash = object_hash(bytes, offset, cut.is_single());
+        let hash = object_hash(HashKind::Blake3, bytes, offset, cut.is_single());
         self.pool.lease(SlotId(1)).expect("the slot is free")[..bytes.len()].copy_from_slice(bytes);
         self.run_object(entry, token, (offset, length, cut.is_single()), hash)
     }

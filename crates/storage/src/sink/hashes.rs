@@ -1,13 +1,11 @@
-//! BLAKE3 of files that arrive as objects: the value of each object's subtree, and the root that they combine to.
+//! How a file is cut into objects, so that each has a hash.
 //!
 //! Objects are equal, aligned and a power of two of KiB long (the last may be shorter), so each is one subtree of the
-//! file's tree and the root is what `b3sum` prints (BLAKE3 paper, section 2.1; crate blake3, `hazmat`).
+//! file's BLAKE3 tree and the root is what `b3sum` prints (BLAKE3 paper, section 2.1; crate blake3, `hazmat`).
 
-use blake3::Hasher;
-use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use haul_model::limits::{FILE_BYTES_MAX, OBJECT_BYTES_MAX};
 use haul_model::placement::is_object_size;
-use haul_model::{Code, Entry, Failure, Hash};
+use haul_model::{Code, Entry, Failure};
 
 /// How a file is cut into objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,59 +55,12 @@ impl Cut {
     }
 }
 
-/// The hash of one object: the root if it is the whole file, else its subtree value at `offset`.
-///
-/// `offset` and the length of `bytes` must be those of an object ([`Cut::index`]).
-pub(crate) fn object_hash(bytes: &[u8], offset: u64, single: bool) -> Hash {
-    if single {
-        return Hash(*blake3::hash(bytes).as_bytes());
-    }
-    let mut hasher = Hasher::new();
-    hasher.set_input_offset(offset).update(bytes);
-    Hash(hasher.finalize_non_root())
-}
-
-/// Combines the values of all objects of a file, in order; needs memory for one value per level of the tree.
-pub(crate) struct Combiner {
-    stack: Vec<[u8; 32]>,
-    pushed: u64,
-}
-
-impl Combiner {
-    /// Nothing yet.
-    pub fn new() -> Self {
-        Combiner { stack: Vec::with_capacity(32), pushed: 0 }
-    }
-
-    /// The value of the next object.
-    pub fn push(&mut self, value: Hash) {
-        // A subtree is merged only once it is known that something follows it: the last merge makes the root.
-        while self.stack.len() > self.pushed.count_ones() as usize {
-            self.merge();
-        }
-        self.stack.push(value.0);
-        self.pushed += 1;
-    }
-
-    /// The root of the file; `None` with fewer than two objects, whose root is not made of subtree values.
-    pub fn root(mut self) -> Option<Hash> {
-        while self.stack.len() > 2 {
-            self.merge();
-        }
-        let [left, right] = self.stack[..] else { return None };
-        Some(Hash(*merge_subtrees_root(&left, &right, Mode::Hash).as_bytes()))
-    }
-
-    fn merge(&mut self) {
-        if let (Some(right), Some(left)) = (self.stack.pop(), self.stack.pop()) {
-            self.stack.push(merge_subtrees_non_root(&left, &right, Mode::Hash));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use haul_model::HashKind;
+
     use super::*;
+    use crate::hashing::{Combiner, object_hash};
 
     #[test]
     fn objects_combine_to_the_root_of_the_whole_file_around_every_edge() {
@@ -126,13 +77,13 @@ mod tests {
         }
         for size in sizes {
             let cut = Cut { size, object_bytes };
-            let mut combiner = Combiner::new();
+            let mut combiner = Combiner::new(HashKind::Blake3);
             let mut single = None;
             for index in 0..cut.count() {
                 let (offset, length) = cut.range(index);
                 assert_eq!(cut.index(offset, length, cut.is_single()), Ok(index));
                 let object = &bytes[offset as usize..][..length as usize];
-                let hash = object_hash(object, offset, cut.is_single());
+                let hash = object_hash(HashKind::Blake3, object, offset, cut.is_single());
                 combiner.push(hash);
                 single = Some(hash);
             }

@@ -20,6 +20,7 @@ use super::made::Made;
 use super::tokens::TempName;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
+use crate::hashing::is_object;
 
 /// A member that is written.
 pub(super) struct Member {
@@ -86,7 +87,7 @@ impl PosixSink {
         let start = offset as usize;
         let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
         let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
-        if blake3::hash(bytes) != blake3::Hash::from_bytes(hash.0) {
+        if !is_object(self.hash, bytes, 0, true, hash) {
             return Err(Code::HashMismatch.into());
         }
         let (directory, held) = match last {

@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use haul_buffers::Pool;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::stripe::Unlike;
-use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
+use haul_model::{Code, Entry, EntryId, Failure, HashKind, Kind, Token};
 
 use crate::SinkStorage;
 use crate::confine::{check_name, sink_failure};
@@ -94,6 +94,8 @@ pub struct SinkSettings {
     pub object_bytes: u32,
     /// Where the attributes of directories wait; must exist.
     pub spool_directory: PathBuf,
+    /// How contents are hashed: what arrives must have the hash that was announced.
+    pub hash: HashKind,
     /// How things are made durable.
     pub sync: SyncMode,
     /// Whether contents are written.
@@ -116,6 +118,7 @@ impl SinkSettings {
             session_tag,
             object_bytes,
             spool_directory,
+            hash: HashKind::default(),
             sync: SyncMode::default(),
             contents: Contents::default(),
             placing: None,
@@ -155,6 +158,7 @@ pub struct PosixSink {
     preserve: Preserve,
     object_bytes: u32,
     tokens: TokenMaker,
+    hash: HashKind,
     sync: SyncMode,
     contents: Contents,
     placing: Option<Arc<Placing>>,
@@ -213,6 +217,7 @@ impl PosixSink {
             preserve: Preserve { owner: settings.preserve_owner },
             object_bytes: settings.object_bytes,
             tokens,
+            hash: settings.hash,
             sync: settings.sync,
             contents: settings.contents,
             placing: settings.placing,

@@ -6,17 +6,18 @@ use std::sync::{Arc, Mutex};
 
 use haul_buffers::Pool;
 use haul_model::limits::GENTLE_PIECE_BYTES;
-use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
+use haul_model::{Code, Entry, Failure, Hash, HashKind, Kind, SlotId, Token};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes::status;
 use super::directories::Directory;
-use super::hashes::{Cut, object_hash};
+use super::hashes::Cut;
 use super::prepare::open_whatever_its_mode;
 use super::tokens::TempName;
 use super::{Contents, PosixSink, State, lock, sums};
 use crate::confine::{self, sink_failure};
+use crate::hashing::is_object;
 use crate::layout::{self, stripe::Plan};
 
 /// One object, as it is to be written.
@@ -172,7 +173,7 @@ impl PosixSink {
         let index = cut.index(object.offset, object.length, object.single)?;
         let lease = pool.lease(slot).ok_or(Code::Internal)?;
         let bytes = lease.get(..object.length as usize).ok_or(Code::Protocol)?;
-        if object_hash(bytes, object.offset, object.single) != object.hash {
+        if !is_object(self.hash, bytes, object.offset, object.single, object.hash) {
             return Err(Code::HashMismatch.into());
         }
         let file = self.unfinished(entry, token, object.object_bytes)?;
@@ -194,7 +195,7 @@ impl PosixSink {
         written.map_err(sink_failure)?;
         if object.single {
             lock(&file.open).root = Some(object.hash);
-        } else {
+        } else if self.hash != HashKind::None {
             let table = self.sums(&file)?;
             let sum = sums::encode(token, cut, index, object.hash);
             write_all_at(&table, &sum, index * sums::ENTRY_BYTES as u64).map_err(sink_failure)?;

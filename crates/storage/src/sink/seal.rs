@@ -4,16 +4,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use blake3::Hasher;
-use blake3::hazmat::HasherExt;
-use haul_model::{Code, Entry, Failure, Hash, Token};
+use haul_model::{Code, Entry, Failure, Hash, HashKind, Token};
 use rustix::io::Errno;
 
 use super::attributes::{attributes_failure, status};
-use super::hashes::{Combiner, Cut};
+use super::hashes::Cut;
 use super::objects::Unfinished;
 use super::{PosixSink, sums};
 use crate::confine::sink_failure;
+use crate::hashing::{Combiner, ObjectHasher, whole_hash};
 
 /// Table entries read at once.
 const ENTRIES: u64 = 1024;
@@ -36,7 +35,9 @@ impl PosixSink {
             return Err(Code::SinkWrite.into());
         }
         let found = match cut.count() {
-            0 => Hash(*blake3::hash(b"").as_bytes()),
+            0 => whole_hash(self.hash, b""),
+            // Of any bytes it is the same.
+            _ if self.hash == HashKind::None => whole_hash(self.hash, b""),
             1 => match file.root() {
                 Some(root) => root,
                 None => self.reread(&contents, cut, 0)?,
@@ -54,7 +55,7 @@ impl PosixSink {
     fn combine(&self, file: &Unfinished, contents: &OwnedFd, cut: Cut) -> Result<Hash, Failure> {
         let table = self.sums(file)?;
         let mut entries = vec![0; ENTRIES as usize * sums::ENTRY_BYTES];
-        let mut combiner = Combiner::new();
+        let mut combiner = Combiner::new(self.hash);
         for first in (0..cut.count()).step_by(ENTRIES as usize) {
             let count = ENTRIES.min(cut.count() - first);
             entries.fill(0);
@@ -75,8 +76,7 @@ impl PosixSink {
     fn reread(&self, contents: &OwnedFd, cut: Cut, index: u64) -> Result<Hash, Failure> {
         self.objects_reread.fetch_add(1, Ordering::Relaxed);
         let (offset, length) = cut.range(index);
-        let mut hasher = Hasher::new();
-        hasher.set_input_offset(offset);
+        let mut hasher = ObjectHasher::at(self.hash, offset, cut.is_single());
         let mut buffer = vec![0; REREAD_BYTES];
         let mut done = 0;
         while done < length as usize {
@@ -88,10 +88,7 @@ impl PosixSink {
             hasher.update(&buffer[..part]);
             done += part;
         }
-        if cut.is_single() {
-            return Ok(Hash(*hasher.finalize().as_bytes()));
-        }
-        Ok(Hash(hasher.finalize_non_root()))
+        Ok(hasher.finish())
     }
 }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use haul_buffers::{FileRange, Pool};
 use haul_model::op::MemberRead;
-use haul_model::{Code, Entry, EntryId, Failure, Hash, SlotId};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, SlotId};
 use rustix::io::{read, retry_on_intr};
 
 use super::directories::{Directories, Location};
 use super::files::{Noatime, check_version, open_regular};
-use super::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
 use super::objects::hash_object;
 use crate::confine::{check_name, source_failure};
+use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
 use crate::{faults, local};
 
 /// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
@@ -72,6 +72,7 @@ const IN_PLACE_MAX: usize = 16;
 pub(crate) struct MemberReader<'a> {
     directories: &'a Directories,
     noatime: &'a Noatime,
+    hash: HashKind,
     in_place: Option<usize>,
     /// So many more may stay in their files.
     left: usize,
@@ -80,8 +81,13 @@ pub(crate) struct MemberReader<'a> {
 
 impl<'a> MemberReader<'a> {
     /// `in_place`: members of so many bytes and more stay in their files.
-    pub fn new(directories: &'a Directories, noatime: &'a Noatime, in_place: Option<usize>) -> Self {
-        MemberReader { directories, noatime, in_place, left: IN_PLACE_MAX, last: None }
+    pub fn new(
+        directories: &'a Directories,
+        noatime: &'a Noatime,
+        hash: HashKind,
+        in_place: Option<usize>,
+    ) -> Self {
+        MemberReader { directories, noatime, hash, in_place, left: IN_PLACE_MAX, last: None }
     }
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
@@ -92,11 +98,11 @@ impl<'a> MemberReader<'a> {
         if large && self.left > 0 && local::is_known(&file).unwrap_or(false) {
             self.left -= 1;
             let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
-            let hash = hash_object(&file, 0, length, true)?;
+            let hash = hash_object(self.hash, &file, 0, length, true)?;
             check_version(&file, &entry.identity)?;
             return Ok(Packed { hash, file: Some(file) });
         }
-        let hash = read_whole(&file, space)?;
+        let hash = read_whole(self.hash, &file, space)?;
         // Nothing lies between the first status and the second where nothing is read.
         if !space.is_empty() {
             check_version(&file, &entry.identity)?;
@@ -120,16 +126,16 @@ impl<'a> MemberReader<'a> {
     }
 }
 
-fn read_whole(file: impl AsFd, space: &mut [u8]) -> Result<Hash, Failure> {
+fn read_whole(kind: HashKind, file: impl AsFd, space: &mut [u8]) -> Result<Hash, Failure> {
     if space.len() <= PIECE_BYTES {
         read_exactly(&file, space)?;
         faults::source_bytes_read(space);
-        let hash = whole_hash(space);
+        let hash = whole_hash(kind, space);
         faults::source_bytes_hashed(space);
         return Ok(hash);
     }
     let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
-    let mut hasher = ObjectHasher::new(0, length, true)?;
+    let mut hasher = ObjectHasher::new(kind, 0, length, true)?;
     for piece in space.chunks_mut(PIECE_BYTES) {
         read_exactly(&file, piece)?;
         faults::source_bytes_read(piece);
@@ -172,7 +178,7 @@ mod tests {
     fn read(directories: &Directories, entry: &Entry) -> Result<Hash, Failure> {
         let noatime = Noatime::new();
         let mut space = vec![0; entry.size() as usize];
-        Ok(MemberReader::new(directories, &noatime, None).read(entry, &mut space)?.hash)
+        Ok(MemberReader::new(directories, &noatime, HashKind::Blake3, None).read(entry, &mut space)?.hash)
     }
 
     type Change = (&'static str, fn(&Path));
@@ -197,7 +203,7 @@ mod tests {
                 for (name, change) in CHANGES {
                     let scratch = tempfile::tempdir().unwrap();
                     let (directories, entry, path) = file(scratch.path(), size);
-                    assert_eq!(read(&directories, &entry), Ok(whole_hash(&vec![3; size])));
+                    assert_eq!(read(&directories, &entry), Ok(whole_hash(HashKind::Blake3, &vec![3; size])));
                     // The kernel's clock must have moved on, or nothing could tell the versions apart.
                     let clock = scratch.path().join("clock");
                     loop {

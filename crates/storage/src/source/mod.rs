@@ -6,7 +6,6 @@
 
 mod directories;
 mod files;
-mod hashing;
 pub(crate) mod mapping;
 mod members;
 mod objects;
@@ -17,7 +16,6 @@ pub use posix::{PosixSource, SourceOptions};
 
 pub(crate) use directories::Directories;
 pub(crate) use files::Noatime;
-pub(crate) use hashing::{ObjectHasher, PIECE_BYTES, object_hash, whole_hash};
 pub(crate) use members::pack;
 pub(crate) use status::{Place, Status, link_target};
 

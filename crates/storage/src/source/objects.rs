@@ -3,26 +3,27 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
-use haul_model::{Code, Failure, Hash};
+use haul_model::{Code, Failure, Hash, HashKind};
 use rustix::io::{pread, retry_on_intr};
 
-use super::hashing::{ObjectHasher, PIECE_BYTES};
 use super::mapping;
 use super::status::Status;
 use crate::confine::source_failure;
 use crate::faults;
+use crate::hashing::{ObjectHasher, PIECE_BYTES};
 
 /// Reads `length` bytes at `offset` to the start of `slot` and hashes them piece by piece.
 ///
 /// `SourceChanged` where the file ends before: the scan saw it longer.
 pub(crate) fn read_object(
+    kind: HashKind,
     file: &OwnedFd,
     offset: u64,
     length: u32,
     single: bool,
     slot: &mut [u8],
 ) -> Result<Hash, Failure> {
-    let mut hasher = ObjectHasher::new(offset, length, single)?;
+    let mut hasher = ObjectHasher::new(kind, offset, length, single)?;
     let space = slot.get_mut(..length as usize).ok_or(Failure::new(Code::Internal))?;
     let mut at = offset;
     for piece in space.chunks_mut(PIECE_BYTES) {
@@ -37,22 +38,29 @@ pub(crate) fn read_object(
 
 /// As [`read_object`], but the bytes are only hashed: where they are, or else through a piece of memory that stays in the
 /// core's cache.
-pub(crate) fn hash_object(file: &OwnedFd, offset: u64, length: u32, single: bool) -> Result<Hash, Failure> {
+pub(crate) fn hash_object(
+    kind: HashKind,
+    file: &OwnedFd,
+    offset: u64,
+    length: u32,
+    single: bool,
+) -> Result<Hash, Failure> {
     thread_local! {
         static PIECE: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
     }
-    let mut hasher = ObjectHasher::new(offset, length, single)?;
+    let mut hasher = ObjectHasher::new(kind, offset, length, single)?;
     faults::source_read().map_err(source_failure)?;
     // A look at a hole through a mapping would make a page of it on a memory file system.
     let status = Status::of(file).map_err(source_failure)?;
-    let seen = !status.has_holes()
-        && mapping::with_bytes(file, offset, length as usize, |bytes| hasher.update(bytes));
+    let seen = kind == HashKind::None
+        || !status.has_holes()
+            && mapping::with_bytes(file, offset, length as usize, |bytes| hasher.update(bytes));
     // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
     let size = Status::of(file).map_err(source_failure)?.identity().size;
     if seen && offset.checked_add(u64::from(length)).is_some_and(|end| end <= size) {
         return Ok(hasher.finish());
     }
-    let mut hasher = ObjectHasher::new(offset, length, single)?;
+    let mut hasher = ObjectHasher::new(kind, offset, length, single)?;
     PIECE.with_borrow_mut(|bytes| {
         let mut at = offset;
         let end = offset + u64::from(length);

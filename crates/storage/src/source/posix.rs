@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use haul_buffers::{FileRange, Pool};
 use haul_model::op::{SourceDone, SourceOp};
-use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId};
+use haul_model::{Code, Entry, Failure, Hash, HashKind, Kind, SlotId};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::retry_on_intr;
 
@@ -31,6 +31,8 @@ pub struct SourceOptions {
     /// Directories are copied (`-r`). Without it a directory is an error and a SOURCE that is a symlink is followed,
     /// as `cp` does.
     pub recursive: bool,
+    /// How contents are hashed.
+    pub hash: HashKind,
     /// Descriptors kept open for directories, besides the few of the scan.
     pub directory_descriptors_max: usize,
     /// The streams take bytes straight from files: objects are hashed as they pass by, and their slots stand for the
@@ -44,6 +46,7 @@ impl Default for SourceOptions {
     fn default() -> Self {
         SourceOptions {
             recursive: true,
+            hash: HashKind::default(),
             directory_descriptors_max: 1024,
             in_place: false,
             in_place_member_bytes_min: 512 << 10,
@@ -65,6 +68,7 @@ pub struct PosixSource {
     files: OpenFiles,
     noatime: Noatime,
     recursive: bool,
+    hash: HashKind,
     in_place: bool,
     in_place_member_bytes_min: usize,
 }
@@ -79,6 +83,7 @@ impl PosixSource {
             files: OpenFiles::default(),
             noatime: Noatime::new(),
             recursive: options.recursive,
+            hash: options.hash,
             in_place: options.in_place && !faults::changes_source_bytes(),
             in_place_member_bytes_min: options.in_place_member_bytes_min,
         }
@@ -104,7 +109,7 @@ impl PosixSource {
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
             }
-            let hash = hash_object(&file.descriptor, offset, length, single)?;
+            let hash = hash_object(self.hash, &file.descriptor, offset, length, single)?;
             let (file, length) = (Arc::clone(&file.descriptor), length as usize);
             lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset }]);
             return Ok(hash);
@@ -114,7 +119,7 @@ impl PosixSource {
             // A change that does show is named for what it is.
             check_version(&file.descriptor, &entry.identity)?;
         }
-        read_object(&file.descriptor, offset, length, single, &mut lease)
+        read_object(self.hash, &file.descriptor, offset, length, single, &mut lease)
     }
 
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
@@ -167,7 +172,7 @@ impl SourceStorage for PosixSource {
             SourceOp::ReadMembers { block, slot, members, again } => {
                 let in_place = self.in_place && !again && pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
                 let in_place = in_place.then_some(self.in_place_member_bytes_min);
-                let mut reader = MemberReader::new(&self.directories, &self.noatime, in_place);
+                let mut reader = MemberReader::new(&self.directories, &self.noatime, self.hash, in_place);
                 let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));
                 Some(SourceDone::Members { block, length, results })
             }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use haul_model::{EntryId, Kind, Timestamp};
+use haul_model::{EntryId, HashKind, Kind, Timestamp};
 use haul_storage::SinkStorage;
 use haul_storage::conformance_sink::{Driver, Fixture, JOB, OBJECT, Seen};
 use haul_storage::layout::{self, LayoutFile, Layouts};
@@ -72,6 +72,7 @@ impl Scratch {
             session_tag,
             object_bytes: OBJECT,
             spool_directory: self.state.clone(),
+            hash: HashKind::Blake3,
             sync: self.mode,
             contents: Contents::Written,
             placing: self.placing.clone(),

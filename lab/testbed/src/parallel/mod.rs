@@ -144,6 +144,8 @@ impl Bed {
             memory_bytes: Some(MEMORY_BYTES),
             reconnect: None,
             log: None,
+            hash: None,
+            spill: None,
             source: source.to_owned(),
             destination: destination.to_owned(),
             into: false,
