@@ -1,0 +1,144 @@
+//! What a process may use: its affinity, its cpuset, its quota.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Cpus;
+use crate::tree::Tree;
+
+/// More levels of control groups than anybody nests.
+const LEVELS_MAX: usize = 32;
+
+/// What a process may use.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// CPUs that it may run on; none: not known, so all.
+    pub cpus: Option<Cpus>,
+    /// Nodes that it may have memory of; none: not known, so all.
+    pub nodes: Option<Cpus>,
+    /// Thousandths of a CPU that its control groups may use all together.
+    pub quota_millis: Option<u64>,
+}
+
+/// A hierarchy of control groups that a process is in: where it is mounted, and the process' place in it.
+pub(crate) struct Hierarchy {
+    /// Without `/` at its beginning: beneath the root.
+    pub(crate) mount: String,
+    /// Without `/` at its beginning; empty at the top.
+    pub(crate) group: String,
+    /// The second version, where all controllers share a hierarchy?
+    pub(crate) unified: bool,
+}
+
+impl Limits {
+    /// Of a process; none: of this one.
+    pub(crate) fn read(tree: &Tree<'_>, process: Option<u32>) -> Limits {
+        let who = process.map_or_else(|| "self".to_owned(), |id| id.to_string());
+        let status = tree.text(format!("proc/{who}/status")).unwrap_or_default();
+        let list = |name: &str| -> Option<Cpus> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.parse().ok().filter(|cpus: &Cpus| !cpus.is_empty())
+        };
+        let mut cpus = list("Cpus_allowed_list:");
+        let mut nodes = list("Mems_allowed_list:");
+        for hierarchy in hierarchies(tree, &who, "cpuset") {
+            let base = hierarchy.path(&hierarchy.group);
+            let (own, memory) = match hierarchy.unified {
+                true => ("cpuset.cpus.effective", "cpuset.mems.effective"),
+                false => ("cpuset.effective_cpus", "cpuset.effective_mems"),
+            };
+            let narrow = |known: &mut Option<Cpus>, file: &str| {
+                let Some(told) = tree.cpus(format!("{base}/{file}")).filter(|told| !told.is_empty()) else {
+                    return;
+                };
+                let both = known.as_ref().map_or_else(|| told.clone(), |known| known.and(&told));
+                // Two that exclude each other are a file of something else.
+                if !both.is_empty() {
+                    *known = Some(both);
+                }
+            };
+            narrow(&mut cpus, own);
+            narrow(&mut nodes, memory);
+        }
+        let quota = |hierarchy: &Hierarchy| hierarchy.quota(tree);
+        let quota_millis = hierarchies(tree, &who, "cpu").iter().filter_map(quota).min();
+        Limits { cpus, nodes, quota_millis }
+    }
+}
+
+impl Hierarchy {
+    /// A group's directory, beneath the root.
+    pub(crate) fn path(&self, group: &str) -> String {
+        if group.is_empty() { self.mount.clone() } else { format!("{}/{group}", self.mount) }
+    }
+
+    /// The group and all above it, in that order.
+    fn groups(&self) -> impl Iterator<Item = &str> {
+        std::iter::successors(Some(self.group.as_str()), |group| match group.rsplit_once('/') {
+            Some((above, _)) => Some(above),
+            None => (!group.is_empty()).then_some(""),
+        })
+        .take(LEVELS_MAX)
+    }
+
+    /// The least that it and the groups above it may use.
+    fn quota(&self, tree: &Tree<'_>) -> Option<u64> {
+        let of = |group: &str| -> Option<u64> {
+            let base = self.path(group);
+            let (quota, period) = if self.unified {
+                let text = tree.text(format!("{base}/cpu.max"))?;
+                let (quota, period) = text.trim().split_once(' ')?;
+                (quota.parse::<u64>().ok()?, period.parse::<u64>().ok()?)
+            } else {
+                let quota = tree.value::<u64>(format!("{base}/cpu.cfs_quota_us"))?;
+                (quota, tree.value::<u64>(format!("{base}/cpu.cfs_period_us"))?)
+            };
+            (quota > 0).then(|| quota.saturating_mul(1000).checked_div(period))?
+        };
+        self.groups().filter_map(of).min()
+    }
+}
+
+/// Where a process is in the hierarchies that have a controller. The one of the second version always counts: its files are
+/// there if it has the controller.
+pub(crate) fn hierarchies(tree: &Tree<'_>, who: &str, controller: &str) -> Vec<Hierarchy> {
+    let groups = tree.text(format!("proc/{who}/cgroup")).unwrap_or_default();
+    let mounts = tree.text(format!("proc/{who}/mountinfo")).unwrap_or_default();
+    let mut found = Vec::new();
+    for line in groups.lines().take(LEVELS_MAX) {
+        let mut fields = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let unified = number == "0" && controllers.is_empty();
+        if !unified && !controllers.split(',').any(|name| name == controller) {
+            continue;
+        }
+        // A name may hold anything; `..` in it is somewhere else (outside of a namespace).
+        if group.split('/').any(|part| part == "..") {
+            continue;
+        }
+        if let Some((mount, top)) = mount_of(&mounts, unified, controller) {
+            // In a container the top of what is mounted may be the process' own group.
+            let inside = group.strip_prefix(top.trim_end_matches('/')).unwrap_or("");
+            found.push(Hierarchy { mount, group: inside.trim_matches('/').to_owned(), unified });
+        }
+    }
+    found
+}
+
+/// Where a hierarchy is mounted, and which of its groups is the top there.
+fn mount_of(mounts: &str, unified: bool, controller: &str) -> Option<(String, String)> {
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut after = after.split(' ');
+        let (kind, options) = (after.next()?, after.nth(1)?);
+        let fits = match unified {
+            true => kind == "cgroup2",
+            false => kind == "cgroup" && options.split(',').any(|name| name == controller),
+        };
+        let mut fields = before.split(' ').skip(3);
+        let (top, point) = (fields.next()?, fields.next()?);
+        fits.then(|| (point.trim_matches('/').to_owned(), top.to_owned()))
+    })
+}

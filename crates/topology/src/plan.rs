@@ -1,0 +1,375 @@
+//! Which thread of a transfer belongs on which CPU.
+//!
+//! After MDTM: a thread gets a CPU near the device that it works with, mostly one to itself, and the CPUs that a transfer uses
+//! are a zone. What must stay true: only CPUs that are online, allowed, not isolated and not another transfer's are given
+//! out, none twice; within a node no core gets a second thread before each has one; the same input gives the same plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Cpus, Load, Machine};
+
+/// More threads than a transfer has.
+const THREADS_MAX: usize = 1024;
+/// CPUs for each thread that must be there. With fewer the kernel's scheduler knows better who has to wait: a thread that is put on a
+/// CPU waits there for whoever else is, and no other CPU is free for long.
+const CPUS_PER_THREAD: usize = 2;
+/// The CPUs of a machine that is busier than this are others'.
+const BUSY_PERCENT_MAX: u8 = 50;
+/// A node whose memory is so short that this share of the pages wanted there came from elsewhere.
+const AWAY_PERCENT_MAX: u8 = 10;
+/// Loads that differ by less are alike: samples are short.
+const LOAD_STEP_PERCENT: u8 = 10;
+
+/// What a thread does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThreadKind {
+    /// Decides.
+    Master,
+    /// Reads or writes contents.
+    Io,
+    /// Receives over one stream.
+    CommIn,
+    /// Sends over one stream.
+    CommOut,
+    /// Hashes what others have read.
+    Hash,
+    /// Writes the object log.
+    Log,
+    /// Lists directories.
+    Scan,
+}
+
+impl fmt::Display for ThreadKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ThreadKind::Master => "master",
+            ThreadKind::Io => "io",
+            ThreadKind::CommIn => "comm in",
+            ThreadKind::CommOut => "comm out",
+            ThreadKind::Hash => "hash",
+            ThreadKind::Log => "log",
+            ThreadKind::Scan => "scan",
+        })
+    }
+}
+
+/// How many threads of each kind.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Threads {
+    /// [`ThreadKind::Master`]
+    pub master: u16,
+    /// [`ThreadKind::Io`]
+    pub io: u16,
+    /// [`ThreadKind::CommIn`]
+    pub comm_in: u16,
+    /// [`ThreadKind::CommOut`]
+    pub comm_out: u16,
+    /// [`ThreadKind::Hash`]
+    pub hash: u16,
+    /// [`ThreadKind::Log`]
+    pub log: u16,
+    /// [`ThreadKind::Scan`]
+    pub scan: u16,
+}
+
+impl Threads {
+    /// Of all kinds together.
+    pub fn total(&self) -> usize {
+        let Threads { master, io, comm_in, comm_out, hash, log, scan } = *self;
+        [master, io, comm_in, comm_out, hash, log, scan].into_iter().map(usize::from).sum()
+    }
+
+    /// In the order in which they are given CPUs: the master, then one of each kind that moves bytes in turn, so that none is
+    /// left for what the others did not want, then those that mostly wait.
+    fn in_order(&self) -> Vec<(ThreadKind, u16)> {
+        let all = |kind, count: u16| (0..count).map(move |index| (kind, index));
+        let moving = [
+            (ThreadKind::Io, self.io),
+            (ThreadKind::CommOut, self.comm_out),
+            (ThreadKind::CommIn, self.comm_in),
+            (ThreadKind::Hash, self.hash),
+        ];
+        let mut order: Vec<_> = moving.into_iter().flat_map(|(kind, count)| all(kind, count)).collect();
+        order.sort_by_key(|(_, index)| *index);
+        order.splice(0..0, all(ThreadKind::Master, self.master));
+        order.extend(all(ThreadKind::Log, self.log).chain(all(ThreadKind::Scan, self.scan)));
+        order
+    }
+}
+
+/// What is to be placed: one end of a transfer.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Transfer {
+    /// Devices that contents are read from or written to; I/O threads take turns on them.
+    pub storage: Vec<String>,
+    /// Devices that streams go through; comm threads take turns on them.
+    pub network: Vec<String>,
+    /// Its threads.
+    pub threads: Threads,
+}
+
+/// What to do with the threads of a transfer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "placement", rename_all = "kebab-case")]
+pub enum Plan {
+    /// Nothing: there is nothing to gain.
+    LeaveToKernel {
+        /// Why, in words.
+        because: String,
+    },
+    /// Put each on its CPU.
+    Placed(Placement),
+}
+
+/// Where threads belong.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Placement {
+    /// One for each thread.
+    pub seats: Vec<Seat>,
+    /// The node whose memory buffers should be of.
+    pub buffers: usize,
+    /// Why that one, in words.
+    pub because: String,
+    /// The CPUs of the transfer: those of its threads, and their siblings where nobody else has them.
+    pub zone: Cpus,
+    /// CPUs that are left to others.
+    pub others: Cpus,
+}
+
+/// The place of one thread.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Seat {
+    /// What the thread does.
+    pub kind: ThreadKind,
+    /// Which of its kind, from 0.
+    pub index: u16,
+    /// Where it may run.
+    pub cpus: Cpus,
+    /// The node of these CPUs.
+    pub node: usize,
+    /// The device that it works with.
+    pub device: Option<String>,
+    /// Why there, in words.
+    pub because: String,
+}
+
+impl Plan {
+    /// Where the threads of a transfer belong on this machine under this load, while `taken` are other transfers' CPUs.
+    pub fn of(machine: &Machine, load: &Load, taken: &Cpus, transfer: &Transfer) -> Plan {
+        let free = machine.usable().without(taken);
+        match reason_to_leave(machine, load, &free, transfer) {
+            Some(because) => Plan::LeaveToKernel { because },
+            None => Plan::Placed(Planner::new(machine, load, taken, free).place(transfer)),
+        }
+    }
+
+    /// The CPUs that it keeps from other transfers.
+    pub fn zone(&self) -> Cpus {
+        match self {
+            Plan::LeaveToKernel { .. } => Cpus::new(),
+            Plan::Placed(placement) => placement.zone.clone(),
+        }
+    }
+}
+
+/// Why nothing is to be gained, or something to be lost.
+fn reason_to_leave(machine: &Machine, load: &Load, free: &Cpus, transfer: &Transfer) -> Option<String> {
+    let threads = transfer.threads.total();
+    let usable = machine.usable();
+    let nodes = machine.nodes.iter().filter(|node| !node.cpus.and(&usable).is_empty()).count();
+    if threads == 0 {
+        return Some("there are no threads to place".into());
+    }
+    if nodes < 2 {
+        return Some(match machine.nodes.len() {
+            0 | 1 => "the machine has one node: every CPU is as near to every device".into(),
+            all => format!("this process may use {nodes} of {all} nodes: there is nothing to choose from"),
+        });
+    }
+    if threads > THREADS_MAX || free.len() < CPUS_PER_THREAD * threads {
+        let others = usable.len() - free.len();
+        let others =
+            if others > 0 { format!(" ({others} more are other transfers')") } else { String::new() };
+        let free = free.len();
+        return Some(format!(
+            "{threads} threads and {free} CPUs{others}: with less than {CPUS_PER_THREAD} CPUs a thread the kernel spreads them better"
+        ));
+    }
+    if let Some(quota) = machine.limits.quota_millis.filter(|quota| *quota < usable.len() as u64 * 1000) {
+        let (whole, tenths) = (quota / 1000, quota % 1000 / 100);
+        return Some(format!(
+            "the control group may use {whole}.{tenths} CPUs of {}: the machine is shared",
+            usable.len()
+        ));
+    }
+    let busy = load.mean(free);
+    if busy > BUSY_PERCENT_MAX {
+        return Some(format!("others keep the CPUs {busy} % busy: the machine is shared"));
+    }
+    let named = transfer.storage.iter().chain(&transfer.network);
+    if named.clone().next().is_none() {
+        return Some("no device is known that the transfer goes through".into());
+    }
+    if named.clone().all(|name| machine.nodes_of(name).is_empty()) {
+        let names: BTreeSet<&str> = named.map(String::as_str).collect();
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        return Some(format!("the node of {names} is not known; topology.toml can tell"));
+    }
+    None
+}
+
+/// A device that threads take turns on, and a node of it.
+type Post = (String, Option<usize>);
+
+struct Planner<'a> {
+    machine: &'a Machine,
+    load: &'a Load,
+    /// CPUs that nobody has yet.
+    free: Cpus,
+    /// Those that this transfer was given.
+    given: Cpus,
+    /// Threads, of this transfer or of others, on each core and in each cache.
+    on_core: BTreeMap<usize, u32>,
+    in_cache: BTreeMap<usize, u32>,
+    /// Percent that the busiest CPU of each core works.
+    busy: BTreeMap<usize, u8>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(machine: &'a Machine, load: &'a Load, taken: &Cpus, free: Cpus) -> Self {
+        let (on_core, in_cache) = (BTreeMap::new(), BTreeMap::new());
+        let mut busy = BTreeMap::new();
+        for cpu in &machine.cpus {
+            let of_core: &mut u8 = busy.entry(cpu.core).or_default();
+            *of_core = load.of(cpu.number).max(*of_core);
+        }
+        let mut planner = Planner { machine, load, free, given: Cpus::new(), on_core, in_cache, busy };
+        taken.iter().for_each(|cpu| planner.count(cpu));
+        planner
+    }
+
+    fn place(mut self, transfer: &Transfer) -> Placement {
+        let usable = self.free.clone();
+        let storage = self.posts(&transfer.storage);
+        let network = self.posts(&transfer.network);
+        let (buffers, because) = self.buffers(&storage, &network);
+        let mut seats = Vec::new();
+        for (kind, index) in transfer.threads.in_order() {
+            let turn = |posts: &[Post]| posts.get(usize::from(index) % posts.len().max(1)).cloned();
+            let post = match kind {
+                ThreadKind::Io => turn(&storage),
+                ThreadKind::CommIn | ThreadKind::CommOut => turn(&network),
+                _ => None,
+            };
+            seats.push(self.seat(kind, index, post, buffers));
+        }
+        seats.sort_by_key(|seat| (seat.kind, seat.index));
+        let cores = self.given.iter().fold(Cpus::new(), |all, cpu| all.or(&self.machine.siblings(cpu)));
+        let zone = cores.and(&usable);
+        let others = usable.without(&zone);
+        Placement { seats, buffers, because, zone, others }
+    }
+
+    /// Each device with each of its nodes.
+    fn posts(&self, names: &[String]) -> Vec<Post> {
+        let of = |name: &String| {
+            let nodes = self.machine.nodes_of(name);
+            let known: Vec<Post> = nodes.into_iter().map(|node| (name.clone(), Some(node))).collect();
+            if known.is_empty() { vec![(name.clone(), None)] } else { known }
+        };
+        names.iter().flat_map(of).collect()
+    }
+
+    /// The node that buffers should be on: where the data has the shortest way in all. Bytes pass between storage and buffers,
+    /// are hashed in the buffers, and pass between buffers and network; threads that hash are the storage's.
+    fn buffers(&self, storage: &[Post], network: &[Post]) -> (usize, String) {
+        let nodes = |posts: &[Post]| posts.iter().filter_map(|(_, node)| *node).collect::<Vec<_>>();
+        let (storage, network) = (nodes(storage), nodes(network));
+        let way = |to: usize| {
+            let sum = |from: &[usize]| {
+                from.iter().map(|from| u64::from(self.machine.distance(*from, to))).sum::<u64>()
+            };
+            // Means, but in whole numbers; storage counts twice for the hash.
+            let (of_storage, of_network) = (storage.len().max(1) as u64, network.len().max(1) as u64);
+            let way = 2 * sum(&storage) * of_network + sum(&network) * of_storage;
+            let away = self.load.nodes.get(&to).is_some_and(|node| node.away > AWAY_PERCENT_MAX);
+            way + if away { 30 * of_storage * of_network } else { 0 }
+        };
+        let candidates = self.machine.nodes.iter().filter(|node| !node.cpus.and(&self.free).is_empty());
+        let best = candidates.map(|node| node.number).min_by_key(|node| (way(*node), *node)).unwrap_or(0);
+        let (at_storage, at_network) = (storage.contains(&best), network.contains(&best));
+        let because = match (at_storage, at_network) {
+            (true, true) => "storage and network are there",
+            (true, false) if network.is_empty() => "storage is there; the node of the network is not known",
+            (false, true) if storage.is_empty() => {
+                "the network is there; the node of the storage is not known"
+            }
+            (true, false) => {
+                "storage is there, and what was read is hashed there before it crosses to the network"
+            }
+            (false, true) => "the network is there, and storage is on several nodes",
+            (false, false) => {
+                "it has the shortest way to storage and network of the nodes that have free CPUs"
+            }
+        };
+        (best, because.into())
+    }
+
+    fn seat(&mut self, kind: ThreadKind, index: u16, post: Option<Post>, buffers: usize) -> Seat {
+        let wanted = post.as_ref().and_then(|(_, node)| *node).unwrap_or(buffers);
+        let (cpu, node) = self.take(wanted);
+        let near = match &post {
+            Some((device, Some(_))) => format!("{device} is on node {wanted}"),
+            Some((device, None)) => {
+                format!("the node of {device} is not known; buffers are on node {wanted}")
+            }
+            None => format!("buffers are on node {wanted}"),
+        };
+        let far = if node == wanted {
+            String::new()
+        } else {
+            format!(
+                ", which has no CPU left; node {node} is nearest (distance {})",
+                self.machine.distance(wanted, node)
+            )
+        };
+        let shared =
+            self.machine.cpu(cpu).and_then(|cpu| self.on_core.get(&cpu.core)).copied().unwrap_or(0) > 1;
+        let core = if shared { "; shares its core" } else { "" };
+        let device = post.map(|(device, _)| device);
+        Seat { kind, index, cpus: Cpus::from_iter([cpu]), node, device, because: near + &far + core }
+    }
+
+    /// The best CPU of a node, or of the nearest that has one.
+    fn take(&mut self, wanted: usize) -> (usize, usize) {
+        let candidates = self.free.iter().filter_map(|cpu| {
+            let cpu = self.machine.cpu(cpu)?;
+            let node = cpu.node?;
+            let away = if node == wanted { 0 } else { self.machine.distance(wanted, node).max(1) };
+            let count = |counts: &BTreeMap<usize, u32>, of: usize| counts.get(&of).copied().unwrap_or(0);
+            let busy = self.busy.get(&cpu.core).copied().unwrap_or(0);
+            let cache = cpu.cache.map_or(0, |cache| count(&self.in_cache, cache));
+            Some((away, node, count(&self.on_core, cpu.core), busy / LOAD_STEP_PERCENT, cache, cpu.number))
+        });
+        let (_, node, _, _, _, cpu) = candidates.min().expect("there are twice as many CPUs as threads");
+        self.free = self.free.without(&Cpus::from_iter([cpu]));
+        self.given.add(cpu);
+        self.count(cpu);
+        (cpu, node)
+    }
+
+    fn count(&mut self, cpu: usize) {
+        if let Some(cpu) = self.machine.cpu(cpu) {
+            *self.on_core.entry(cpu.core).or_default() += 1;
+            if let Some(cache) = cpu.cache {
+                *self.in_cache.entry(cache).or_default() += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Keeps a process on the CPUs of its zone with a cpuset of its own, where that is allowed.
+//!
+//! A cpuset keeps all threads of the process, and what it starts, inside. It keeps others outside only where the kernel makes
+//! the CPUs exclusive: with control groups of the second version as a partition, which needs root and a parent that is one; with the
+//! first version never for processes that are in no cpuset of their own. [`Zone::kind`] says which it is.
+//!
+//! Where no cpuset can be made (not allowed, no such controller, a container), pinned threads are all there is. Nothing here
+//! is ever an error for a transfer.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, getpid, test_kill_process};
+
+use crate::limits::{Hierarchy, hierarchies};
+use crate::tree::{Tree, names};
+use crate::{Cpus, Machine};
+
+/// Names of cpusets begin with this, and end with the id of the process.
+const PREFIX: &str = "haul-zone-";
+
+/// What a zone does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// The process stays inside, others stay outside.
+    Exclusive,
+    /// The process stays inside; others may come.
+    Inside,
+}
+
+/// A cpuset that this process is in. It leaves it and removes it when this is dropped.
+#[derive(Debug)]
+pub struct Zone {
+    directory: PathBuf,
+    /// Where the process was.
+    before: PathBuf,
+    kind: Kind,
+}
+
+/// Where a cpuset would go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// In which directory.
+    pub parent: PathBuf,
+    /// The group that the process is in.
+    before: PathBuf,
+    unified: bool,
+}
+
+impl Site {
+    /// Where this process may make a cpuset, or why it may not, in words. Looks only.
+    pub fn find(root: &Path) -> Result<Site, String> {
+        let tree = Tree::new(root);
+        let mut reasons = Vec::new();
+        for hierarchy in hierarchies(&tree, "self", "cpuset") {
+            match site(&tree, &hierarchy) {
+                Ok(site) => return Ok(site),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        reasons.pop().map_or_else(|| Err("there are no control groups with cpusets".into()), Err)
+    }
+}
+
+fn site(tree: &Tree<'_>, hierarchy: &Hierarchy) -> Result<Site, String> {
+    let before = tree.at(hierarchy.path(&hierarchy.group));
+    // In the second version a group with processes cannot have groups with controllers in it, but for the top one: the
+    // zone goes beside the process' own group.
+    let above = hierarchy.group.rsplit_once('/').map_or("", |(above, _)| above);
+    let parent = if hierarchy.unified { tree.at(hierarchy.path(above)) } else { before.clone() };
+    let shown = parent.display();
+    if hierarchy.unified {
+        let controllers = crate::tree::text(&parent.join("cgroup.subtree_control")).unwrap_or_default();
+        if !controllers.split_ascii_whitespace().any(|name| name == "cpuset") {
+            return Err(format!("{shown} gives no cpusets to groups in it"));
+        }
+    } else if !parent.join("cpuset.cpus").exists() {
+        return Err(format!("{shown} is no cpuset"));
+    }
+    let writable = [parent.as_path(), &before.join("cgroup.procs")]
+        .iter()
+        .all(|path| rustix::fs::access(*path, rustix::fs::Access::WRITE_OK).is_ok());
+    if !writable {
+        return Err(format!("{shown} cannot be written"));
+    }
+    Ok(Site { parent, before, unified: hierarchy.unified })
+}
+
+impl Zone {
+    /// Puts this process, with all its threads, into a cpuset of these CPUs and of the memory of all nodes that it may use. The
+    /// error says in words why that cannot be; then nothing has changed.
+    pub fn enter(site: &Site, machine: &Machine, cpus: &Cpus) -> Result<Zone, String> {
+        if cpus.is_empty() {
+            return Err("there are no CPUs for it".into());
+        }
+        sweep(&site.parent);
+        let directory = site.parent.join(format!("{PREFIX}{}", getpid().as_raw_nonzero()));
+        let wrong = |what: &str, error: &io::Error| format!("{}: {what}: {error}", directory.display());
+        fs::create_dir(&directory).map_err(|error| wrong("cannot be made", &error))?;
+        let mut zone = Zone { directory: directory.clone(), before: site.before.clone(), kind: Kind::Inside };
+        let nodes: Cpus =
+            machine.nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.number).collect();
+        let nodes = match &machine.limits.nodes {
+            Some(allowed) => allowed.and(&nodes),
+            None => nodes,
+        };
+        let nodes = if nodes.is_empty() { machine.limits.nodes.clone().unwrap_or_default() } else { nodes };
+        let write = |name: &str, value: &dyn std::fmt::Display| {
+            let written = write(&directory.join(name), &value.to_string());
+            written.map_err(|error| wrong(&format!("{name} cannot be set to {value}"), &error))
+        };
+        write("cpuset.cpus", cpus)?;
+        write("cpuset.mems", &nodes)?;
+        if site.unified {
+            // It says "root" and then why not, if it cannot be one.
+            let partition = directory.join("cpuset.cpus.partition");
+            let asked = self::write(&partition, "root");
+            let told = crate::tree::text(&partition).unwrap_or_default();
+            if asked.is_ok() && told.trim() == "root" {
+                zone.kind = Kind::Exclusive;
+            } else {
+                let _ = self::write(&partition, "member");
+            }
+        }
+        write("cgroup.procs", &getpid().as_raw_nonzero())?;
+        Ok(zone)
+    }
+
+    /// What it does.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for Zone {
+    fn drop(&mut self) {
+        // What this process started may be in it too, and goes along.
+        for _ in 0..16 {
+            let inside = crate::tree::text(&self.directory.join("cgroup.procs")).unwrap_or_default();
+            inside.lines().for_each(|process| {
+                let _ = write(&self.before.join("cgroup.procs"), process);
+            });
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+/// Removes cpusets of processes that were killed. The kernel keeps those that have processes.
+fn sweep(parent: &Path) {
+    for name in names(parent) {
+        let process = name.strip_prefix(PREFIX).and_then(|id| Pid::from_raw(id.parse().ok()?));
+        if let Some(process) = process
+            && (process == getpid() || test_kill_process(process) == Err(rustix::io::Errno::SRCH))
+        {
+            let _ = fs::remove_dir(parent.join(name));
+        }
+    }
+}
+
+fn write(file: &Path, value: &str) -> io::Result<()> {
+    // One write: each is an order to the kernel.
+    fs::OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
+}

@@ -1,0 +1,313 @@
+//! Plans for recorded machines: what must hold for all of them, and what is expected of each.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use haul_topology::{Cpus, Load, Machine, Map, NodeLoad, Placement, Plan, ThreadKind, Threads, Transfer};
+use proptest::prelude::*;
+use support::{NAMES, cpus, machine, machines};
+
+const NAMES_ALL: usize = NAMES.len();
+
+fn transfer(storage: &[&str], network: &[&str], io: u16, streams: u16) -> Transfer {
+    let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let threads = Threads { master: 1, io, comm_in: 0, comm_out: streams, hash: 0, log: 1, scan: 1 };
+    Transfer { storage: own(storage), network: own(network), threads }
+}
+
+fn placed(machine: &Machine, load: &Load, taken: &str, transfer: &Transfer) -> Placement {
+    match Plan::of(machine, load, &cpus(taken), transfer) {
+        Plan::Placed(placement) => placement,
+        Plan::LeaveToKernel { because } => panic!("left to the kernel: {because}"),
+    }
+}
+
+fn left(machine: &Machine, load: &Load, taken: &str, transfer: &Transfer) -> String {
+    match Plan::of(machine, load, &cpus(taken), transfer) {
+        Plan::Placed(placement) => panic!("placed: {placement:?}"),
+        Plan::LeaveToKernel { because } => because,
+    }
+}
+
+fn of_kind(placement: &Placement, kind: ThreadKind) -> Vec<(usize, String)> {
+    let seats = placement.seats.iter().filter(|seat| seat.kind == kind);
+    seats.map(|seat| (seat.node, seat.cpus.to_string())).collect()
+}
+
+fn nodes(placement: &Placement, kind: ThreadKind) -> Vec<usize> {
+    of_kind(placement, kind).into_iter().map(|(node, _)| node).collect()
+}
+
+#[test]
+fn threads_are_near_their_devices_and_have_cores_to_themselves() {
+    let machine = machine("xeon-2s-data-transfer-node");
+    let placement = placed(&machine, &Load::default(), "", &transfer(&["md0"], &["bond0"], 2, 4));
+    assert_eq!(nodes(&placement, ThreadKind::Io), [0, 0]);
+    assert_eq!(nodes(&placement, ThreadKind::CommOut), [1, 1, 1, 1]);
+    assert_eq!(placement.buffers, 0, "what was read is hashed where it is");
+    assert_eq!(nodes(&placement, ThreadKind::Master), [0]);
+    let cores: BTreeSet<usize> =
+        placement.seats.iter().map(|seat| machine.cpu(seat.cpus.first().unwrap()).unwrap().core).collect();
+    assert_eq!(cores.len(), 9, "nine threads on nine cores");
+    assert_eq!(placement.zone.len(), 18, "and nobody beside them");
+    assert_eq!(placement.others.len(), 6);
+}
+
+#[test]
+fn a_node_without_cores_left_gives_siblings_before_another_node_is_used() {
+    let machine = machine("xeon-2s-data-transfer-node");
+    let transfer = transfer(&["md0"], &["bond0"], 1, 8);
+    let placement = placed(&machine, &Load::default(), "", &transfer);
+    assert_eq!(nodes(&placement, ThreadKind::CommOut), [1; 8]);
+    let comm = of_kind(&placement, ThreadKind::CommOut);
+    let numbers: Vec<&str> = comm.iter().map(|(_, cpu)| cpu.as_str()).collect();
+    assert_eq!(numbers, ["6", "7", "8", "9", "10", "11", "18", "19"]);
+    let seat = placement.seats.iter().find(|seat| seat.cpus == cpus("18")).unwrap();
+    assert!(seat.because.ends_with("bond0 is on node 1; shares its core"), "{}", seat.because);
+}
+
+#[test]
+fn io_threads_take_turns_on_the_nodes_of_a_set_of_disks() {
+    let machine = machine("epyc-7451-2s");
+    let placement = placed(&machine, &Load::default(), "", &transfer(&["dm-0"], &["enp65s0"], 4, 4));
+    assert_eq!(nodes(&placement, ThreadKind::Io), [2, 3, 2, 3]);
+    assert_eq!(nodes(&placement, ThreadKind::CommOut), [5; 4]);
+    assert!([2, 3].contains(&placement.buffers));
+    // Node 5 has two caches: two threads in each.
+    let caches: Vec<_> = of_kind(&placement, ThreadKind::CommOut)
+        .iter()
+        .map(|(_, cpu)| machine.cpu(cpu.parse().unwrap()).unwrap().cache.unwrap())
+        .collect();
+    let mut counts = BTreeMap::new();
+    caches.iter().for_each(|cache| *counts.entry(*cache).or_insert(0) += 1);
+    assert_eq!(counts.into_values().collect::<Vec<_>>(), [2, 2]);
+}
+
+#[test]
+fn a_node_that_is_full_overflows_to_the_nearest() {
+    let machine = machine("epyc-7451-2s");
+    let placement = placed(&machine, &Load::default(), "", &transfer(&["nvme0n1"], &[], 16, 0));
+    let io = nodes(&placement, ThreadKind::Io);
+    assert_eq!(io.iter().filter(|node| **node == 2).count(), 11, "{io:?}");
+    assert!(io.iter().all(|node| *node < 4), "on the same socket: {io:?}");
+    let far = placement.seats.iter().find(|seat| seat.node != 2).unwrap();
+    assert!(far.because.contains("no CPU left; node 0 is nearest (distance 16)"), "{}", far.because);
+}
+
+#[test]
+fn the_least_loaded_cores_go_first() {
+    let machine = machine("xeon-e7-4s");
+    let mut load = Load::default();
+    machine.cpus.iter().for_each(|cpu| {
+        load.cpus.insert(cpu.number, 3);
+    });
+    // Of node 2 all but CPUs 33 and 37 work.
+    machine.nodes[2].cpus.iter().filter(|cpu| *cpu < 33).for_each(|cpu| {
+        load.cpus.insert(cpu, 90);
+    });
+    let placement = placed(&machine, &load, "", &transfer(&["sdb"], &["p3p1"], 1, 1));
+    let chosen: BTreeSet<usize> = placement.seats.iter().filter_map(|seat| seat.cpus.first()).collect();
+    assert!(chosen.is_superset(&BTreeSet::from([33, 37])), "{chosen:?}");
+    assert!(
+        chosen.iter().all(|cpu| machine.cpu(*cpu).unwrap().node == Some(2)),
+        "near goes before idle: {chosen:?}"
+    );
+    // The master is the first to choose.
+    assert_eq!(of_kind(&placement, ThreadKind::Master), [(2, "33".to_owned())]);
+}
+
+#[test]
+fn buffers_are_where_data_has_the_shortest_way() {
+    let machine = machine("kunpeng-920-2s");
+    let load = Load::default();
+    let buffers = |storage: &[&str], network: &[&str], load: &Load| {
+        placed(&machine, load, "", &transfer(storage, network, 4, 4)).buffers
+    };
+    assert_eq!(buffers(&["nvme0n1"], &["enp125s0f0"], &load), 2, "storage counts twice: it is hashed too");
+    assert_eq!(buffers(&[], &["enp125s0f0"], &load), 0);
+    assert_eq!(buffers(&["nvme0n1", "nvme1n1"], &["enp189s0f0"], &load), 2);
+    // Node 2 is short of memory: the other node of its socket is near.
+    let short = Load { nodes: BTreeMap::from([(2, NodeLoad { away: 40 })]), ..Load::default() };
+    assert_eq!(buffers(&["nvme0n1"], &["enp189s0f0"], &short), 3);
+}
+
+#[test]
+fn machines_without_anything_to_gain_are_left_alone() {
+    let idle = Load::default();
+    let usual = |storage: &str, network: &str| transfer(&[storage], &[network], 2, 2);
+    let said = left(&machine("vm-2cpu"), &idle, "", &usual("vda", "eth0"));
+    assert!(said.contains("one node"), "{said}");
+    let said = left(&machine("xeon-x7550-4s"), &idle, "", &usual("sda", "eth0"));
+    assert!(said.contains("one node"), "{said}");
+    let said = left(&machine("vm-2nodes"), &idle, "", &usual("vdb", "ens3"));
+    assert_eq!(said, "the node of ens3, vdb is not known; topology.toml can tell");
+    let said = left(&machine("container"), &idle, "", &usual("dm-0", "enp65s0"));
+    assert_eq!(said, "the control group may use 12.5 CPUs of 24: the machine is shared");
+    let transfer_node = machine("xeon-2s-data-transfer-node");
+    let said = left(&transfer_node, &idle, "", &transfer(&["md0"], &["bond0"], 8, 4));
+    assert!(said.starts_with("15 threads and 24 CPUs: "), "{said}");
+    let said = left(&transfer_node, &idle, "0-10", &usual("md0", "bond0"));
+    assert!(said.starts_with("7 threads and 13 CPUs (11 more are other transfers'): "), "{said}");
+    placed(&transfer_node, &idle, "0-9", &usual("md0", "bond0"));
+    let said = left(&transfer_node, &idle, "", &Transfer::default());
+    assert_eq!(said, "there are no threads to place");
+    let said = left(&transfer_node, &idle, "", &transfer(&[], &[], 2, 2));
+    assert_eq!(said, "no device is known that the transfer goes through");
+    let busy = Load { cpus: (0..24).map(|cpu| (cpu, 60)).collect(), ..Load::default() };
+    let said = left(&transfer_node, &busy, "", &usual("md0", "bond0"));
+    assert_eq!(said, "others keep the CPUs 60 % busy: the machine is shared");
+}
+
+#[test]
+fn a_process_that_may_use_one_node_has_nothing_to_choose_from() {
+    let mut machine = machine("epyc-7451-2s");
+    machine.limits.cpus = Some(cpus("6-11,54-59"));
+    let said = left(&machine, &Load::default(), "", &transfer(&["dm-0"], &["enp65s0"], 1, 1));
+    assert_eq!(said, "this process may use 1 of 8 nodes: there is nothing to choose from");
+}
+
+#[test]
+fn a_job_stays_in_its_cpuset() {
+    let machine = machine("slurm-cpuset");
+    let placement = placed(&machine, &Load::default(), "", &transfer(&["dm-0"], &["enp65s0"], 4, 4));
+    assert_eq!(nodes(&placement, ThreadKind::Io), [2, 3, 2, 3]);
+    assert_eq!(nodes(&placement, ThreadKind::CommOut), [5; 4]);
+    assert!(placement.zone.without(&machine.usable()).is_empty());
+}
+
+#[test]
+fn a_map_tells_what_a_virtual_machine_hides() {
+    let mut machine = machine("vm-2nodes");
+    let map = Map::parse("[devices]\nens3 = 1\n\"vd*\" = 0\n", std::path::Path::new("map")).unwrap();
+    map.apply(&mut machine).unwrap();
+    let placement = placed(&machine, &Load::default(), "", &transfer(&["vdb"], &["ens3"], 2, 2));
+    assert_eq!(nodes(&placement, ThreadKind::Io), [0, 0]);
+    assert_eq!(nodes(&placement, ThreadKind::CommOut), [1, 1]);
+}
+
+#[test]
+fn two_transfers_share_no_core() {
+    let machine = machine("epyc-7451-2s");
+    let transfer = transfer(&["dm-0"], &["enp65s0"], 2, 2);
+    let first = placed(&machine, &Load::default(), "", &transfer);
+    let second = placed(&machine, &Load::default(), &first.zone.to_string(), &transfer);
+    assert!(first.zone.and(&second.zone).is_empty());
+    assert_eq!((nodes(&first, ThreadKind::Io), nodes(&second, ThreadKind::Io)), (vec![2, 3], vec![2, 3]));
+}
+
+fn any_load() -> impl Strategy<Value = Load> {
+    let loads = prop::collection::btree_map(0usize..130, 0u8..=100, 0..130);
+    let away = prop::collection::btree_map(0usize..8, (0u8..=100).prop_map(|away| NodeLoad { away }), 0..8);
+    (loads, away).prop_map(|(cpus, nodes)| Load { cpus, nodes, memory_pressure: None })
+}
+
+fn any_threads() -> impl Strategy<Value = Threads> {
+    let few = 0u16..9;
+    (0u16..2, few.clone(), few.clone(), few.clone(), 0u16..4, 0u16..2, 0u16..2).prop_map(
+        |(master, io, comm_in, comm_out, hash, log, scan)| Threads {
+            master,
+            io,
+            comm_in,
+            comm_out,
+            hash,
+            log,
+            scan,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_machine_the_rules_hold(
+        which in 0..NAMES_ALL,
+        load in any_load(),
+        taken in prop::collection::btree_set(0usize..130, 0..40),
+        threads in any_threads(),
+        picks in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..5),
+        allowed in prop::option::of(prop::collection::btree_set(0usize..130, 1..100)),
+        quota in prop::option::of(500u64..200_000),
+        mapped in any::<bool>(),
+    ) {
+        let (name, machine) = &machines()[which];
+        let mut machine = machine.clone();
+        if let Some(allowed) = allowed {
+            machine.limits.cpus = Some(allowed.into_iter().collect());
+        }
+        if quota.is_some() {
+            machine.limits.quota_millis = quota;
+        }
+        if mapped {
+            let last = machine.nodes.last().unwrap().number;
+            let map = format!("[devices]\n\"v*\" = {last}\n\"e*\" = 0\n");
+            Map::parse(&map, std::path::Path::new("map")).unwrap().apply(&mut machine).unwrap();
+        }
+        let taken: Cpus = taken.into_iter().collect();
+        let mut transfer = Transfer { threads, ..Transfer::default() };
+        for (pick, is_storage) in picks {
+            let mut names: Vec<String> = machine.devices.iter().map(|device| device.name.clone()).collect();
+            names.push("not-there".into());
+            let name = pick.get(&names).clone();
+            if is_storage { transfer.storage.push(name) } else { transfer.network.push(name) }
+        }
+        let plan = Plan::of(&machine, &load, &taken, &transfer);
+        prop_assert_eq!(&plan, &Plan::of(&machine, &load, &taken, &transfer), "the same again");
+        let usable = machine.usable();
+        let free = usable.without(&taken);
+        let nodes: BTreeSet<usize> = usable.iter().map(|cpu| machine.cpu(cpu).unwrap().node.unwrap()).collect();
+        let small = nodes.len() < 2 || free.len() < 2 * threads.total();
+        let shared = machine.limits.quota_millis.is_some_and(|quota| quota < usable.len() as u64 * 1000)
+            || load.mean(&free) > 50;
+        let Plan::Placed(placement) = &plan else {
+            let known = transfer.storage.iter().chain(&transfer.network).any(|name| !machine.nodes_of(name).is_empty());
+            prop_assert!(small || shared || !known || threads.total() == 0, "{}: {:?}", name, plan);
+            return Ok(());
+        };
+        prop_assert!(!small && !shared && threads.total() > 0, "{}: {:?}", name, plan);
+        // Every thread once, in order.
+        prop_assert_eq!(placement.seats.len(), threads.total());
+        let kinds: Vec<_> = placement.seats.iter().map(|seat| (seat.kind, seat.index)).collect();
+        prop_assert!(kinds.windows(2).all(|two| two[0] < two[1]), "{:?}", kinds);
+        // Online, allowed, nobody else's, none twice.
+        let mut given = Cpus::new();
+        for seat in &placement.seats {
+            prop_assert_eq!(seat.cpus.len(), 1);
+            prop_assert!(seat.cpus.without(&free).is_empty(), "{}: {:?}", name, seat);
+            prop_assert!(given.and(&seat.cpus).is_empty(), "{}: {:?}", name, seat);
+            given = given.or(&seat.cpus);
+            let cpu = machine.cpu(seat.cpus.first().unwrap()).unwrap();
+            prop_assert_eq!(cpu.node, Some(seat.node));
+        }
+        prop_assert!(placement.zone.without(&free).is_empty() && given.without(&placement.zone).is_empty());
+        prop_assert!(placement.zone.and(&placement.others).is_empty());
+        // On a node, no core has two threads (of this one or of others) while a core of it has none.
+        for node in &machine.nodes {
+            let mut on_core: BTreeMap<usize, (usize, bool)> = BTreeMap::new();
+            for cpu in node.cpus.iter().filter_map(|cpu| machine.cpu(cpu)) {
+                let (count, could) = on_core.entry(cpu.core).or_default();
+                *count += usize::from(given.has(cpu.number)) + usize::from(taken.has(cpu.number));
+                *could |= free.has(cpu.number);
+            }
+            let doubled = on_core.iter().any(|(core, (count, _))| {
+                *count > 1 && !given.and(&machine.siblings(*core)).is_empty()
+            });
+            let empty = on_core.values().any(|(count, could)| *count == 0 && *could);
+            prop_assert!(!(doubled && empty), "{}: node {} {:?}", name, node.number, on_core);
+        }
+        // Near: a thread is away from its device's node only if that has no CPU left.
+        for seat in &placement.seats {
+            let wanted = match &seat.device {
+                Some(device) if !machine.nodes_of(device).is_empty() => machine.nodes_of(device),
+                _ => BTreeSet::from([placement.buffers]),
+            };
+            if !wanted.contains(&seat.node) {
+                let left: Vec<usize> = wanted.iter().filter_map(|node| {
+                    machine.node(*node).and_then(|node| node.cpus.and(&free).without(&given).first())
+                }).collect();
+                prop_assert!(left.len() < wanted.len(), "{}: {:?} though {:?} are free", name, seat, left);
+            }
+        }
+    }
+}
