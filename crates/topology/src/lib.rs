@@ -1,8 +1,8 @@
 //! What the host is made of, how busy it is, and which thread of a transfer belongs on which CPU.
 //!
 //! [`Machine::read`] looks into `/sys` and `/proc` (or a copy of them), [`Load`] is what happened between two looks,
-//! [`Map`] is what the user knows better, [`Plan::of`] decides, [`pin`] and [`zone`] carry it out. After MDTM, the middleware
-//! of mdtmFTP.
+//! [`Map`] is what the user knows better, [`Plan::of`] decides, [`pin`] and [`zone`] carry it out. [`service`] does the first
+//! four for several processes at once, so that they do not choose the same CPUs. After MDTM, the middleware of mdtmFTP.
 //!
 //! What must stay true: all of this is advice. A file that is missing, damaged or hostile costs knowledge, never a
 //! transfer; everything read is bounded; and where nothing can be gained (one node, few CPUs, a busy or shared
@@ -17,6 +17,7 @@ mod map;
 mod picture;
 mod pin;
 mod plan;
+pub mod service;
 mod tree;
 pub mod zone;
 

@@ -1,0 +1,46 @@
+//! The service: several processes ask for plans, and none is given CPUs that another has.
+//!
+//! [`message`] is what goes over the socket (docs/spec/topology-service.md), [`leases`] who has which CPUs, [`server`] and
+//! [`client`] the two ends.
+
+pub mod client;
+pub mod leases;
+pub mod message;
+pub mod server;
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::getuid;
+
+/// Where the service of this user is if nobody says otherwise: in the directory for sockets of this login, else in one of
+/// this user's own in the directory for temporary files.
+pub fn default_socket() -> PathBuf {
+    let user = getuid().as_raw();
+    let said = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let usual = || Some(PathBuf::from(format!("/run/user/{user}"))).filter(|path| path.is_dir());
+    said.or_else(usual).unwrap_or_else(own_directory).join("haul-topology.sock")
+}
+
+fn own_directory() -> PathBuf {
+    std::env::temp_dir().join(format!("haul-run-{}", getuid().as_raw()))
+}
+
+/// Makes the directory of [`default_socket`] if it is the one in the directory for temporary files.
+fn make_directory(socket: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let Some(directory) = socket.parent().filter(|directory| *directory == own_directory()) else {
+        return Ok(());
+    };
+    if let Err(error) = std::fs::DirBuilder::new().mode(0o700).create(directory)
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(error);
+    }
+    // Somebody else may have been quicker.
+    let found = std::fs::symlink_metadata(directory)?;
+    if !found.is_dir() || found.uid() != getuid().as_raw() || found.mode() & 0o077 != 0 {
+        let reason = format!("{} is not this user's alone", directory.display());
+        return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, reason));
+    }
+    Ok(())
+}
