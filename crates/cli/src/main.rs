@@ -3,7 +3,7 @@
 //! The binary only parses, plans and reports. `options` is the command line, `settings` finds each value and its origin,
 //! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
 //! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user; `log_show` shows what `log_document`
-//! has read of object logs; `layout` looks up layouts, which `layout_report` shows.
+//! has read of object logs; `layout` looks up layouts, which `layout_report` shows; `topology` shows the host and serves plans.
 
 mod bench;
 mod bootstrap;
@@ -24,6 +24,7 @@ mod session;
 mod settings;
 mod ssh;
 mod status;
+mod topology;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Stop(arguments) => status::stop(&arguments),
         Command::Log(options::Log { command: LogCommand::Show(arguments) }) => log_show::log_show(&arguments),
         Command::Layout(arguments) => layout::layout(&arguments),
+        Command::Topology(arguments) => topology::topology(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Serve(arguments) => serve::serve(&arguments),

@@ -34,6 +34,8 @@ pub enum Command {
     Log(Log),
     /// Show which targets (OSTs, bricks, disks) hold files, and how evenly; only reads
     Layout(Layout),
+    /// Show nodes, cores, devices and load of this host, and where the threads of a transfer belong
+    Topology(Topology),
     /// Show what a copy would do, with each setting and where it comes from
     #[command(override_usage = "haul explain [OPTIONS] SOURCE... DEST")]
     Explain(Copy),
@@ -594,6 +596,119 @@ pub struct Layout {
     /// Where files are whose file system does not tell (docs/spec/layout-file.md)
     #[arg(long, value_name = "FILE")]
     pub layout_file: Option<PathBuf>,
+}
+
+const TOPOLOGY_HELP: &str = "\
+WHAT is a path of this host, another host (HOST:PATH, or an address), or the name of a disk or network interface. \
+Nothing is changed, and nothing is sent.
+
+Where a virtual machine hides on which node a device is, topology.toml says it: --map FILE, else \
+~/.config/haul/topology.toml, else /etc/haul/topology.toml.
+
+Exit codes:
+  0  shown, or served until it was told to end
+  1  the socket cannot be served
+  2  the command or topology.toml is not well formed
+  4  a host name cannot be resolved";
+
+/// `haul topology`
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, after_help = TOPOLOGY_HELP)]
+pub struct Topology {
+    /// What to do instead.
+    #[command(subcommand)]
+    pub command: Option<TopologyCommand>,
+    /// What to show.
+    #[command(flatten)]
+    pub show: TopologyShow,
+}
+
+/// The subcommands of `haul topology`.
+#[derive(Subcommand, Debug)]
+pub enum TopologyCommand {
+    /// Tell several processes where their threads belong, on a Unix socket, so that none gets a core that another has
+    Serve(TopologyServe),
+    /// Run a command on the CPUs where a transfer of that kind belongs
+    Run(TopologyRun),
+}
+
+/// `haul topology` without a subcommand
+#[derive(Args, Debug)]
+pub struct TopologyShow {
+    /// Between which ends.
+    #[command(flatten)]
+    pub ends: TopologyEnds,
+    /// Also say whether the transfer could have a cpuset of its own
+    #[arg(long)]
+    pub zone: bool,
+    /// A directory with copies of another machine's /sys and /proc
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// No characters but ASCII [default: as the locale says]
+    #[arg(long)]
+    pub ascii: bool,
+}
+
+const TOPOLOGY_RUN_HELP: &str = "\
+Asks the service of this host if there is one, else plans alone. Where the plan is to leave threads to the kernel, the command is run \
+as it is, and that is said. SIGTERM and SIGHUP are passed on to it.
+
+Exit codes: those of the command, 128 and the signal's number if one ended it; 2 if this command is not well formed, 127 \
+if the other cannot be started";
+
+/// `haul topology run`
+#[derive(Args, Debug)]
+#[command(after_help = TOPOLOGY_RUN_HELP)]
+pub struct TopologyRun {
+    /// Between which ends.
+    #[command(flatten)]
+    pub ends: TopologyEnds,
+    /// Give it a cpuset of its own where that is allowed
+    #[arg(long)]
+    pub zone: bool,
+    /// The service [default: haul-topology.sock in the directory for this user's sockets]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// What to run
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// The transfer that is planned.
+#[derive(Args, Debug)]
+pub struct TopologyEnds {
+    /// Where a transfer reads: its threads here are placed
+    #[arg(long, value_name = "WHAT")]
+    pub from: Option<OsString>,
+    /// Where a transfer writes
+    #[arg(long, value_name = "WHAT")]
+    pub to: Option<OsString>,
+    /// Threads that read or write contents [default: as haul cp]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub io_threads: Option<u16>,
+    /// Data streams [default: as haul cp]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub streams: Option<u16>,
+    /// Which device is on which node, where nobody else tells (docs/guide/placement.md)
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+}
+
+/// `haul topology serve`
+#[derive(Args, Debug)]
+pub struct TopologyServe {
+    /// Where [default: haul-topology.sock in the directory for this user's sockets]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Which device is on which node, where nobody else tells (docs/guide/placement.md)
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+    /// A directory with copies of another machine's /sys and /proc
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
 }
 
 /// `haul serve`

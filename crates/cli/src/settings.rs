@@ -450,11 +450,16 @@ impl Settings {
 }
 
 fn file_path() -> PathBuf {
+    configuration("config.toml")
+}
+
+/// A file of the user's configuration.
+pub fn configuration(name: &str) -> PathBuf {
     let base = std::env::var_os("XDG_CONFIG_HOME")
         .filter(|base| Path::new(base).is_absolute())
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
-    base.unwrap_or_else(|| PathBuf::from("/")).join("haul/config.toml")
+    base.unwrap_or_else(|| PathBuf::from("/")).join("haul").join(name)
 }
 
 const KEYS: &[&str] = &[

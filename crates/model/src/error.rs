@@ -107,6 +107,7 @@ table! {
     82 StateUnwritable   "state-unwritable"    User    Never     1 "the state directory cannot be written";
     83 Superseded        "superseded"          Haul    Never     1 "a newer session has taken over";
     84 Usage             "usage"               User    Never     2 "the command is not well formed";
+    85 SocketUnusable    "socket-unusable"     User    Never     1 "the socket cannot be served";
     90 Interrupted       "interrupted"         User    Rerun   130 "interrupted";
     91 Internal          "internal"            Haul    Never     1 "internal error";
 }

@@ -1,0 +1,310 @@
+//! `haul topology`: what this host is made of, where the threads of a transfer belong, and the service that tells several
+//! processes, and a way to run a command where it says.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, ToSocketAddrs};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use haul_model::Code;
+use haul_mover::Error;
+use haul_topology::service::client::Client;
+use haul_topology::service::message::{Answer, Request};
+use haul_topology::service::{default_socket, server::Server};
+use haul_topology::zone::{Site, Zone};
+use haul_topology::{
+    Counters, Cpus, DeviceKind, Load, Machine, Map, Plan, Style, Threads, Transfer, of_path, of_peer,
+    picture, pin, words,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use signal_hook::iterator::Signals;
+
+use crate::options::{self, TopologyCommand, TopologyEnds, TopologyRun, TopologyServe};
+use crate::paths::Place;
+use crate::report::ended;
+use crate::settings::configuration;
+
+/// How long the load is looked at.
+const LOOK: Duration = Duration::from_millis(300);
+/// A service that does not answer sooner is none.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// As shells say that a command cannot be started.
+const CANNOT_START: u8 = 127;
+/// For a name that is looked up; nothing is sent there.
+const SOME_PORT: u16 = 22;
+
+/// `haul topology`
+pub fn topology(arguments: &options::Topology) -> Result<u8, Error> {
+    match &arguments.command {
+        Some(TopologyCommand::Serve(arguments)) => serve(arguments),
+        Some(TopologyCommand::Run(arguments)) => run(arguments),
+        None => show(&arguments.show),
+    }
+}
+
+fn show(arguments: &options::TopologyShow) -> Result<u8, Error> {
+    let root = arguments.root.clone().unwrap_or_else(|| PathBuf::from("/"));
+    let here = arguments.root.is_none();
+    let (machine, map) = machine(&root, arguments.ends.map.as_deref(), here)?;
+    let load = if here { load(&root) } else { Load::default() };
+    let leased = if here { leased() } else { Cpus::new() };
+    let wanted = arguments.ends.from.is_some() || arguments.ends.to.is_some();
+    let route = Route::find(&root, &machine, &map, &arguments.ends)?;
+    let plan = wanted.then(|| Plan::of(&machine, &load, &leased, &route.transfer));
+    let zone = arguments.zone.then(|| match &plan {
+        Some(Plan::LeaveToKernel { .. }) | None => Err("nothing is placed".to_owned()),
+        Some(Plan::Placed(_)) => Site::find(&root),
+    });
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        let zone = zone.map(|zone| match zone {
+            Ok(site) => json!({"cpuset_in": site.parent.to_string_lossy()}),
+            Err(reason) => json!({"cpuset_in": null, "because": reason}),
+        });
+        let event = json!({
+            "event": "topology", "machine": machine, "load": load, "leased": leased,
+            "transfer": wanted.then_some(&route.transfer), "route": route.because, "plan": plan, "zone": zone,
+        });
+        ended(writeln!(out, "{event}").and_then(|()| out.flush()))?;
+        return Ok(0);
+    }
+    let style = if arguments.ascii || !is_utf8() { Style::Ascii } else { Style::Utf8 };
+    let mut text = picture(&machine, &load, style);
+    if !leased.is_empty() {
+        text += &format!("leased      CPUs {leased}\n");
+    }
+    if let Some(plan) = plan {
+        text.push('\n');
+        route.because.iter().for_each(|line| text += &format!("{line}\n"));
+        text += &words(&plan);
+    }
+    match zone {
+        Some(Ok(site)) => text += &format!("zone: its cpuset can be made in {}\n", site.parent.display()),
+        Some(Err(reason)) => text += &format!("zone: no cpuset: {reason}\n"),
+        None => {}
+    }
+    ended(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+    Ok(0)
+}
+
+/// The machine with what the user's map says of it.
+fn machine(root: &Path, map: Option<&Path>, here: bool) -> Result<(Machine, Map), Error> {
+    let usual = || -> Vec<PathBuf> {
+        // They are about this host, not about a recorded one.
+        let places = [configuration("topology.toml"), PathBuf::from("/etc/haul/topology.toml")];
+        if here { places.into() } else { Vec::new() }
+    };
+    let places = map.map_or_else(usual, |map| vec![map.to_owned()]);
+    let found = places.into_iter().find(|place| map.is_some() || place.exists());
+    let wrong = |error: haul_topology::MapError| {
+        Error::new(Code::Usage, error.to_string()).hint("docs/guide/placement.md says what a map looks like")
+    };
+    let map = found.map_or(Ok(Map::default()), |file| Map::read(&file)).map_err(wrong)?;
+    let mut machine = Machine::read(root);
+    map.apply(&mut machine).map_err(wrong)?;
+    Ok((machine, map))
+}
+
+/// How busy it is now.
+fn load(root: &Path) -> Load {
+    let before = Counters::read(root);
+    std::thread::sleep(LOOK);
+    Load::between(&before, &Counters::read(root))
+}
+
+/// The CPUs that the service of this user has given away; none if there is no service.
+fn leased() -> Cpus {
+    let answer =
+        Client::connect(&default_socket(), PATIENCE).and_then(|mut client| client.ask(&Request::Machine {}));
+    match answer {
+        Ok(Answer::Machine { leased, .. }) => leased,
+        _ => Cpus::new(),
+    }
+}
+
+/// The devices and threads of a transfer at this host.
+#[derive(Default)]
+struct Route {
+    transfer: Transfer,
+    /// How each end is reached, in words.
+    because: Vec<String>,
+}
+
+impl Route {
+    fn find(root: &Path, machine: &Machine, map: &Map, arguments: &TopologyEnds) -> Result<Route, Error> {
+        let mut route = Route::default();
+        // An end that is on this host has threads here; where both are, one process has those of both.
+        let (mut source, mut sink) = (false, false);
+        for (end, text) in [("from", &arguments.from), ("to", &arguments.to)] {
+            let Some(text) = text else { continue };
+            let (reached, because) = reach(root, machine, map, text)?;
+            route.because.push(format!("{end:<8}{because}"));
+            match (reached, end) {
+                (Reach::Storage(devices), end) => {
+                    source |= end == "from";
+                    sink |= end == "to";
+                    route.transfer.storage.extend(devices);
+                }
+                // The other end is beyond the network, this one is here.
+                (Reach::Network(devices), end) => {
+                    source |= end == "to";
+                    sink |= end == "from";
+                    route.transfer.network.extend(devices);
+                }
+            }
+        }
+        let cores = machine.usable().len();
+        let io = arguments.io_threads.unwrap_or(cores.clamp(2, 8) as u16);
+        let streams = arguments.streams.unwrap_or(cores.clamp(1, 4) as u16);
+        // Each direction of each stream has its thread; the control stream has both.
+        let of_source =
+            Threads { master: 1, io, comm_in: 1, comm_out: streams + 1, hash: 0, log: 1, scan: 1 };
+        let of_sink = Threads { master: 1, io, comm_in: streams + 1, comm_out: 1, hash: 0, log: 0, scan: 0 };
+        route.transfer.threads = match (source, sink) {
+            (true, true) => {
+                Threads { master: 2, io: 2 * io, comm_in: streams + 2, comm_out: streams + 2, ..of_source }
+            }
+            (false, true) => of_sink,
+            _ => of_source,
+        };
+        Ok(route)
+    }
+}
+
+/// What the devices of an end are for.
+enum Reach {
+    /// Contents are on them, or beyond them on a server.
+    Storage(Vec<String>),
+    /// Another host is beyond them.
+    Network(Vec<String>),
+}
+
+/// The devices of a path, towards a host (`host:path`, an address), or the one of that name; and how that is known.
+fn reach(root: &Path, machine: &Machine, map: &Map, text: &OsStr) -> Result<(Reach, String), Error> {
+    let shown = text.to_string_lossy();
+    if let Some(device) = machine.device(&shown) {
+        let devices = vec![device.name.clone()];
+        let reach =
+            if device.kind == DeviceKind::Block { Reach::Storage(devices) } else { Reach::Network(devices) };
+        return Ok((reach, device.name.clone()));
+    }
+    let address = match (shown.parse::<IpAddr>(), Place::parse(text)) {
+        (Ok(address), _) => address,
+        (_, Ok(Place::There { host, .. })) => resolve(&host)?,
+        (_, Ok(Place::Here(path))) => {
+            let reached = of_path(root, machine, map, Path::new(&path));
+            return Ok((Reach::Storage(reached.devices), reached.because));
+        }
+        (_, Err(error)) => return Err(error),
+    };
+    let reached = of_peer(root, address);
+    Ok((Reach::Network(reached.devices), reached.because))
+}
+
+/// The first address of `[user@]host`.
+fn resolve(host: &str) -> Result<IpAddr, Error> {
+    let name = host.rsplit('@').next().unwrap_or(host).trim_matches(['[', ']']);
+    let mut found =
+        (name, SOME_PORT).to_socket_addrs().map_err(|error| Error::os(Code::HostUnknown, name, &error))?;
+    found.next().map(|address| address.ip()).ok_or_else(|| Error::new(Code::HostUnknown, name))
+}
+
+fn is_utf8() -> bool {
+    let set = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()));
+    set.is_some_and(|value| {
+        let value = value.to_ascii_lowercase();
+        value.contains("utf-8") || value.contains("utf8")
+    })
+}
+
+/// `haul topology serve`
+fn serve(arguments: &TopologyServe) -> Result<u8, Error> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let root = arguments.root.clone().unwrap_or_else(|| PathBuf::from("/"));
+    let (_, map) = machine(&root, arguments.map.as_deref(), arguments.root.is_none())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let registered = signal_hook::flag::register(signal, Arc::clone(&stop));
+        registered.map_err(|error| Error::os(Code::Internal, "watching for signals", &error))?;
+    }
+    let socket = arguments.socket.clone().unwrap_or_else(default_socket);
+    let server = Server::bind(&socket).map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => Error::new(Code::SocketUnusable, error.to_string()),
+        _ => Error::os(Code::SocketUnusable, socket.display().to_string(), &error),
+    })?;
+    let mut out = io::stdout().lock();
+    // Who started it may not listen.
+    let _ = writeln!(out, "serving on {}", socket.display()).and_then(|()| out.flush());
+    drop(out);
+    server.run(&root, &map, &stop);
+    Ok(0)
+}
+
+/// `haul topology run`
+fn run(arguments: &TopologyRun) -> Result<u8, Error> {
+    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+    let root = Path::new("/");
+    let (machine, map) = machine(root, arguments.ends.map.as_deref(), true)?;
+    let route = Route::find(root, &machine, &map, &arguments.ends)?;
+    // The lease lasts as long as the connection.
+    let socket = arguments.socket.clone().unwrap_or_else(default_socket);
+    let mut service = Client::connect(&socket, PATIENCE).ok();
+    let leased = service.as_mut().and_then(|service| service.lease(&route.transfer).ok());
+    let plan = match leased {
+        Some((plan, _)) => plan,
+        None => Plan::of(&machine, &load(root), &Cpus::new(), &route.transfer),
+    };
+    let mut zone = None;
+    match &plan {
+        Plan::LeaveToKernel { because } => eprintln!("haul: left to the kernel: {because}"),
+        Plan::Placed(placement) => {
+            if arguments.zone {
+                match Site::find(root).and_then(|site| Zone::enter(&site, &machine, &placement.zone)) {
+                    Ok(entered) => zone = Some(entered),
+                    Err(reason) => eprintln!("haul: no cpuset: {reason}"),
+                }
+            }
+            match pin(&placement.zone) {
+                Ok(()) => eprintln!("haul: on CPUs {}", placement.zone),
+                Err(error) => eprintln!("haul: not on CPUs {}: {error}", placement.zone),
+            }
+        }
+    }
+    // Before there is a child, so that none of its ends is missed. A terminal sends SIGINT to both.
+    let signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGTERM]);
+    let mut signals = signals.map_err(|error| Error::os(Code::Internal, "watching for signals", &error))?;
+    let (program, rest) = arguments.command.split_first().expect("clap asks for one");
+    let mut child = match Command::new(program).args(rest).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("haul: {}: {error}", program.to_string_lossy());
+            return Ok(CANNOT_START);
+        }
+    };
+    let status = loop {
+        let waited = child.try_wait().map_err(|error| Error::os(Code::Internal, "waiting", &error))?;
+        if let Some(status) = waited {
+            break status;
+        }
+        for signal in signals.wait() {
+            let passed = match signal {
+                SIGTERM => Signal::TERM,
+                SIGHUP => Signal::HUP,
+                _ => continue,
+            };
+            // It may just have ended; it is not waited for yet, so the number is still its own.
+            let _ = kill_process(Pid::from_child(&child), passed);
+        }
+    };
+    drop(zone);
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}

@@ -1,0 +1,308 @@
+//! `haul topology` as a user meets it, and its service with several processes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+struct Bed {
+    directory: tempfile::TempDir,
+}
+
+/// A process that is ended with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    fn ended(&mut self) -> (Option<i32>, Option<i32>) {
+        let status = self.0.wait().unwrap();
+        (status.code(), status.signal())
+    }
+}
+
+impl Bed {
+    fn new() -> Bed {
+        Bed { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+        command
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("HOME", self.path("home"))
+            .env("XDG_RUNTIME_DIR", self.directory.path())
+            .stdin(Stdio::null())
+            .arg("topology")
+            .args(arguments);
+        command
+    }
+
+    fn topology(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// A machine of two nodes with four CPUs each, a disk on the first and a network interface on the second.
+    fn machine(&self) -> String {
+        let write = |path: &str, text: &str| {
+            let path = self.path("machine").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let cpu = "sys/devices/system/cpu";
+        write(&format!("{cpu}/online"), "0-15\n");
+        for number in 0..16 {
+            write(&format!("{cpu}/cpu{number}/topology/thread_siblings_list"), &format!("{number}\n"));
+        }
+        let node = "sys/devices/system/node";
+        write(&format!("{node}/online"), "0-1\n");
+        for (number, cpus, distance) in [(0, "0-7", "10 21"), (1, "8-15", "21 10")] {
+            write(&format!("{node}/node{number}/cpulist"), cpus);
+            write(&format!("{node}/node{number}/distance"), distance);
+        }
+        write("sys/block/nvme0n1/device/numa_node", "0\n");
+        write("sys/class/net/eth0/device/numa_node", "1\n");
+        write("sys/class/net/eth1/device/numa_node", "-1\n");
+        self.path("machine").to_str().unwrap().to_owned()
+    }
+
+    fn serve(&self, arguments: &[&str]) -> Process {
+        let mut all = vec!["serve"];
+        all.extend(arguments);
+        let child = self.command(&all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut process = Process(child);
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("serving on "), "{line}");
+        process
+    }
+
+    fn ask(&self, socket: &Path, request: &str) -> (BufReader<UnixStream>, Value) {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut stream = BufReader::new(stream);
+        stream.get_mut().write_all(format!("{request}\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        (stream, serde_json::from_str(&line).expect(&line))
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn told(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+const PLAN: &str = r#"{"plan":{"transfer":{"storage":["nvme0n1"],"network":["eth0"],"threads":{"io":2,"comm_out":1}},"lease":true}}"#;
+
+#[test]
+fn this_machine_is_shown() {
+    let bed = Bed::new();
+    let said = told(&bed.topology(&["--from", ".", "--to", "127.0.0.1"]), 0);
+    assert!(said.starts_with("1 node") || said.contains(" nodes, "), "{said}");
+    assert!(said.contains("\nfrom    ") && said.contains("\nto      127.0.0.1 is this host\n"), "{said}");
+    assert!(said.contains("\nplan: "), "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 100), "{said}");
+}
+
+#[test]
+fn a_recorded_machine_is_shown_with_a_plan() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    let plan = ["--root", &root, "--from", "nvme0n1", "--to", "eth0", "--io-threads", "1", "--streams", "1"];
+    let said = told(&bed.topology(&plan), 0);
+    assert!(said.is_ascii(), "the locale says so: {said}");
+    let seats: Vec<&str> = said.lines().filter(|line| line.contains("  CPU ")).collect();
+    assert_eq!(seats.len(), 7, "{said}");
+    assert!(
+        seats.iter().any(|line| line.contains("io ") && line.ends_with("node 0    nvme0n1 is on node 0")),
+        "{said}"
+    );
+    assert!(
+        seats.iter().any(|line| line.contains("comm out") && line.contains("node 1    eth0 is on node 1")),
+        "{said}"
+    );
+    let utf8 = bed.command(&plan).env("LANG", "C.UTF-8").output().unwrap();
+    assert!(told(&utf8, 0).contains("┌─ node 0"));
+    let event: Value =
+        serde_json::from_str(&told(&bed.topology(&[&plan[..], &["--json", "--zone"]].concat()), 0)).unwrap();
+    assert_eq!(event["event"], "topology");
+    assert_eq!(event["plan"]["placement"], "placed");
+    assert_eq!(event["plan"]["seats"].as_array().unwrap().len(), 7);
+    assert_eq!(event["machine"]["nodes"][1]["distances"]["0"], 21);
+    assert_eq!(event["zone"]["because"], "there are no control groups with cpusets");
+    let said = told(&bed.topology(&["--root", &root, "--from", "nvme0n1", "--to", "eth0"]), 0);
+    assert!(said.contains("plan: leave it to the kernel; 17 threads and 16 CPUs: "), "{said}");
+}
+
+#[test]
+fn a_map_is_read_and_its_mistakes_are_named_with_their_line() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    fs::write(bed.path("good.toml"), "[devices]\neth1 = 1\n").unwrap();
+    fs::write(bed.path("bad.toml"), "[devices]\neth1 = 1\n\n[zones]\n").unwrap();
+    fs::write(bed.path("far.toml"), "[devices]\neth1 = 4\n").unwrap();
+    let said = told(&bed.topology(&["--root", &root, "--map", "good.toml"]), 0);
+    assert!(said.contains("eth1 (map)"), "{said}");
+    for (map, expected) in [
+        ("bad.toml", "bad.toml:4: unknown field `zones`"),
+        ("far.toml", "far.toml:2: eth1 cannot be on node 4: this machine has nodes 0-1"),
+        ("none.toml", "none.toml: No such file"),
+    ] {
+        let output = bed.topology(&["--root", &root, "--map", map]);
+        told(&output, 2);
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+    // Without --map and --root the user's own is read.
+    fs::create_dir_all(bed.path("home/.config/haul")).unwrap();
+    fs::write(bed.path("home/.config/haul/topology.toml"), "nodes = 3\n").unwrap();
+    let output = bed.topology(&[]);
+    told(&output, 2);
+    assert!(
+        text(&output.stderr).contains("topology.toml:1: unknown field `nodes`"),
+        "{}",
+        text(&output.stderr)
+    );
+    told(&bed.topology(&["--root", &root]), 0);
+}
+
+#[test]
+fn processes_that_ask_the_service_get_different_cpus() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    let socket = bed.path("sock");
+    let mut service = bed.serve(&["--socket", "sock", "--root", &root]);
+    let (first, one) = bed.ask(&socket, PLAN);
+    let (_second, two) = bed.ask(&socket, PLAN);
+    let zone = |answer: &Value| answer["plan"]["plan"]["zone"].as_str().unwrap().to_owned();
+    assert_eq!((zone(&one).as_str(), zone(&two).as_str()), ("0-1,8", "2-3,9"), "{one} {two}");
+    // Who is gone needs none any more.
+    drop(first);
+    let mut tries = 0;
+    while zone(&bed.ask(&socket, &PLAN.replace("true", "false")).1) != "0-1,8" {
+        tries += 1;
+        assert!(tries < 500, "still leased");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    service.signal(Signal::TERM);
+    assert_eq!(service.ended(), (Some(0), None));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn one_service_is_enough_and_one_that_was_killed_is_replaced() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    // The usual place.
+    let socket = bed.path("haul-topology.sock");
+    let mut service = bed.serve(&["--root", &root]);
+    assert!(socket.exists());
+    let output = bed.topology(&["serve", "--root", &root]);
+    told(&output, 1);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("is served by another process") && said.contains("the socket cannot be served"),
+        "{said}"
+    );
+    assert!(bed.ask(&socket, r#"{"machine":{}}"#).1["machine"]["machine"]["nodes"].is_array());
+    service.signal(Signal::KILL);
+    assert_eq!(service.ended(), (None, Some(9)));
+    assert!(socket.exists(), "left over");
+    let mut service = bed.serve(&["--root", &root]);
+    // What it has given away is shown by who asks for a plan of this machine.
+    let (_held, answer) = bed.ask(&socket, PLAN);
+    assert!(answer["plan"]["lease"].is_u64(), "{answer}");
+    let said = told(&bed.topology(&[]), 0);
+    assert!(said.contains("\nleased      CPUs 0-1,8\n"), "{said}");
+    service.signal(Signal::INT);
+    assert_eq!(service.ended(), (Some(0), None));
+    let mut errors = String::new();
+    service.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(errors, "");
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_socket_that_cannot_be_made_is_an_error() {
+    let bed = Bed::new();
+    fs::write(bed.path("file"), "data").unwrap();
+    for path in ["not/there/sock", "file"] {
+        let output = bed.topology(&["serve", "--socket", path]);
+        told(&output, 1);
+        assert!(text(&output.stderr).contains(path), "{}", text(&output.stderr));
+    }
+    assert_eq!(fs::read(bed.path("file")).unwrap(), b"data");
+}
+
+#[test]
+fn a_command_is_run_with_its_own_exit_code_and_signals_reach_it() {
+    let bed = Bed::new();
+    let run =
+        |words: &[&str]| bed.topology(&[&["run", "--from", ".", "--to", "127.0.0.1", "--"], words].concat());
+    let output = run(&["sh", "-c", "echo out; exit 7"]);
+    assert_eq!(told(&output, 7), "out\n");
+    let said = text(&output.stderr);
+    assert!(said.starts_with("haul: left to the kernel: ") || said.contains("haul: on CPUs "), "{said}");
+    told(&run(&["sh", "-c", "kill -KILL $$"]), 128 + 9);
+    told(&run(&["/not/there"]), 127);
+    let mut command = bed.command(&["run", "--", "sh", "-c", "echo ready; exec sleep 60"]);
+    let mut process = Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    process.signal(Signal::TERM);
+    assert_eq!(process.ended(), (Some(128 + 15), None));
+}
+
+#[test]
+fn a_command_is_on_the_cpus_that_the_service_leased_it() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    let _service = bed.serve(&["--root", &root]);
+    fs::write(bed.path("map.toml"), "[paths]\n\"/\" = [\"nvme0n1\"]\n").unwrap();
+    let words = ["run", "--from", ".", "--map", "map.toml", "--io-threads", "1", "--streams", "1", "--"];
+    let output = bed.topology(&[&words[..], &["cat", "/proc/self/status"]].concat());
+    let status = told(&output, 0);
+    let said = text(&output.stderr);
+    let here = rustix::thread::sched_getaffinity(None).unwrap();
+    if (0..7).any(|cpu| here.is_set(cpu)) {
+        assert_eq!(said, "haul: on CPUs 0-6\n", "seven threads on the node of the disk");
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        let last = list.trim().rsplit(['-', ',']).next().unwrap();
+        assert!(last.parse::<u32>().unwrap() < 7, "{list}");
+    } else {
+        // This machine does not let it: then it runs where it was.
+        assert!(said.starts_with("haul: not on CPUs 0-6: "), "{said}");
+    }
+    let socket = bed.path("haul-topology.sock");
+    let mut tries = 0;
+    while bed.ask(&socket, r#"{"machine":{}}"#).1["machine"]["leased"] != "" {
+        tries += 1;
+        assert!(tries < 500, "still leased after its end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
