@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::fs;
 use std::path::Path;
 
 use haul_topology::zone::{Kind, Site, Zone};
@@ -43,4 +44,27 @@ fn a_process_is_in_its_zone_until_that_is_dropped() {
 fn a_tree_without_control_groups_has_no_place_for_a_zone() {
     let tree = support::tree("vm-2cpu");
     assert_eq!(Site::find(tree.path()).unwrap_err(), "there are no control groups with cpusets");
+}
+
+#[test]
+fn a_zone_goes_into_the_cpuset_of_the_first_version_and_beside_the_group_of_the_second() {
+    let write = |root: &Path, path: &str, text: &str| {
+        let path = root.join("sys/fs/cgroup").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let job = support::tree("slurm-cpuset");
+    let own = "cpuset/slurm/uid_1000/job_7";
+    assert!(Site::find(job.path()).unwrap_err().ends_with("job_7 is no cpuset"));
+    write(job.path(), &format!("{own}/cpuset.cpus"), "12-35,60-83\n");
+    write(job.path(), &format!("{own}/cgroup.procs"), "7\n");
+    assert!(Site::find(job.path()).unwrap().parent.ends_with(own));
+    let container = support::tree("container");
+    let above = "kubepods/pod7";
+    write(container.path(), &format!("{above}/cgroup.subtree_control"), "cpu memory\n");
+    write(container.path(), &format!("{above}/c1/cgroup.procs"), "7\n");
+    let said = Site::find(container.path()).unwrap_err();
+    assert!(said.ends_with("pod7 gives no cpusets to groups in it"), "{said}");
+    write(container.path(), &format!("{above}/cgroup.subtree_control"), "cpuset cpu\n");
+    assert!(Site::find(container.path()).unwrap().parent.ends_with(above));
 }
