@@ -1,7 +1,8 @@
 //! Measures haul: starts its processes, injects faults, and writes down what came out.
 //!
 //! - [`process`], [`machine`]: a hand on every process that was started; what it ran on.
-//! - [`statistics`]: means and how far they can be trusted.
+//! - [`sshd`], [`dataset`], [`tree`]: a host to log in to, something to move, and an independent look at the result.
+//! - [`evaluation`], [`statistics`]: what the evaluations share; means, medians, and how far they can be trusted.
 //! - [`congestion`]: what it is worth to know which targets are slow, the evaluation of LADS.
 //! - [`faults`]: what the object logs cost and what a fault costs, the evaluation of FT-LADS.
 //!
@@ -11,7 +12,11 @@
 #![warn(missing_docs)]
 
 pub mod congestion;
+pub mod dataset;
+pub mod evaluation;
 pub mod faults;
 pub mod machine;
 pub mod process;
+pub mod sshd;
 pub mod statistics;
+pub mod tree;

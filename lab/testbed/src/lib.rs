@@ -8,7 +8,6 @@
 //! - [`striped`]: what is slow, fails or hangs on one target of an emulated parallel file system stays with it.
 //! - [`parallel`], [`gluster`], [`ceph`]: the same and more on parallel file systems that really run;
 //!   [`network`] keeps their servers to themselves.
-//!
 //! - [`demo`], [`bench`]: the same for people; [`machine`] says where.
 //!
 //! Called by the binary `testbed`, by the Makefile and by end-to-end tests of other crates. It knows haul only by its
@@ -26,14 +25,12 @@ pub mod gluster;
 pub mod network;
 pub mod parallel;
 pub mod rounds;
-pub mod sshd;
 pub mod striped;
 pub mod syncs;
 pub mod torture;
-pub mod tree;
 pub mod world;
 
-pub use haul_bench::{machine, process};
+pub use haul_bench::{machine, process, sshd, tree};
 
 use std::path::PathBuf;
 

@@ -2,12 +2,10 @@
 //!
 //! A file starts with lines that say how it was made. A part that is run again replaces its file; the others stay.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 
 use super::devices::{Measured, State};
 use super::mover::Mover;
@@ -15,7 +13,8 @@ use super::probe::{Beside, Latency};
 use super::trace::Stretch;
 use super::transfer::{Case, Outcome, Picture};
 use super::{End, FILE_BYTES, Settings, TARGETS};
-use crate::machine;
+pub use crate::evaluation::csv::{Made, Part};
+use crate::evaluation::csv::{read, version};
 
 const DEVICES: &str = "end,state,healthy_bytes_per_second,slow_bytes_per_second,busy";
 const TRANSFERS: &str = "end,slow,moving,mover,round,seconds,bound_seconds,others_seconds,others_bound_seconds,\
@@ -30,29 +29,11 @@ pub struct Files {
     made: String,
 }
 
-/// How the runs of a file were made.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Made {
-    /// The program and the command.
-    pub line: String,
-    about: BTreeMap<String, String>,
-}
-
-impl Made {
-    /// What it says of a word, such as `bytes`.
-    pub fn says<T: FromStr>(&self, word: &str) -> Option<T> {
-        self.about.get(word)?.parse().ok()
-    }
-}
-
-/// Rows of a file, and how they were made.
-pub type Part<T> = Option<(Made, Vec<T>)>;
-
 impl Files {
     /// The directory of the report is made if it is not there.
     pub fn open(settings: &Settings) -> io::Result<Files> {
         fs::create_dir_all(&settings.report)?;
-        let version = machine::first_line(&settings.haul.to_string_lossy(), &["--version"]);
+        let version = version(&settings.haul);
         let Settings { rate, threads, seed, probe_seconds, step, .. } = settings;
         let made = format!(
             "# {version}: {}\n# bytes={} files={} file_bytes={FILE_BYTES} targets={TARGETS} rate={rate} threads={threads} \
@@ -214,38 +195,6 @@ impl Files {
 
 fn end(name: &str) -> Option<End> {
     End::ALL.into_iter().find(|end| end.name() == name)
-}
-
-struct Row<'a>(Vec<&'a str>);
-
-impl Row<'_> {
-    fn field(&self, index: usize) -> &str {
-        self.0.get(index).copied().unwrap_or_default()
-    }
-
-    fn number<T: FromStr>(&self, index: usize) -> Option<T> {
-        self.field(index).parse().ok()
-    }
-}
-
-fn read<T>(path: &Path, header: &str, row: impl Fn(&Row) -> Option<T>) -> io::Result<Part<T>> {
-    let text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        result => result?,
-    };
-    let wrong = |what: &str| io::Error::other(format!("{}: {what}", path.display()));
-    let mut comments = text.lines().filter_map(|line| line.strip_prefix("# "));
-    let line = comments.next().ok_or_else(|| wrong("it does not say how it was made"))?.to_owned();
-    let words = comments.flat_map(str::split_whitespace);
-    let about =
-        words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.into(), value.into()));
-    let about = about.collect();
-    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-    if lines.next() != Some(header) {
-        return Err(wrong("it has other columns"));
-    }
-    let rows = lines.map(|line| row(&Row(line.split(',').collect())).ok_or_else(|| wrong(line)));
-    Ok(Some((Made { line, about }, rows.collect::<io::Result<_>>()?)))
 }
 
 #[cfg(test)]

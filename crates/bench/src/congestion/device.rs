@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use super::tool;
+use crate::evaluation::{say, tool};
 
 /// Less than this XFS makes no file system of.
 pub const BYTES_MIN: u64 = 320 << 20;
@@ -67,7 +67,7 @@ impl Drop for Device {
             tool(Command::new("losetup").arg("-d").arg(&self.device))
         };
         if let Err(error) = gone {
-            super::say(&error.to_string());
+            say(&error.to_string());
         }
         let _ = fs::remove_file(&self.image);
         let _ = fs::remove_dir(&self.directory);

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use super::filesystem::FileSystem;
 use super::laboratory::Laboratory;
 use super::transfer::Processors;
-use super::{End, Rates, Settings, TARGETS, say};
+use super::{End, Rates, Settings, TARGETS};
+use crate::evaluation::say;
 
 /// Of one that is measured.
 const FILE_BYTES: u64 = 32 << 20;

@@ -16,7 +16,9 @@ use serde_json::Value;
 use super::device::Device;
 use super::trace::{self, Request};
 use super::{STRIPE_BYTES, STRIPES, Throttle};
+use crate::evaluation::tool;
 use crate::process::{Guarded, look, signal, ticks, unblock_signals, wait_until};
+use crate::tree::remove;
 
 /// It ends and unmounts within this, or is killed.
 const ENDS: Duration = Duration::from_secs(10);
@@ -232,9 +234,9 @@ impl Drop for FileSystem {
         signal(self.process.pid(), Signal::TERM);
         if self.process.wait(ENDS).is_none() {
             self.process.kill();
-            let _ = super::tool(Command::new("umount").arg("-l").arg(&self.directory));
+            let _ = tool(Command::new("umount").arg("-l").arg(&self.directory));
         }
         self.devices.clear();
-        let _ = crate::faults::overhead::remove(&self.parent);
+        let _ = remove(&self.parent);
     }
 }

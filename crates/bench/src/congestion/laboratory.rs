@@ -1,6 +1,6 @@
 //! Where everything happens: two parallel file systems, and the files that are moved.
 //!
-//! All of it is in memory, in a mount namespace that only this process and its children have ([`enter`]). So when they end,
+//! All of it is in memory, in a mount namespace that only this process and its children have ([`own_mounts`](crate::evaluation::own_mounts)). So when they end,
 //! also by SIGKILL, the kernel unmounts everything and frees the memory and the loop devices. What would stay are the limits
 //! of the devices' numbers; [`leave_nothing`] lifts them.
 
@@ -12,8 +12,9 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use super::filesystem::FileSystem;
-use super::{FILE_BYTES, Settings, TARGETS, Throttle, device, say, tool};
-use crate::faults::{Lottery, overhead};
+use super::{FILE_BYTES, Settings, TARGETS, Throttle, device};
+use crate::evaluation::{Lottery, say, tool};
+use crate::tree::remove;
 
 /// Room for what a file system keeps beside the files: its own log, other objects than those of a run, probes.
 const SPARE_BYTES: u64 = 192 << 20;
@@ -43,17 +44,6 @@ impl Drop for Root {
 /// What a signal must not leave behind.
 static ROOT: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// From now on mounts of this process are seen by it and its children alone. To be called before it has other threads; only
-/// root may.
-pub fn enter() -> io::Result<()> {
-    // SAFETY: no memory is involved; the call concerns the mount namespace of this thread, the only one there is yet.
-    let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
-    if done != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    tool(Command::new("mount").args(["--make-rprivate", "/"])).map(drop)
-}
-
 /// Unmounts the laboratory and lifts all limits; for a process that is about to end, and whose children have ended.
 pub fn leave_nothing() {
     device::lift_all();
@@ -67,7 +57,7 @@ impl Laboratory {
     /// The name of the tree that is moved.
     pub const TREE: &str = "tree";
 
-    /// Makes it; [`enter`] was called.
+    /// Makes it; [`own_mounts`](crate::evaluation::own_mounts) was called.
     pub fn new(settings: &Settings) -> io::Result<Laboratory> {
         fs::create_dir_all(&settings.directory)?;
         let root =
@@ -105,7 +95,7 @@ impl Laboratory {
     /// The same, made anew.
     pub fn scratch(&self) -> io::Result<PathBuf> {
         let scratch = self.scratch_path();
-        overhead::remove(&scratch)?;
+        remove(&scratch)?;
         fs::create_dir(&scratch)?;
         Ok(scratch)
     }
@@ -126,8 +116,8 @@ impl Laboratory {
     pub fn clear(&self) -> io::Result<()> {
         self.source.unlimited()?;
         self.sink.unlimited()?;
-        overhead::remove(&self.sink.directory.join("copy"))?;
-        overhead::remove(&self.plain.join("copy"))?;
+        remove(&self.sink.directory.join("copy"))?;
+        remove(&self.plain.join("copy"))?;
         self.sink.settle()
     }
 }

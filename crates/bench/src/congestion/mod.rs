@@ -27,12 +27,11 @@ pub mod weather;
 use std::fmt::{self, Display};
 use std::io;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-pub use laboratory::{enter, leave_nothing};
+pub use laboratory::leave_nothing;
 
-use crate::faults::Lottery;
+use crate::evaluation::{Lottery, say};
 use crate::process;
 use laboratory::Laboratory;
 use mover::Mover;
@@ -251,24 +250,6 @@ fn cases(settings: &Settings) -> Vec<Case> {
     }
     cases
 }
-
-/// Runs a tool of the system to its end, and says what it had to say if it fails.
-pub(crate) fn tool(command: &mut Command) -> io::Result<String> {
-    let words: Vec<String> = std::iter::once(command.get_program())
-        .chain(command.get_args())
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
-    let words = words.join(" ");
-    let named = |error: io::Error| io::Error::new(error.kind(), format!("{words}: {error}"));
-    let output = command.stdin(Stdio::null()).output().map_err(named)?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("{words}: {}", said.trim())))
-}
-
-pub(crate) use crate::faults::say;
 
 #[cfg(test)]
 mod tests {

@@ -10,24 +10,7 @@ use super::probe::{Beside, Latency};
 use super::report::{Runs, estimate, latency, movers};
 use super::transfer::{self, Case, Outcome};
 use super::{End, TARGETS};
-use crate::statistics::Estimate;
-
-/// One that was written.
-pub struct Picture {
-    /// Of its files, without the extension.
-    pub name: String,
-    /// What it shows.
-    pub title: String,
-}
-
-fn draw(directory: &Path, name: String, title: &str, svg: &str) -> io::Result<Picture> {
-    haul_chart::write(directory, &name, svg)?;
-    Ok(Picture { name, title: title.to_owned() })
-}
-
-fn value(estimate: Option<Estimate>) -> Option<Value> {
-    estimate.map(|estimate| Value::new(estimate.mean, estimate.half_width))
-}
+use crate::evaluation::page::{Picture, draw, value};
 
 /// A bar for each mover at each place.
 fn by_place(

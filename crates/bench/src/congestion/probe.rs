@@ -16,8 +16,8 @@ use super::laboratory::Laboratory;
 use super::mover::Mover;
 use super::transfer;
 use super::weather::{self, Forecast};
-use super::{End, Settings, TARGETS, say};
-use crate::faults::Lottery;
+use super::{End, Settings, TARGETS};
+use crate::evaluation::{Lottery, say};
 use crate::process::{Guarded, end_descendants, unblock_signals};
 use crate::statistics::median;
 

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use super::csv::{Files, Made};
 use super::devices::{Measured, State};
 use super::mover::Mover;
-use super::pictures::{self, Picture};
+use super::pictures;
 use super::probe::{Beside, Latency, PIECE_BYTES};
 use super::transfer::{Case, Outcome};
-use super::{End, Settings, TARGETS, say};
+use super::{End, Settings, TARGETS};
+use crate::evaluation::page::{Page, show};
+use crate::evaluation::say;
 use crate::machine;
 use crate::statistics::{Estimate, median};
 
@@ -20,7 +21,7 @@ pub type Runs = BTreeMap<Case, Vec<Outcome>>;
 
 /// Writes it from what is there.
 pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
-    let mut page = Page { text: String::new(), directory: &settings.report };
+    let mut page = Report(Page::new(&settings.report));
     let (devices, transfers, probes) = (files.devices()?, files.transfers()?, files.probes()?);
     page.head(
         settings,
@@ -52,7 +53,7 @@ pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
         page.neighbour(latencies)?;
     }
     let path = settings.report.join("lads.md");
-    fs::write(&path, page.text)?;
+    fs::write(&path, page.0.text)?;
     say(&format!("written: {}", path.display()));
     Ok(())
 }
@@ -92,48 +93,13 @@ pub fn latency(all: &[Latency], end: End, beside: Beside, slow: bool) -> Option<
     Some((middle(|latency| latency.median)?, middle(|latency| latency.p99)?))
 }
 
-fn show(estimate: Option<Estimate>, digits: usize) -> String {
-    match estimate {
-        None => "-".into(),
-        Some(Estimate { mean, half_width, .. }) if half_width.is_finite() => {
-            format!("{mean:.digits$} ± {half_width:.digits$}")
-        }
-        Some(Estimate { mean, .. }) => format!("{mean:.digits$}"),
-    }
-}
+/// A page, and what is written on it.
+struct Report<'a>(Page<'a>);
 
-struct Page<'a> {
-    text: String,
-    directory: &'a Path,
-}
-
-impl Page<'_> {
-    fn line(&mut self, text: impl AsRef<str>) {
-        self.text.push_str(text.as_ref());
-        self.text.push('\n');
-    }
-
-    fn picture(&mut self, picture: &Picture) {
-        self.line(format!("\n![{}]({}.svg)", picture.title, picture.name));
-    }
-
-    fn row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        self.text.push('|');
-        for cell in cells {
-            self.text.push_str(&format!(" {} |", cell.as_ref()));
-        }
-        self.text.push('\n');
-    }
-
-    /// A row of names, and the line below it.
-    fn heading(&mut self, names: &[String]) {
-        self.row(names);
-        self.line(format!("|{}", "---|".repeat(names.len())));
-    }
-
+impl Report<'_> {
     fn head(&mut self, settings: &Settings, parts: [(&str, Option<&Made>); 3]) {
-        self.line("# What it is worth to know which targets are slow\n");
-        self.line(format!(
+        self.0.line("# What it is worth to know which targets are slow\n");
+        self.0.line(format!(
             "The evaluation of LADS, run with haul: {TARGETS} storage targets at an end, files on four of them each, and some \
              targets ten times slower than the others, always the same ones or others every few seconds. A target is XFS on a \
              device in memory that the kernel's I/O throttle slows; an emulated parallel file system (lab/stripefs) stripes files \
@@ -141,23 +107,23 @@ impl Page<'_> {
              forgotten), so that it cannot be the bound; with `both`, both ends are parallel file systems with slow targets \
              of their own. All movers of a round meet the same weather; runs are in an order drawn by lot."
         ));
-        self.line(
+        self.0.line(
             "\n- `file-order`: haul in the order of files, with the same number of threads: what tools do that know no layout.\n\
              - `layout`: target by target, the one with the fewest requests under way next.\n\
              - `lads`: slow targets are skipped. `adaptive`: depth follows latency; one small request at a time for a slow one.\n\
              - `cp`, `rsync`, `bbcp`: where installed, over the same mounts.\n",
         );
-        self.line(
+        self.0.line(
             "The *bound* is the work-conserving one (`haul-sim --scheduler-bound`): every target works as fast as it then is for \
              as long as it has something to do. It is computed for each run from the rates that were set, when they were.\n",
         );
-        self.line(
+        self.0.line(
             "Written by `haul bench congestion` from the CSV files beside this page, which were made by:\n",
         );
         for (name, made) in parts {
             if let Some(made) = made {
                 let number = |word| made.says::<f64>(word).unwrap_or(f64::NAN);
-                self.line(format!(
+                self.0.line(format!(
                     "- {name}: `{}` ({:.2} GB a run, {:.0} MB/s at an end, {} threads, others every {} s)",
                     made.line,
                     number("bytes") / 1e9,
@@ -167,21 +133,21 @@ impl Page<'_> {
                 ));
             }
         }
-        self.line("");
-        self.text.push_str(&machine::table(&settings.haul));
-        self.line("\nValues are means with 99 % confidence intervals (Student's t); one run has none.");
+        self.0.line("");
+        self.0.text.push_str(&machine::table(&settings.haul));
+        self.0.line("\nValues are means with 99 % confidence intervals (Student's t); one run has none.");
     }
 
     /// What was asked for, and what came out.
     fn bars(&mut self, runs: &Runs, latencies: &[Latency]) {
-        self.line("\n## In short\n");
-        self.heading(&["what", "at", "bar", "measured"].map(String::from));
+        self.0.line("\n## In short\n");
+        self.0.heading(&["what", "at", "bar", "measured"].map(String::from));
         let adaptive = |end, slow, moving| Case { end, slow, moving, mover: Mover::Adaptive };
         for end in End::ALL {
             let place = end.name();
             if let Some(longer) = times_longer(runs, adaptive(end, 0, false), Mover::FileOrder) {
                 let percent = Estimate { mean: (longer.mean - 1.0) * 100.0, ..longer.times(100.0) };
-                self.row([
+                self.0.row([
                     "no congestion: longer than file order",
                     place,
                     "at most 3 %",
@@ -190,7 +156,7 @@ impl Page<'_> {
             }
             if let Some(above) = estimate(runs, adaptive(end, 0, false), |outcome| outcome.imbalance * 100.0)
             {
-                self.row([
+                self.0.row([
                     "no congestion: fullest target above the mean",
                     place,
                     "at most 5 %",
@@ -198,7 +164,7 @@ impl Page<'_> {
                 ]);
             }
             if let Some(share) = estimate(runs, adaptive(end, 1, true), Outcome::share_of_bound) {
-                self.row([
+                self.0.row([
                     "1 slow, moving: share of the bound",
                     place,
                     "at least 0.9",
@@ -207,7 +173,7 @@ impl Page<'_> {
             }
             let file_order = Case { mover: Mover::FileOrder, ..adaptive(end, 1, true) };
             if let Some(times) = times_longer(runs, file_order, Mover::Adaptive) {
-                self.row([
+                self.0.row([
                     "1 slow, moving: times as fast as file order",
                     place,
                     "at least 1.5",
@@ -217,7 +183,7 @@ impl Page<'_> {
             let of = |beside| latency(latencies, end, beside, true);
             if let (Some(mine), Some(copy)) = (of(Beside::Transfer(Mover::Adaptive)), of(Beside::OneCopy)) {
                 let times = format!("{:.2} and {:.2}", mine.0 / copy.0, mine.1 / copy.1);
-                self.row([
+                self.0.row([
                     "neighbour on a slow target, median and p99, against one cp",
                     place,
                     "at most 1.25",
@@ -229,15 +195,15 @@ impl Page<'_> {
 
     fn devices(&mut self, settings: &Settings, all: &[Measured]) {
         let rates = settings.rates();
-        self.line("\n## How fast the targets are\n");
-        self.line(format!(
+        self.0.line("\n## How fast the targets are\n");
+        self.0.line(format!(
             "Two requests of 1 MiB at a time on each target, through the emulated file system. Set are {:.2} MB/s for a healthy \
              target and {:.2} MB/s for a slow one. Without limits the processors decide: that far the rates are from being \
              bounded by them.\n",
             rates.healthy as f64 / 1e6,
             rates.slow as f64 / 1e6
         ));
-        self.heading(
+        self.0.heading(
             &[
                 "end",
                 "state",
@@ -257,7 +223,7 @@ impl Page<'_> {
             let slow = |of: f64, digits: usize| {
                 slow_rate.map_or("-".into(), |rate| format!("{:.digits$}", rate / of))
             };
-            self.row([
+            self.0.row([
                 end.name().to_owned(),
                 state.name().into(),
                 format!("{:.1}", healthy_rate / 1e6),
@@ -274,8 +240,8 @@ impl Page<'_> {
         if cases.is_empty() {
             return;
         }
-        self.line("\n## Without congestion\n");
-        self.heading(
+        self.0.line("\n## Without congestion\n");
+        self.0.heading(
             &[
                 "end",
                 "mover",
@@ -289,7 +255,7 @@ impl Page<'_> {
         for case in cases {
             let longer = times_longer(runs, case, Mover::FileOrder);
             let longer = longer.map(|longer| Estimate { mean: longer.mean - 1.0, ..longer }.times(100.0));
-            self.row([
+            self.0.row([
                 case.end.name().to_owned(),
                 case.mover.to_string(),
                 show(estimate(runs, case, |outcome| outcome.seconds), 2),
@@ -306,14 +272,14 @@ impl Page<'_> {
             return Ok(());
         }
         let seconds = made.says::<f64>("step_seconds").unwrap_or(f64::NAN);
-        self.line(format!("\n## Slow targets that move: others every {seconds} s\n"));
-        self.line("Share of the work-conserving bound:\n");
+        self.0.line(format!("\n## Slow targets that move: others every {seconds} s\n"));
+        self.0.line("Share of the work-conserving bound:\n");
         self.table(runs, &places, true, |runs, case| show(estimate(runs, case, Outcome::share_of_bound), 3));
-        self.picture(&pictures::share_of_bound(self.directory, runs, &places, seconds)?);
-        self.line("\nTime lost, in seconds more than the bound:\n");
+        self.0.picture(&pictures::share_of_bound(self.0.directory, runs, &places, seconds)?);
+        self.0.line("\nTime lost, in seconds more than the bound:\n");
         let lost = |outcome: &Outcome| outcome.seconds - outcome.bound_seconds;
         self.table(runs, &places, true, |runs, case| show(estimate(runs, case, lost), 1));
-        self.line("\nHow many times as long as `adaptive` takes:\n");
+        self.0.line("\nHow many times as long as `adaptive` takes:\n");
         self.table(runs, &places, true, |runs, case| show(times_longer(runs, case, Mover::Adaptive), 2));
         Ok(())
     }
@@ -323,15 +289,15 @@ impl Page<'_> {
         if places.is_empty() {
             return;
         }
-        self.line("\n## Slow targets that stay\n");
-        self.line(
+        self.0.line("\n## Slow targets that stay\n");
+        self.0.line(
             "What is on a target that stays slow takes its time whatever a scheduler does; what matters is that the rest does not \
              wait for it. Share of the bound of everything that is *not* on a slow target:\n",
         );
         self.table(runs, &places, false, |runs, case| {
             show(estimate(runs, case, |outcome| outcome.others_bound_seconds / outcome.others_seconds), 3)
         });
-        self.line("\nShare of the bound of all:\n");
+        self.0.line("\nShare of the bound of all:\n");
         self.table(runs, &places, false, |runs, case| show(estimate(runs, case, Outcome::share_of_bound), 3));
     }
 
@@ -345,10 +311,12 @@ impl Page<'_> {
     ) {
         let movers = movers(runs);
         let names = movers.iter().map(ToString::to_string);
-        self.heading(&["end".to_owned(), "slow targets".into()].into_iter().chain(names).collect::<Vec<_>>());
+        self.0
+            .heading(&["end".to_owned(), "slow targets".into()].into_iter().chain(names).collect::<Vec<_>>());
         for &(end, slow) in places {
             let cells = movers.iter().map(|mover| cell(runs, Case { end, slow, moving, mover: *mover }));
-            self.row([end.name().to_owned(), slow.to_string()].into_iter().chain(cells).collect::<Vec<_>>());
+            self.0
+                .row([end.name().to_owned(), slow.to_string()].into_iter().chain(cells).collect::<Vec<_>>());
         }
     }
 
@@ -358,8 +326,8 @@ impl Page<'_> {
         if places.is_empty() {
             return Ok(());
         }
-        self.line("\n## Requests at slow targets\n");
-        self.line(
+        self.0.line("\n## Requests at slow targets\n");
+        self.0.line(
             "Requests of the mover that are under way at a target while it is slow, on average, and behind them in parentheses at a \
              healthy one. Each thread that waits at a slow target is missing elsewhere.\n",
         );
@@ -367,7 +335,7 @@ impl Page<'_> {
             let of_slow = estimate(runs, case, |outcome| outcome.at_slow.unwrap_or(0.0));
             format!("{} ({})", show(of_slow, 2), show(estimate(runs, case, |outcome| outcome.at_healthy), 2))
         });
-        self.picture(&pictures::requests_at_slow(self.directory, runs, &places, !moving.is_empty())?);
+        self.0.picture(&pictures::requests_at_slow(self.0.directory, runs, &places, !moving.is_empty())?);
         Ok(())
     }
 
@@ -376,18 +344,18 @@ impl Page<'_> {
         for mover in Mover::ALL {
             let Some(picture) = files.order(mover)? else { continue };
             if std::mem::take(&mut first) {
-                self.line("\n## The order of objects\n");
-                self.line("Reading from the source while one target is slow, another one every few seconds; the first round.");
+                self.0.line("\n## The order of objects\n");
+                self.0.line("Reading from the source while one target is slow, another one every few seconds; the first round.");
             }
-            self.picture(&pictures::order(self.directory, mover, &picture)?);
+            self.0.picture(&pictures::order(self.0.directory, mover, &picture)?);
         }
         Ok(())
     }
 
     fn processors(&mut self, runs: &Runs) {
-        self.line("\n## Processors\n");
-        self.line("They must not be the bound. Shares of all processors, the most of any run:\n");
-        self.heading(
+        self.0.line("\n## Processors\n");
+        self.0.line("They must not be the bound. Shares of all processors, the most of any run:\n");
+        self.0.heading(
             &["end", "mover", "busy", "taken by the host", "mover, CPU-s", "file systems, CPU-s"]
                 .map(String::from),
         );
@@ -395,7 +363,7 @@ impl Page<'_> {
         runs.iter().for_each(|(case, all)| groups.entry((case.end, case.mover)).or_default().extend(all));
         for ((end, mover), all) in groups {
             let most = |of: fn(&Outcome) -> f64| all.iter().map(|outcome| of(outcome)).fold(0.0, f64::max);
-            self.row([
+            self.0.row([
                 end.name().to_owned(),
                 mover.to_string(),
                 format!("{:.0} %", most(|outcome| outcome.busy) * 100.0),
@@ -407,8 +375,8 @@ impl Page<'_> {
     }
 
     fn neighbour(&mut self, all: &[Latency]) -> io::Result<()> {
-        self.line("\n## The neighbour\n");
-        self.line(format!(
+        self.0.line("\n## The neighbour\n");
+        self.0.line(format!(
             "Somebody else asks for {} KiB from a slow target, one request after the other, and from a healthy one; at the source \
              he reads, at the sink he writes (the kernel's throttle counts the two apart). Beside him runs nothing, one `cp` of a \
              file on the slow target, or a transfer that has run for two seconds. Milliseconds, the middle of all rounds; in \
@@ -423,8 +391,8 @@ impl Page<'_> {
             if beside.is_empty() {
                 continue;
             }
-            self.line(format!("\nAt the {end}:\n"));
-            self.heading(
+            self.0.line(format!("\nAt the {end}:\n"));
+            self.0.heading(
                 &["beside", "slow: median", "slow: p99", "healthy: median", "healthy: p99"].map(String::from),
             );
             let copy = latency(all, end, Beside::OneCopy, true);
@@ -438,7 +406,7 @@ impl Page<'_> {
                 else {
                     continue;
                 };
-                self.row([
+                self.0.row([
                     beside.name().to_owned(),
                     times(slow.0, copy.map(|copy| copy.0)),
                     times(slow.1, copy.map(|copy| copy.1)),
@@ -446,7 +414,7 @@ impl Page<'_> {
                     format!("{:.1}", healthy.1),
                 ]);
             }
-            self.picture(&pictures::neighbour(self.directory, all, end, &beside)?);
+            self.0.picture(&pictures::neighbour(self.0.directory, all, end, &beside)?);
         }
         Ok(())
     }

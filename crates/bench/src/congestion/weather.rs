@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Rates;
-use crate::faults::Lottery;
+use crate::evaluation::Lottery;
 
 /// How long a thread that changes rates may sleep before it looks whether it is to end.
 const NAP: Duration = Duration::from_millis(20);

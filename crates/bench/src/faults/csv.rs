@@ -14,6 +14,7 @@ use super::recovery::{Case, Outcome, Recovery};
 use super::space::Room;
 use super::transfer::Fault;
 use super::variant::{Variant, Workload};
+use crate::evaluation::csv::{self, Made, Row};
 use crate::machine;
 
 /// The directory of the files.
@@ -31,7 +32,7 @@ impl Files {
     /// The directory is made if it is not there. `scratch` is where the runs keep their states and sinks.
     pub fn open(directory: &Path, command: &str, haul: &Path, scratch: &Path) -> io::Result<Files> {
         fs::create_dir_all(directory)?;
-        let version = machine::first_line(&haul.to_string_lossy(), &["--version"]);
+        let version = csv::version(haul);
         let kind = machine::first_line("stat", &["-f", "-c", "%T", &scratch.to_string_lossy()]);
         let made = format!("# {version}, states and sinks on {kind}: {command}\n");
         Ok(Files { directory: directory.to_owned(), made })
@@ -120,110 +121,70 @@ impl Files {
     }
 
     /// Everything that is there for a workload.
-    pub fn read(&self, workload: &'static str) -> io::Result<Results> {
+    pub fn read(&self, name: &'static str) -> io::Result<Results> {
         let mut results = Results::default();
-        if let Some(table) = Table::read(&self.path(workload, "overhead"), OVERHEAD)? {
-            let mut overhead = Overhead { bandwidth: table.says("bytes_per_second")?, ..Overhead::default() };
-            for row in &table.rows {
-                let sample = Sample {
-                    seconds: row.number(2)?,
-                    processor_seconds: row.number(3)?,
-                    resident_peak: row.number(4)?,
-                    log_bytes: row.number(5)?,
-                    log_files: row.number(6)?,
-                };
-                overhead.samples.entry(row.variant()?).or_default().push((row.number(1)?, sample));
+        let samples = csv::read(&self.path(name, "overhead"), OVERHEAD, |row| {
+            let sample = Sample {
+                seconds: row.number(2)?,
+                processor_seconds: row.number(3)?,
+                resident_peak: row.number(4)?,
+                log_bytes: row.number(5)?,
+                log_files: row.number(6)?,
+            };
+            Some((variant(row)?, (row.number(1)?, sample)))
+        })?;
+        if let Some((made, rows)) = samples {
+            let mut overhead =
+                Overhead { bandwidth: made.must_say("bytes_per_second")?, ..Overhead::default() };
+            for (variant, sample) in rows {
+                overhead.samples.entry(variant).or_default().push(sample);
             }
-            results.overhead = Some((table.workload(workload)?, overhead));
+            results.overhead = Some((workload(&made, name)?, overhead));
         }
-        if let Some(table) = Table::read(&self.path(workload, "space"), SPACE)? {
-            let room =
-                |row: &Row| Ok((row.variant()?, Room { bytes: row.number(1)?, files: row.number(2)? }));
-            let rooms = table.rows.iter().map(room).collect::<io::Result<_>>()?;
-            results.space = Some((table.workload(workload)?, rooms));
+        let rooms = csv::read(&self.path(name, "space"), SPACE, |row| {
+            Some((variant(row)?, Room { bytes: row.number(1)?, files: row.number(2)? }))
+        })?;
+        if let Some((made, rooms)) = rooms {
+            results.space = Some((workload(&made, name)?, rooms.into_iter().collect()));
         }
-        if let Some(table) = Table::read(&self.path(workload, "recovery"), RECOVERY)? {
-            let mut recovery = Recovery { bandwidth: table.says("bytes_per_second")?, ..Recovery::default() };
-            for row in &table.rows {
-                let variant = row.variant()?;
-                let Some(fault) = Fault::ALL.into_iter().find(|fault| fault.name() == row.field(1)) else {
-                    recovery.undisturbed.entry(variant).or_default().push(row.number(4)?);
-                    continue;
-                };
-                let case = Case { variant, fault: Some((fault, row.number(2)?)) };
-                recovery.outcomes.entry(case).or_default().push(Outcome {
-                    before_seconds: row.number(3)?,
-                    after_seconds: row.number(4)?,
-                    bytes_again: row.optional(5)?,
-                    first_object_seconds: row.optional(6)?,
-                });
+        let outcomes = csv::read(&self.path(name, "recovery"), RECOVERY, |row| {
+            let fault = Fault::ALL.into_iter().find(|fault| fault.name() == row.field(1));
+            let outcome = Outcome {
+                before_seconds: row.number(3)?,
+                after_seconds: row.number(4)?,
+                bytes_again: optional(row, 5)?,
+                first_object_seconds: optional(row, 6)?,
+            };
+            Some((variant(row)?, fault.zip(row.number(2)), outcome))
+        })?;
+        if let Some((made, rows)) = outcomes {
+            let mut recovery =
+                Recovery { bandwidth: made.must_say("bytes_per_second")?, ..Recovery::default() };
+            for (variant, fault, outcome) in rows {
+                if fault.is_some() {
+                    recovery.outcomes.entry(Case { variant, fault }).or_default().push(outcome);
+                } else {
+                    recovery.undisturbed.entry(variant).or_default().push(outcome.after_seconds);
+                }
             }
-            results.recovery = Some((table.workload(workload)?, recovery));
+            results.recovery = Some((workload(&made, name)?, recovery));
         }
         Ok(results)
     }
 }
 
-struct Table {
-    path: PathBuf,
-    about: BTreeMap<String, String>,
-    rows: Vec<Row>,
+/// A row's variant.
+fn variant(row: &Row) -> Option<Variant> {
+    Variant::from_name(row.field(0))
 }
 
-struct Row(String);
-
-impl Table {
-    fn read(path: &Path, header: &str) -> io::Result<Option<Table>> {
-        let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            result => result?,
-        };
-        let comments = text.lines().filter_map(|line| line.strip_prefix("# "));
-        let words = comments.skip(1).flat_map(str::split_whitespace);
-        let about =
-            words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.into(), value.into()));
-        let about = about.collect();
-        let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-        if lines.next() != Some(header) {
-            return Err(io::Error::other(format!("{} has other columns", path.display())));
-        }
-        Ok(Some(Table {
-            path: path.to_owned(),
-            about,
-            rows: lines.map(|line| Row(line.to_owned())).collect(),
-        }))
-    }
-
-    fn says(&self, name: &str) -> io::Result<u64> {
-        let value = self.about.get(name).and_then(|value| value.parse().ok());
-        value.ok_or_else(|| io::Error::other(format!("{} does not say {name}", self.path.display())))
-    }
-
-    fn workload(&self, name: &'static str) -> io::Result<Workload> {
-        Ok(Workload { name, files: self.says("files")?, file_bytes: self.says("file_bytes")? })
-    }
+/// A field that may be empty, but not wrong.
+fn optional<T: std::str::FromStr>(row: &Row, index: usize) -> Option<Option<T>> {
+    if row.field(index).is_empty() { Some(None) } else { row.number(index).map(Some) }
 }
 
-impl Row {
-    fn field(&self, index: usize) -> &str {
-        self.0.split(',').nth(index).unwrap_or_default()
-    }
-
-    fn wrong(&self) -> io::Error {
-        io::Error::other(format!("{:?} is no row", self.0))
-    }
-
-    fn number<T: std::str::FromStr>(&self, index: usize) -> io::Result<T> {
-        self.field(index).parse().map_err(|_| self.wrong())
-    }
-
-    fn optional<T: std::str::FromStr>(&self, index: usize) -> io::Result<Option<T>> {
-        if self.field(index).is_empty() { Ok(None) } else { self.number(index).map(Some) }
-    }
-
-    fn variant(&self) -> io::Result<Variant> {
-        Variant::from_name(self.field(0)).ok_or_else(|| self.wrong())
-    }
+fn workload(made: &Made, name: &'static str) -> io::Result<Workload> {
+    Ok(Workload { name, files: made.must_say("files")?, file_bytes: made.must_say("file_bytes")? })
 }
 
 #[cfg(test)]

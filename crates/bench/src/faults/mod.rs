@@ -20,11 +20,13 @@ pub mod variant;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::process;
+use crate::evaluation::{installed, say};
+use crate::tree::remove;
+use crate::{dataset, process};
 use overhead::Overhead;
 use recovery::Recovery;
 use space::Room;
@@ -158,8 +160,10 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         // Many at a time share the machine's memory.
         base.memory = Some(PACED_MEMORY_BYTES);
         let mut variants = [logs.clone(), vec![Variant::NoLog, Variant::Default]].concat();
-        let peers: Vec<Variant> =
-            [("rsync", Variant::Rsync), ("bbcp", Variant::Bbcp)].into_iter().filter_map(installed).collect();
+        let peers: Vec<Variant> = [("rsync", Variant::Rsync), ("bbcp", Variant::Bbcp)]
+            .into_iter()
+            .filter_map(|(program, variant)| installed(program).map(|_| variant))
+            .collect();
         if !peers.is_empty() {
             say("making real files for the other movers");
             base.files = Some(make_files(&base.workload, &scratch.path().join("files"))?);
@@ -167,7 +171,7 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         }
         let recovery = recovery::run(&settings.paced(name), &base, &variants)?;
         if let Some(made) = &base.files {
-            overhead::remove(made)?;
+            remove(made)?;
         }
         files.write_recovery(&base.workload, &recovery)?;
         report::write(settings, &files)?;
@@ -181,7 +185,7 @@ static SCRATCH: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// Removes what the runs have made; for a process that is about to end.
 pub fn leave_nothing() {
     if let Some(scratch) = SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        let _ = overhead::remove(&scratch);
+        let _ = remove(&scratch);
     }
 }
 
@@ -201,77 +205,18 @@ fn base(settings: &Settings, workload: Workload, scratch: &Path) -> Setup {
     }
 }
 
-/// Is this program on the PATH?
-fn installed((program, variant): (&str, Variant)) -> Option<Variant> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).any(|directory| directory.join(program).is_file()).then_some(variant)
-}
-
 fn make_files(workload: &Workload, directory: &Path) -> io::Result<PathBuf> {
-    let mut lottery = Lottery::new(workload.files);
-    let mut bytes = vec![0; 64 << 10];
     for file in 0..workload.files {
         let parent = directory.join(format!("d{}", file / 1000));
         fs::create_dir_all(&parent)?;
-        let mut out = fs::File::create(parent.join(format!("f{file}")))?;
-        let mut left = workload.file_bytes;
-        while left > 0 {
-            let count = left.min(bytes.len() as u64) as usize;
-            bytes[..count].chunks_mut(8).for_each(|word| {
-                let random = lottery.next().to_le_bytes();
-                word.copy_from_slice(&random[..word.len()]);
-            });
-            out.write_all(&bytes[..count])?;
-            left -= count as u64;
-        }
+        dataset::random_file(&parent.join(format!("f{file}")), file, workload.file_bytes)?;
     }
     Ok(directory.to_owned())
-}
-
-/// For the person who waits.
-pub(crate) fn say(text: &str) {
-    eprintln!("bench: {text}");
-}
-
-/// Draws by lot, always the same for a seed.
-pub(crate) struct Lottery(u64);
-
-impl Lottery {
-    pub(crate) fn new(seed: u64) -> Lottery {
-        Lottery(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for end in (1..items.len()).rev() {
-            items.swap(end, (self.next() % (end as u64 + 1)) as usize);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_shuffle_keeps_every_item_and_depends_on_the_seed_alone() {
-        let drawn = |seed| {
-            let mut items: Vec<u32> = (0..50).collect();
-            Lottery::new(seed).shuffle(&mut items);
-            items
-        };
-        assert_eq!(drawn(1), drawn(1));
-        assert_ne!(drawn(1), drawn(2));
-        let mut sorted = drawn(3);
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..50).collect::<Vec<_>>());
-    }
 
     #[test]
     fn real_files_are_as_many_and_as_large_as_the_workload_says() {

@@ -7,16 +7,16 @@
 //! and not which of the two the scheduler of the machine prefers. What a log costs the processor is told beside it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
-use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use super::Settings;
 use super::transfer::{Running, Setup, reap};
 use super::variant::Variant;
-use super::{Lottery, Settings, say};
+use crate::evaluation::{Lottery, say};
 use crate::statistics::Estimate;
+use crate::tree::remove;
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -175,14 +175,6 @@ fn run_alone(setup: &Setup) -> io::Result<Sample> {
         log_bytes: log["bytes_peak"].as_u64().unwrap_or(0),
         log_files: log["files_peak"].as_u64().unwrap_or(0),
     })
-}
-
-/// Removes what an earlier run left.
-pub fn remove(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

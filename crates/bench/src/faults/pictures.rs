@@ -3,40 +3,24 @@
 use std::io;
 use std::path::Path;
 
-use haul_chart::{Axis, Bars, Lines, Reference, Series, Value, X};
+use haul_chart::{Axis, Bars, Lines, Reference, Series, X};
 
 use super::overhead::Overhead;
 use super::recovery::{Case, Recovery};
 use super::report::{QUANTITIES, case, points};
 use super::transfer::Fault;
 use super::variant::{MECHANISMS, METHODS, Variant, Workload};
+use crate::evaluation::page::{self, Picture, draw, value};
 use crate::statistics::Estimate;
-
-/// One that was written.
-pub struct Picture {
-    /// Of its files, without the extension.
-    pub name: String,
-    /// What it shows.
-    pub title: String,
-}
-
-fn draw(directory: &Path, name: String, title: &str, svg: &str) -> io::Result<Picture> {
-    haul_chart::write(directory, &name, svg)?;
-    Ok(Picture { name, title: title.to_owned() })
-}
 
 fn draw_bars(directory: &Path, name: String, bars: &Bars) -> io::Result<Picture> {
     draw(directory, name, &bars.title, &bars.svg())
 }
 
-fn value(estimate: Option<Estimate>) -> Option<Value> {
-    estimate.map(|estimate| Value::new(estimate.mean, estimate.half_width))
-}
-
 /// A bar for each log: methods from left to right, mechanisms in colours.
 fn logs(value: impl Fn(Variant) -> Option<Estimate>) -> (Vec<String>, Vec<Series>) {
     let series = MECHANISMS.map(|mechanism| {
-        let values = METHODS.map(|method| self::value(value(Variant::Log(mechanism, method))));
+        let values = METHODS.map(|method| page::value(value(Variant::Log(mechanism, method))));
         Series::new(mechanism, values.to_vec())
     });
     (METHODS.map(String::from).to_vec(), series.to_vec())

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::overhead::remove;
+use super::Settings;
 use super::transfer::{Fault, Running, Setup, reap};
 use super::variant::{Variant, Workload};
-use super::{Lottery, Settings, say};
+use crate::evaluation::{Lottery, say};
 use crate::statistics::Estimate;
+use crate::tree::remove;
 
 /// Bytes that a token bucket lets pass at once, in seconds: with less than that, nothing can be paced.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,16 +1,16 @@
 //! The evaluation for people: ft-lads.md, with a table and a picture for each figure of the paper.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use super::csv::Files;
 use super::overhead::{Overhead, Sample};
 use super::recovery::{Case, Recovery};
 use super::transfer::Fault;
 use super::variant::{MECHANISMS, METHODS, Variant, Workload};
-use super::{Results, Settings, pictures, say};
+use super::{Results, Settings, pictures};
+use crate::evaluation::page::{Page, show};
+use crate::evaluation::say;
 use crate::machine;
 use crate::statistics::Estimate;
 
@@ -18,7 +18,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// Writes it from what is there.
 pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
-    let mut page = Page { text: String::new(), directory: &settings.report };
+    let mut page = Report(Page::new(&settings.report));
     page.head(settings, files);
     for name in ["big", "small"] {
         let results = files.read(name)?;
@@ -28,7 +28,7 @@ pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
         page.workload(name, &results)?;
     }
     let path = settings.report.join("ft-lads.md");
-    fs::write(&path, page.text)?;
+    fs::write(&path, page.0.text)?;
     say(&format!("written: {}", path.display()));
     Ok(())
 }
@@ -54,39 +54,32 @@ pub const QUANTITIES: [Quantity; 3] = [
     },
 ];
 
-struct Page<'a> {
-    text: String,
-    directory: &'a Path,
-}
+/// A page, and what is written on it.
+struct Report<'a>(Page<'a>);
 
-impl Page<'_> {
-    fn line(&mut self, text: impl AsRef<str>) {
-        self.text.push_str(text.as_ref());
-        self.text.push('\n');
-    }
-
+impl Report<'_> {
     fn head(&mut self, settings: &Settings, files: &Files) {
-        self.line("# What remembering every object costs, and what a fault costs then\n");
-        self.line(
+        self.0.line("# What remembering every object costs, and what a fault costs then\n");
+        self.0.line(
             "The evaluation of FT-LADS (section 6 of the paper), run with haul. Both ends are processes of this machine and \
              talk over encrypted loopback connections. The source computes its files; the sink checks every object and \
              keeps no contents, but names, object hashes, syncs and logs are real. haul runs with `--object-size 1MiB \
              --bundle-below 0`, so that every file has objects and log entries as in the paper; `default` is haul as it \
              comes: small files in bundles, objects of 4 MiB.\n",
         );
-        self.line(
+        self.0.line(
             "Written by `haul bench faults` from the CSV files beside this page, which were made by:\n",
         );
         for line in files.commands() {
-            self.line(format!("- {line}"));
+            self.0.line(format!("- {line}"));
         }
-        self.line("");
-        self.text.push_str(&machine::table(&settings.haul));
-        self.line("\nValues are means with 99 % confidence intervals (Student's t). Runs are interleaved in an order drawn by lot.");
+        self.0.line("");
+        self.0.text.push_str(&machine::table(&settings.haul));
+        self.0.line("\nValues are means with 99 % confidence intervals (Student's t). Runs are interleaved in an order drawn by lot.");
     }
 
     fn workload(&mut self, name: &str, results: &Results) -> io::Result<()> {
-        self.line(format!(
+        self.0.line(format!(
             "\n## {} files: the {name} workload",
             if name == "big" { "100" } else { "10,000" }
         ));
@@ -119,17 +112,17 @@ impl Page<'_> {
     }
 
     fn paced(&mut self, workload: &Workload, recovery: &Recovery) -> io::Result<()> {
-        self.line(format!(
+        self.0.line(format!(
             "\n### Without faults, paced ({}, {:.1} MB/s)\n",
             size(workload),
             recovery.bandwidth as f64 / 1e6
         ));
-        self.line(
+        self.0.line(
             "Where storage or the network decides how long a transfer takes, as in the paper, and not the processor: by how \
              much a log makes it longer.\n",
         );
-        self.line(format!("| above no log, % | {} |", METHODS.join(" | ")));
-        self.line(format!("|---|{}", "---|".repeat(METHODS.len())));
+        self.0.line(format!("| above no log, % | {} |", METHODS.join(" | ")));
+        self.0.line(format!("|---|{}", "---|".repeat(METHODS.len())));
         let mut worst: Option<(Variant, Estimate)> = None;
         for mechanism in MECHANISMS {
             let cells = METHODS.map(|method| {
@@ -142,35 +135,35 @@ impl Page<'_> {
                 }
                 show(more, 3)
             });
-            self.line(format!("| {mechanism} | {} |", cells.join(" | ")));
+            self.0.line(format!("| {mechanism} | {} |", cells.join(" | ")));
         }
         if let Some((variant, more)) = worst {
-            self.line(format!(
+            self.0.line(format!(
                 "\nThe log whose interval reaches highest is {variant}: {} % of the transfer time. The paper's bar is 1 %.",
                 show(Some(more), 3)
             ));
         }
-        let picture = pictures::paced(self.directory, workload, recovery)?;
-        self.picture(&picture);
+        let picture = pictures::paced(self.0.directory, workload, recovery)?;
+        self.0.picture(&picture);
         Ok(())
     }
 
     fn overhead(&mut self, workload: &Workload, overhead: &Overhead) -> io::Result<()> {
         let figure = if workload.name == "big" { 5 } else { 6 };
-        self.line(format!(
+        self.0.line(format!(
             "\n### Figure {figure}: without faults ({}, {:.1} MB/s each)\n",
             size(workload),
             overhead.bandwidth as f64 / 1e6
         ));
-        self.line(
+        self.0.line(
             "Each run with a log has one without beside it, at the same time, paced together to at most 60 % of what the \
              machine can do; *above no log* is the difference within these pairs. What a log costs a transfer that nothing \
              but the processor holds up is the column of processor time.\n",
         );
-        self.line(
+        self.0.line(
             "| log | runs | time, s | above no log, % | processor time, s | above no log, % | memory, MiB |",
         );
-        self.line("|---|---|---|---|---|---|---|");
+        self.0.line("|---|---|---|---|---|---|---|");
         let variants = [Variant::NoLog].into_iter().chain(Variant::logs()).chain([Variant::Default]);
         let mut worst: Option<(Variant, Estimate)> = None;
         for variant in variants {
@@ -186,7 +179,7 @@ impl Page<'_> {
                 worst = Some((variant, more));
             }
             let cell = |estimate, digits| show(estimate, digits);
-            self.line(format!(
+            self.0.line(format!(
                 "| {variant} | {} | {} | {} | {} | {} | {} |",
                 time.count,
                 cell(Some(time), 3),
@@ -197,54 +190,54 @@ impl Page<'_> {
             ));
         }
         if let Some((variant, more)) = worst {
-            self.line(format!(
+            self.0.line(format!(
                 "\nThe log whose interval reaches highest is {variant}: {} % of the transfer time. The paper's bar is 1 %.",
                 show(Some(more), 2)
             ));
         }
         let pooled = |index: usize| show(overhead.pooled_percent(QUANTITIES[index].of), 2);
-        self.line(format!(
+        self.0.line(format!(
             "Over the pairs of all logs: {} % of the transfer time, {} % of the processor time.",
             pooled(0),
             pooled(1)
         ));
-        for picture in pictures::overhead(self.directory, workload, overhead)? {
-            self.picture(&picture);
+        for picture in pictures::overhead(self.0.directory, workload, overhead)? {
+            self.0.picture(&picture);
         }
         Ok(())
     }
 
     fn space(&mut self, workload: &Workload, rooms: &[(Variant, (u64, u64))]) -> io::Result<()> {
-        self.line(format!("\n### Figure 7: room for the logs at most ({})\n", size(workload)));
-        self.line(format!("Bytes, and logs at a time.\n\n| | {} |", METHODS.join(" | ")));
-        self.line(format!("|---|{}", "---|".repeat(METHODS.len())));
+        self.0.line(format!("\n### Figure 7: room for the logs at most ({})\n", size(workload)));
+        self.0.line(format!("Bytes, and logs at a time.\n\n| | {} |", METHODS.join(" | ")));
+        self.0.line(format!("|---|{}", "---|".repeat(METHODS.len())));
         for mechanism in MECHANISMS {
             let cells = METHODS.map(|method| {
                 let found = rooms.iter().find(|(variant, _)| *variant == Variant::Log(mechanism, method));
                 found.map_or("-".into(), |(_, (bytes, files))| format!("{bytes} ({files})"))
             });
-            self.line(format!("| {mechanism} | {} |", cells.join(" | ")));
+            self.0.line(format!("| {mechanism} | {} |", cells.join(" | ")));
         }
-        let picture = pictures::space(self.directory, workload, rooms)?;
-        self.picture(&picture);
+        let picture = pictures::space(self.0.directory, workload, rooms)?;
+        self.0.picture(&picture);
         Ok(())
     }
 
     fn recovery(&mut self, workload: &Workload, recovery: &Recovery) -> io::Result<()> {
         let figure = if workload.name == "big" { 8 } else { 9 };
-        self.line(format!(
+        self.0.line(format!(
             "\n### Figure {figure}: recovery by fault point ({}, paced to {:.1} MB/s)\n",
             size(workload),
             recovery.bandwidth as f64 / 1e6
         ));
-        self.line(
+        self.0.line(
             "*recovery* is ER = TBF + TAF - TT of the paper's equation 1. *again* is what was sent twice: the work in flight, \
              and with no log everything of unfinished files. *first object* is the time from the restart (from the cut, if \
              only the network failed) until a new object is on its way. *rest* is what is left of the recovery time without \
              the time that *again* takes at this rate and without *first object*, in percent of TT.\n",
         );
-        self.line("| moved with | fault | at, % | runs | TT, s | recovery, s | again, MiB | first object, s | rest, % |");
-        self.line("|---|---|---|---|---|---|---|---|---|");
+        self.0.line("| moved with | fault | at, % | runs | TT, s | recovery, s | again, MiB | first object, s | rest, % |");
+        self.0.line("|---|---|---|---|---|---|---|---|---|");
         let mut worst: Option<(Case, Estimate)> = None;
         let mut slowest: Option<f64> = None;
         for case in recovery.outcomes.keys() {
@@ -259,7 +252,7 @@ impl Page<'_> {
             if let (Variant::Log(..), Some(first)) = (case.variant, first) {
                 slowest = Some(slowest.unwrap_or(0.0).max(first.mean));
             }
-            self.line(format!(
+            self.0.line(format!(
                 "| {} | {} | {percent} | {} | {:.2} | {} | {} | {} | {} |",
                 case.variant,
                 fault.name(),
@@ -273,36 +266,21 @@ impl Page<'_> {
         }
         if let (Some((case, rest)), Some(slowest)) = (worst, slowest) {
             let fault = case.fault.map_or("", |(fault, _)| fault.name());
-            self.line(format!(
+            self.0.line(format!(
                 "\nOf the logs, the worst mean of *rest* is {} % ({}, {fault}); the slowest mean until the first object is \
                  {slowest:.2} s.",
                 show(Some(rest), 2),
                 case.variant
             ));
         }
-        for picture in pictures::recovery_lines(self.directory, workload, recovery)? {
-            self.picture(&picture);
+        for picture in pictures::recovery_lines(self.0.directory, workload, recovery)? {
+            self.0.picture(&picture);
         }
-        self.line("\n### Figure 10: recovery at the last fault point\n");
-        for picture in pictures::recovery_bars(self.directory, workload, recovery)? {
-            self.picture(&picture);
+        self.0.line("\n### Figure 10: recovery at the last fault point\n");
+        for picture in pictures::recovery_bars(self.0.directory, workload, recovery)? {
+            self.0.picture(&picture);
         }
         Ok(())
-    }
-
-    fn picture(&mut self, picture: &pictures::Picture) {
-        let _ = write!(self.text, "\n![{}]({}.svg)\n", picture.title, picture.name);
-    }
-}
-
-/// A mean and its interval.
-fn show(estimate: Option<Estimate>, digits: usize) -> String {
-    match estimate {
-        None => "-".into(),
-        Some(Estimate { mean, half_width, .. }) if half_width.is_finite() => {
-            format!("{mean:.digits$} ± {half_width:.digits$}")
-        }
-        Some(Estimate { mean, .. }) => format!("{mean:.digits$}"),
     }
 }
 
@@ -337,14 +315,6 @@ pub fn case(variant: Variant, fault: Fault, percent: u32) -> Case {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn intervals_of_one_run_are_not_made_up() {
-        let of = |values: &[f64]| show(Estimate::of(values), 2);
-        assert_eq!(of(&[1.0]), "1.00");
-        assert_eq!(of(&[]), "-");
-        assert!(of(&[1.0, 2.0]).starts_with("1.50 ± 31.8"));
-    }
 
     #[test]
     fn sizes_are_short() {

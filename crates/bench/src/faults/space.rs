@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::overhead::measure;
-use super::say;
 use super::transfer::Setup;
 use super::variant::Variant;
+use crate::evaluation::say;
 
 /// The most that the logs of a transfer took at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,14 +1,15 @@
 //! `haul bench congestion`: settings from the command line for the evaluation of the scheduler.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use haul_bench::congestion::mover::Mover;
-use haul_bench::congestion::{End, Settings, Throttle, enter, leave_nothing, run as evaluate};
+use haul_bench::congestion::{End, Settings, Throttle, leave_nothing, run as evaluate};
+use haul_bench::evaluation::own_mounts;
 use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
 
+use super::{absolute, command_line, this_program};
 use crate::options::{BenchCongestion, BenchCongestionPart, BenchEnd, BenchMotion, BenchThrottle};
 
 /// A neighbour is not watched longer, unless asked for.
@@ -33,7 +34,7 @@ pub fn run(arguments: &BenchCongestion) -> Result<u8, Error> {
                 ));
         }
         // Before any other thread: they have the namespace of the one that starts them.
-        enter().map_err(|error| Error::os(Code::Internal, "a mount namespace", &error))?;
+        own_mounts().map_err(|error| Error::os(Code::Internal, "a mount namespace", &error))?;
     }
     process::end_all_on_signal(leave_nothing);
     evaluate(&settings).map_err(|error| {
@@ -45,11 +46,8 @@ pub fn run(arguments: &BenchCongestion) -> Result<u8, Error> {
 }
 
 fn settings(arguments: &BenchCongestion) -> Result<Settings, Error> {
-    let haul =
-        std::env::current_exe().map_err(|error| Error::os(Code::Internal, "finding this program", &error))?;
+    let haul = this_program()?;
     let stripefs = arguments.stripefs.clone().unwrap_or_else(|| haul.with_file_name("stripefs"));
-    let words: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let has = |part| arguments.part.contains(&part);
     let mut slow: Vec<usize> = arguments.slow.iter().copied().map(usize::from).collect();
     slow.sort_unstable();
@@ -59,7 +57,7 @@ fn settings(arguments: &BenchCongestion) -> Result<Settings, Error> {
         stripefs,
         directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
         report: absolute(&arguments.report)?,
-        command: format!("haul {}", words.join(" ")),
+        command: command_line(),
         scale: arguments.scale,
         rate: arguments.rate,
         throttle: match arguments.throttle {
@@ -88,10 +86,6 @@ fn settings(arguments: &BenchCongestion) -> Result<Settings, Error> {
         probe_seconds: 0.0,
         seed: arguments.seed,
     })
-}
-
-fn absolute(path: &PathBuf) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|error| Error::os(Code::Internal, path.display().to_string(), &error))
 }
 
 fn mover(name: &str) -> Result<Mover, Error> {

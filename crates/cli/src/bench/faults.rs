@@ -7,21 +7,19 @@ use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
 
+use super::{command_line, this_program};
 use crate::options::{BenchFault, BenchFaults, BenchPart, BenchWorkload, LogWriter};
 
 /// `haul bench faults`
 pub fn run(arguments: &BenchFaults) -> Result<u8, Error> {
     process::end_all_on_signal(leave_nothing);
-    let haul =
-        std::env::current_exe().map_err(|error| Error::os(Code::Internal, "finding this program", &error))?;
+    let haul = this_program()?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let words: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let settings = Settings {
         haul,
         directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
         report: arguments.report.clone(),
-        command: format!("haul {}", words.join(" ")),
+        command: command_line(),
         scale: arguments.scale,
         recovery_scale: arguments.recovery_scale,
         workloads: arguments

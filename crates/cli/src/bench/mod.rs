@@ -1,12 +1,13 @@
 //! `haul bench`: measures haul with transfers of its own making.
 //!
-//! [`faults`] is the evaluation of the object logs, [`congestion`] that of the scheduler. They run `haul bench transfer` in processes of their own, which is
-//! `haul cp` with data that nobody needs a disk for; [`shell`] stands in for ssh, so that the far end runs on this host.
+//! [`faults`] is the evaluation of the object logs, [`congestion`] that of the scheduler. They run
+//! `haul bench transfer` in processes of their own, which is `haul cp` with data that nobody needs a disk for; [`shell`] stands in for ssh, so that the far end runs on this host.
 
 pub mod congestion;
 pub mod faults;
 mod shell;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use haul_model::Code;
@@ -30,6 +31,22 @@ pub fn bench(arguments: Bench) -> Result<u8, Error> {
         BenchCommand::Transfer(arguments) => transfer(&arguments),
         BenchCommand::Shell(arguments) => Err(shell::run(&arguments)),
     }
+}
+
+/// The program that is measured: this one.
+fn this_program() -> Result<PathBuf, Error> {
+    std::env::current_exe().map_err(|error| Error::os(Code::Internal, "finding this program", &error))
+}
+
+/// As it was typed, for reports.
+fn command_line() -> String {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    format!("haul {}", words.join(" "))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|error| Error::os(Code::Internal, path.display().to_string(), &error))
 }
 
 fn transfer(arguments: &BenchTransfer) -> Result<u8, Error> {

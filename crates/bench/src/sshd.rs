@@ -178,7 +178,8 @@ fn write_configuration(directory: &Path, port: u16) -> io::Result<()> {
     fs::write(directory.join("known_hosts"), format!("[127.0.0.1]:{port} {}\n", host_key.trim()))
 }
 
-fn current_user() -> io::Result<String> {
+/// Who this process is, as `ssh` and `scp` call him.
+pub fn current_user() -> io::Result<String> {
     let output = Command::new("id").arg("-un").output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

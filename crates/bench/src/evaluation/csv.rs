@@ -1,0 +1,111 @@
+//! Numbers as CSV files, which reports are made of.
+//!
+//! A file starts with lines that say how it was made: the program and the command, then words of the form `name=value`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::machine;
+
+/// How the rows of a file were made.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Made {
+    /// The program and the command.
+    pub line: String,
+    about: BTreeMap<String, String>,
+}
+
+impl Made {
+    /// What it says of a word, such as `bytes`.
+    pub fn says<T: FromStr>(&self, word: &str) -> Option<T> {
+        self.about.get(word)?.parse().ok()
+    }
+
+    /// The same of a word that must be there.
+    pub fn must_say<T: FromStr>(&self, word: &str) -> io::Result<T> {
+        self.says(word).ok_or_else(|| io::Error::other(format!("{:?} does not say {word}", self.line)))
+    }
+}
+
+/// Rows of a file, and how they were made; none where there is no file.
+pub type Part<T> = Option<(Made, Vec<T>)>;
+
+/// The program that is measured, as the first line of a file says it.
+pub fn version(haul: &Path) -> String {
+    machine::first_line(&haul.to_string_lossy(), &["--version"])
+}
+
+/// One row, by its fields.
+pub struct Row<'a>(Vec<&'a str>);
+
+impl Row<'_> {
+    /// The text of a field; empty where there is none.
+    pub fn field(&self, index: usize) -> &str {
+        self.0.get(index).copied().unwrap_or_default()
+    }
+
+    /// A field as a number.
+    pub fn number<T: FromStr>(&self, index: usize) -> Option<T> {
+        self.field(index).parse().ok()
+    }
+}
+
+/// Text as one field: it has no commas and no other lines.
+pub fn field(text: &str) -> String {
+    text.replace(',', ";").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// All rows of a file with these columns.
+pub fn read<T>(path: &Path, header: &str, row: impl Fn(&Row) -> Option<T>) -> io::Result<Part<T>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        result => result?,
+    };
+    let wrong = |what: &str| io::Error::other(format!("{}: {what}", path.display()));
+    let mut comments = text.lines().filter_map(|line| line.strip_prefix("# "));
+    let line = comments.next().ok_or_else(|| wrong("it does not say how it was made"))?.to_owned();
+    let words = comments.flat_map(str::split_whitespace);
+    let about =
+        words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.into(), value.into()));
+    let about = about.collect();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    if lines.next() != Some(header) {
+        return Err(wrong("it has other columns"));
+    }
+    let rows = lines.map(|line| row(&Row(line.split(',').collect())).ok_or_else(|| wrong(line)));
+    Ok(Some((Made { line, about }, rows.collect::<io::Result<_>>()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_with_how_they_were_made_and_damage_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("a.csv");
+        let read = |row: fn(&Row) -> Option<(String, u32)>| read(&path, "name,count", row);
+        let row = |row: &Row<'_>| Some((row.field(0).to_owned(), row.number(1)?));
+        assert!(read(row).unwrap().is_none());
+        fs::write(&path, "# haul 1: haul bench\n# bytes=7 rate=2.5\nname,count\na; b,3\nc,4\n").unwrap();
+        let (made, rows) = read(row).unwrap().unwrap();
+        assert_eq!(rows, [("a; b".to_owned(), 3), ("c".to_owned(), 4)]);
+        assert_eq!(
+            (made.line.as_str(), made.says("bytes"), made.says("rate")),
+            ("haul 1: haul bench", Some(7), Some(2.5))
+        );
+        assert!(made.must_say::<u64>("files").is_err());
+        fs::write(&path, "# haul\nname,count\na,x\n").unwrap();
+        assert!(read(row).unwrap_err().to_string().contains("a,x"));
+        fs::write(&path, "# haul\nname,size\n").unwrap();
+        assert!(read(row).unwrap_err().to_string().contains("other columns"));
+    }
+
+    #[test]
+    fn any_text_is_one_field() {
+        assert_eq!(field("a, b\n  c"), "a; b c");
+    }
+}
