@@ -78,10 +78,10 @@ ceph: build ## The same on a CephFS; not part of `make test`, as its packages ta
 	lab/deps.sh ceph
 	$(AS_ROOT) $(BUILT)/testbed ceph --haul $(BUILT)/haul
 
-bench: release ## Side by side with scp, rsync and cp; writes docs/evaluation/bench.md
-	$(CARGO) build --locked --release -p haul-testbed
+bench: release ## Side by side with other movers and the machine's limits; writes docs/evaluation/peers.md (as root; ARGS="--case big ...")
 	lab/deps.sh bench
-	$(RELEASED)/testbed bench --haul $(RELEASED)/haul --report docs/evaluation
+	mkdir -p $(TARGET)/bench
+	$(AS_ROOT) $(RELEASED)/haul bench peers --report docs/evaluation --disk $(TARGET)/bench $(ARGS)
 
 faults: release ## What object logs cost and what a fault costs; writes docs/evaluation/ft-lads.md (ARGS="--scale paper ...")
 	lab/deps.sh bench

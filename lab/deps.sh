@@ -9,8 +9,16 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 missing=()
+# Without these something is left out, and says so.
+optional=()
+have() { # PROGRAM
+    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ]
+}
 need() { # PROGRAM PACKAGE
-    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing+=("$2")
+    have "$1" || missing+=("$2")
+}
+want() { # PROGRAM PACKAGE
+    have "$1" || optional+=("$2")
 }
 
 need cc gcc
@@ -37,8 +45,16 @@ if [ "${1:-}" = bench ]; then
     need losetup mount
     # Pictures of the evaluation as PNG.
     need rsvg-convert librsvg2-bin
+    # The raw pair says what the network and memory can do, fio what a disk can.
+    want fio fio
+    # Other movers. bbcp, EScp, FDT and dcp are not in Debian: they are measured where they are on the PATH.
+    want globus-url-copy globus-gass-copy-progs
+    want globus-gridftp-server globus-gridftp-server-progs
+    want xrdcp xrootd-client
+    want xrootd xrootd-server
+    want rclone rclone
     # Without it a tree of the same shape is generated.
-    compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null || optional=linux-source
+    compgen -G "/usr/src/linux-source-*.tar.xz" >/dev/null || optional+=(linux-source)
 fi
 
 if [ "${1:-}" = gluster ]; then
@@ -81,15 +97,18 @@ install() {
     apt_get install -y --no-install-recommends "$@"
 }
 
+# Servers for the tests alone: the system's services must not be started because they were installed.
+start_no_services() {
+    policy=/usr/sbin/policy-rc.d
+    [ ! -e "$policy" ] || return 0
+    "${as_root[@]}" sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+}
+
 if [ ${#missing[@]} -gt 0 ]; then
     mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
     if can_install; then
-        # An sshd for the tests alone: the system's service must not be started because it was installed.
-        policy=/usr/sbin/policy-rc.d
-        if [ ! -e "$policy" ]; then
-            "${as_root[@]}" sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
-            trap '"${as_root[@]}" rm -f "$policy"' EXIT
-        fi
+        start_no_services
         install "${missing[@]}"
     else
         echo "missing: ${missing[*]}; please run: sudo apt-get install ${missing[*]}" >&2
@@ -97,11 +116,15 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
 fi
 
-if [ -n "${optional:-}" ]; then
+if [ ${#optional[@]} -gt 0 ]; then
     if can_install; then
-        install "$optional" || echo "no $optional here: a generated tree is used" >&2
+        start_no_services
+        # One by one: what this system does not have must not keep the others away.
+        for package in "${optional[@]}"; do
+            install "$package" || echo "no $package here: it is done without" >&2
+        done
     else
-        echo "no $optional here: a generated tree is used (sudo apt-get install $optional for the real one)" >&2
+        echo "it is done without: ${optional[*]} (sudo apt-get install ${optional[*]})" >&2
     fi
 fi
 

@@ -299,6 +299,14 @@ pub enum BenchCommand {
     Faults(BenchFaults),
     /// What it is worth to know which storage targets are slow: the evaluation of LADS with haul (as root)
     Congestion(BenchCongestion),
+    /// haul side by side with its peers (rsync, scp, GridFTP, XRootD, rclone, bbcp, ...) and with this machine's own limits
+    Peers(BenchPeers),
+    /// Both ends of the raw pair; started by the benches
+    #[command(hide = true)]
+    Raw(BenchRaw),
+    /// The receiving end of the raw pair; started by the sending one
+    #[command(hide = true)]
+    RawReceive(BenchRawReceive),
     /// One measured transfer; started by the benches
     #[command(hide = true)]
     Transfer(BenchTransfer),
@@ -524,6 +532,99 @@ pub enum BenchCongestionPart {
     Neighbour,
     /// Nothing is run: the report is written anew from its CSV files
     Report,
+}
+
+/// `haul bench peers`
+#[derive(Args, Debug)]
+#[command(after_help = PEERS_HELP)]
+pub struct BenchPeers {
+    /// Where the report goes
+    #[arg(long, value_name = "DIR", default_value = "haul-peers")]
+    pub report: PathBuf,
+    /// Where memory file systems are mounted while it runs [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// A directory on a disk, for big-disk and tree-disk; without it they are left out
+    #[arg(long, value_name = "DIR")]
+    pub disk: Option<PathBuf>,
+    /// Which cases
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "big,thirty,files,tree,big-disk,tree-disk,cost"
+    )]
+    pub case: Vec<BenchCase>,
+    /// Only these, e.g. haul,haul-plain,rsyncd,cp [default: all that are installed]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub peer: Vec<String>,
+    /// Runs of each that count
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// Of the full sizes: a share from 0.0001 to 1
+    #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "1")]
+    pub scale: f64,
+    /// What is done
+    #[arg(long, value_enum, default_value = "run")]
+    pub part: BenchPeersPart,
+    /// Of the order of the runs
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+const PEERS_HELP: &str = "\
+Copies the same data with haul, with other movers over loopback, with cp and tar, and with a pair of programs that only read, \
+send, receive and write; runs are interleaved, each result is checked. Writes peers.md with CSV files and pictures. Peers are \
+taken from the PATH (`lab/deps.sh bench` installs those that Debian has); one that is missing or fails is a row with the reason.
+
+As root it mounts memory file systems in a mount namespace of its own, and servers listen in a network of their own. In \
+memory it needs 10 GiB at full size. What is done is written at once, and a case that is run again replaces its own figures \
+only; `--part report` writes the page anew. A quick look: --scale 0.02 --runs 2";
+
+/// What is moved.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchCase {
+    /// One file of 4 GiB, in memory
+    Big,
+    /// 30 files of 128 MiB, in memory
+    Thirty,
+    /// 2,000 files of 1 MiB, in memory
+    Files,
+    /// A Linux source tree, in memory
+    Tree,
+    /// One file of 4 GiB, on a disk
+    BigDisk,
+    /// A Linux source tree, on a disk
+    TreeDisk,
+    /// What haul alone costs from 1 to 64 GB, and from ten thousand to a million files
+    Cost,
+}
+
+/// Parts of the comparison.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchPeersPart {
+    /// Everything is run and the report written
+    Run,
+    /// Nothing is run: the report is written anew from its CSV files
+    Report,
+}
+
+/// `haul bench raw`
+#[derive(Args, Debug)]
+pub struct BenchRaw {
+    /// What is read
+    pub source: PathBuf,
+    /// What is written
+    pub dest: PathBuf,
+}
+
+/// `haul bench raw-receive`
+#[derive(Args, Debug)]
+pub struct BenchRawReceive {
+    /// What is written
+    pub dest: PathBuf,
+    /// How much comes
+    pub bytes: u64,
 }
 
 /// `haul bench transfer`

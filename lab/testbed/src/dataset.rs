@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use haul_bench::dataset::source_tree;
 use haul_crashfs::random::Random;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
@@ -252,54 +253,6 @@ pub fn small_files(root: &Path, seed: u64, count: u64) -> io::Result<()> {
             _ => random.below(8 << 10),
         };
         big_file(&directory.join(format!("file-{number:06}")), random.next(), length)?;
-    }
-    Ok(())
-}
-
-/// Something like the sources of an operating system: `count` files, most of them some KiB of text, in a tree of
-/// directories six levels deep.
-pub fn source_tree(root: &Path, seed: u64, count: u64) -> io::Result<()> {
-    const PARTS: [&str; 12] = [
-        "arch", "drivers", "fs", "include", "kernel", "lib", "mm", "net", "sound", "tools", "block", "crypto",
-    ];
-    let mut random = Random::fork(seed, "source");
-    let mut text = Vec::new();
-    while text.len() < 256 << 10 {
-        let number = random.next();
-        writeln!(
-            text,
-            "static int f{:x}(struct s{} *p) {{ return p->x{}; }}",
-            number,
-            number % 97,
-            number % 13
-        )?;
-    }
-    fs::create_dir(root)?;
-    let mut directory = root.to_owned();
-    for number in 0..count {
-        if number % 17 == 0 {
-            directory = root.join(random.pick(&PARTS));
-            for _ in 0..random.below(4) {
-                directory.push(format!("{}{}", random.pick(&PARTS), random.below(12)));
-            }
-            fs::create_dir_all(&directory)?;
-        }
-        // The sizes of a kernel's files: median 5 KiB, mean 14 KiB.
-        let length = match random.below(100) {
-            0..10 => random.below(600),
-            10..60 => 600 + random.below(6_000),
-            60..92 => 4_000 + random.below(24_000),
-            _ => 20_000 + random.below(120_000),
-        };
-        let start = random.below(text.len() as u64 - length) as usize;
-        let path = directory.join(format!("{}-{number}.c", random.pick(&PARTS)));
-        let mut file = File::create(&path)?;
-        file.write_all(&text[start..start + length as usize])?;
-        let nanos = random.below(1_000_000_000) as u32;
-        rustix::fs::futimens(&file, &times(1_400_000_000 + random.below(300_000_000) as i64, nanos))?;
-        if number % 1000 == 999 {
-            symlink(path.file_name().expect("a file"), directory.join(format!("link-{number}")))?;
-        }
     }
     Ok(())
 }

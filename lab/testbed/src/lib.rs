@@ -8,7 +8,7 @@
 //! - [`striped`]: what is slow, fails or hangs on one target of an emulated parallel file system stays with it.
 //! - [`parallel`], [`gluster`], [`ceph`]: the same and more on parallel file systems that really run;
 //!   [`network`] keeps their servers to themselves.
-//! - [`demo`], [`bench`]: the same for people; [`machine`] says where.
+//! - [`demo`]: the same for people; [`machine`] says where.
 //!
 //! Called by the binary `testbed`, by the Makefile and by end-to-end tests of other crates. It knows haul only by its
 //! command line.
@@ -16,7 +16,6 @@
 #![warn(missing_docs)]
 
 pub mod attack;
-pub mod bench;
 pub mod ceph;
 pub mod crash;
 pub mod dataset;

@@ -12,8 +12,7 @@ use haul_testbed::process::{
 };
 use haul_testbed::sshd::Sshd;
 use haul_testbed::{
-    bench, ceph, crash, dataset, demo, gluster, parallel, remember_directory, rounds, striped, syncs,
-    torture, tree,
+    ceph, crash, dataset, demo, gluster, parallel, remember_directory, rounds, striped, syncs, torture, tree,
 };
 
 /// Hosts, datasets, attacks and measurements for haul.
@@ -59,8 +58,6 @@ enum Command {
     },
     /// Move a dataset over loopback ssh, kill the sink half-way, continue, verify.
     Demo(DemoArguments),
-    /// Measure side by side with scp, rsync and cp.
-    Bench(BenchArguments),
     /// Remove each sync from the program in turn; a power cut must show it.
     Syncs {
         /// The binary under test, built with the feature `faults`.
@@ -159,37 +156,6 @@ struct DemoArguments {
     /// Leave everything in place.
     #[arg(long)]
     keep: bool,
-}
-
-#[derive(Args)]
-struct BenchArguments {
-    /// The binary to measure.
-    #[arg(long, default_value = "target/release/haul")]
-    haul: PathBuf,
-    /// Where memory file systems are mounted (root) or files go.
-    #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
-    /// Where bench.md and bench.svg are written; nowhere if not given.
-    #[arg(long)]
-    report: Option<PathBuf>,
-    /// Runs of each, interleaved.
-    #[arg(long, default_value_t = 5)]
-    runs: usize,
-    /// Percent of the full size: for trying things out.
-    #[arg(long, default_value_t = 100)]
-    scale: u64,
-    /// Only this case (big, files, tree); may be given again.
-    #[arg(long = "case")]
-    cases: Vec<String>,
-    /// Only this tool (haul, plain, scp, rsync, rsyncd, cp); may be given again.
-    #[arg(long = "tool")]
-    tools: Vec<String>,
-    /// Passed to haul.
-    #[arg(long)]
-    streams: Option<u32>,
-    /// Passed to haul.
-    #[arg(long)]
-    memory: Option<String>,
 }
 
 #[derive(Args)]
@@ -356,19 +322,6 @@ fn run(command: Command) -> io::Result<bool> {
                 destination: arguments.dest.clone(),
                 directory: directory.to_owned(),
                 mib: arguments.mib,
-            })
-        }),
-        Command::Bench(arguments) => in_new_directory(&arguments.dir, false, |directory| {
-            bench::run(&bench::Settings {
-                haul: arguments.haul.clone(),
-                directory: directory.to_owned(),
-                report: arguments.report.clone(),
-                runs: arguments.runs,
-                scale: arguments.scale,
-                cases: arguments.cases.clone(),
-                tools: arguments.tools.clone(),
-                streams: arguments.streams,
-                memory: arguments.memory.clone(),
             })
         }),
         Command::Crash { arguments, lies, mood } => in_directory(&arguments, 1 << 30, |directory| {

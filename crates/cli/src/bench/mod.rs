@@ -1,10 +1,12 @@
 //! `haul bench`: measures haul with transfers of its own making.
 //!
-//! [`faults`] is the evaluation of the object logs, [`congestion`] that of the scheduler. They run
-//! `haul bench transfer` in processes of their own, which is `haul cp` with data that nobody needs a disk for; [`shell`] stands in for ssh, so that the far end runs on this host.
+//! [`faults`] is the evaluation of the object logs, [`congestion`] that of the scheduler, [`peers`] the comparison with other movers.
+//! They run `haul cp`, or `haul bench transfer` in processes of their own, which is the same with data that nobody needs a disk
+//! for; [`shell`] stands in for ssh, so that the far end runs on this host.
 
 pub mod congestion;
 pub mod faults;
+pub mod peers;
 mod shell;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +30,9 @@ pub fn bench(arguments: Bench) -> Result<u8, Error> {
     match arguments.what {
         BenchCommand::Faults(arguments) => faults::run(&arguments),
         BenchCommand::Congestion(arguments) => congestion::run(&arguments),
+        BenchCommand::Peers(arguments) => peers::run(&arguments),
+        BenchCommand::Raw(arguments) => peers::raw(&arguments),
+        BenchCommand::RawReceive(arguments) => peers::raw_receive(&arguments),
         BenchCommand::Transfer(arguments) => transfer(&arguments),
         BenchCommand::Shell(arguments) => Err(shell::run(&arguments)),
     }

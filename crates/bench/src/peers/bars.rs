@@ -1,0 +1,335 @@
+//! What haul is to reach beside its peers, and whether it does.
+
+use super::case::Case;
+use super::cost::Kind;
+use super::csv::Results;
+use super::figures::{Figures, Medians, costs};
+use super::tool::{Class, Tool, from_name};
+
+/// By how much a cost may grow over all sizes and still be flat.
+pub const FLAT: f64 = 1.1;
+
+/// One demand.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Bar {
+    /// What is compared.
+    pub what: String,
+    /// What is asked for.
+    pub bound: Bound,
+    /// What was measured; what is missing, in words, where it was not.
+    pub measured: Result<f64, String>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Bound {
+    /// No less.
+    AtLeast(f64),
+    /// No more.
+    AtMost(f64),
+}
+
+impl Bar {
+    /// Whether it is met; none if it was not measured.
+    pub fn is_met(&self) -> Option<bool> {
+        let measured = *self.measured.as_ref().ok()?;
+        Some(match self.bound {
+            Bound::AtLeast(bound) => measured >= bound,
+            Bound::AtMost(bound) => measured <= bound,
+        })
+    }
+}
+
+/// All of them, in the order in which they were promised.
+pub fn bars(results: &Results) -> Vec<Bar> {
+    let mut list = List { medians: Medians::new(results), bars: Vec::new() };
+    list.big();
+    list.many();
+    list.trees();
+    list.one_machine();
+    list.disk();
+    list.costs(results);
+    list.bars
+}
+
+struct List<'a> {
+    medians: Medians<'a>,
+    bars: Vec<Bar>,
+}
+
+type Found = Option<(&'static Tool, Figures)>;
+
+impl List<'_> {
+    fn big(&mut self) {
+        let case = Case::Big;
+        let clear = self.medians.fastest_clear(case);
+        self.speed(case, "haul-none", clear, "the fastest clear peer", 1.0);
+        self.compare(
+            case,
+            "haul-none",
+            clear,
+            "the fastest clear peer",
+            Bound::AtMost(1.0),
+            "processor time of",
+            |ours, theirs| ours.cost / theirs.cost,
+        );
+        let raw = self.found(case, "raw");
+        self.speed(case, "haul-none", raw, "the raw pair", 0.9);
+        self.speed(case, "haul-xxh3", clear, "the fastest clear peer", 0.95);
+        self.speed(case, "haul-plain", clear, "the fastest clear peer", 0.8);
+        for name in ["gridftp-verify", "bbcp-verify", "rsyncd-checksum"] {
+            let peer = self.found(case, name);
+            self.speed(case, "haul-plain", peer, name, 3.0);
+        }
+        let scp = self.medians.fastest_of(case, "scp", Class::Encrypted);
+        self.speed(case, "haul", scp, "scp", 4.0);
+        let others =
+            self.medians.fastest(case, |tool| tool.class == Class::Encrypted && tool.family != "scp");
+        self.speed(case, "haul", others, "the fastest other encrypting peer", 2.0);
+    }
+
+    fn many(&mut self) {
+        let fastest = self.medians.fastest_network(Case::Files);
+        self.speed(Case::Files, "haul-plain", fastest, "the fastest network peer", 1.1);
+        self.speed(Case::Files, "haul-xxh3", fastest, "the fastest network peer", 1.3);
+    }
+
+    fn trees(&mut self) {
+        for case in [Case::Tree, Case::TreeDisk] {
+            let fastest = self.medians.fastest_network(case);
+            self.speed(case, "haul-plain", fastest, "the fastest network peer", 1.4);
+            let tar = self.found(case, "tar");
+            self.compare(
+                case,
+                "haul-plain",
+                tar,
+                "tar to tar on one machine",
+                Bound::AtMost(1.2),
+                "time of",
+                |ours, theirs| ours.seconds / theirs.seconds,
+            );
+            let rsync = self.medians.fastest_of(case, "rsync over ssh", Class::Encrypted);
+            self.speed(case, "haul", rsync, "rsync over ssh", 2.0);
+            let scp = self.medians.fastest_of(case, "scp", Class::Encrypted);
+            self.speed(case, "haul", scp, "scp", 10.0);
+        }
+    }
+
+    fn one_machine(&mut self) {
+        for (case, ours, bound) in [
+            (Case::Tree, "haul-here", 1.3),
+            (Case::Big, "haul-here-xxh3", 0.8),
+            (Case::Big, "haul-here", 0.5),
+        ] {
+            let copy = self.found(case, "cp");
+            self.speed(case, ours, copy, "cp -r", bound);
+        }
+    }
+
+    fn disk(&mut self) {
+        let fio = self.found(Case::BigDisk, "fio");
+        self.speed(Case::BigDisk, "haul-plain", fio, "fio that reads and writes together", 0.9);
+    }
+
+    fn costs(&mut self, results: &Results) {
+        let bytes = costs(&results.costs, Kind::Bytes);
+        let files = costs(&results.costs, Kind::Files);
+        let growth = |values: Vec<f64>| match (values.first(), values.last()) {
+            (Some(first), Some(last)) if values.len() > 1 => Ok(last / first),
+            _ => Err("two sizes are needed".to_owned()),
+        };
+        let mut push = |what: &str, values: Vec<f64>| {
+            let bar = Bar { what: what.into(), bound: Bound::AtMost(FLAT), measured: growth(values) };
+            self.bars.push(bar);
+        };
+        push(
+            "cost: processor time for each GB, the largest file against the smallest",
+            bytes.iter().map(|cost| cost.per_gigabyte()).collect(),
+        );
+        push(
+            "cost: time for each file, the most files against the fewest",
+            files.iter().map(|cost| cost.per_file()).collect(),
+        );
+        push(
+            "cost: memory, the largest file against the smallest",
+            bytes.iter().map(|cost| cost.resident).collect(),
+        );
+        push(
+            "cost: memory, the most files against the fewest",
+            files.iter().map(|cost| cost.resident).collect(),
+        );
+    }
+
+    fn found(&self, case: Case, name: &str) -> Found {
+        let tool = from_name(name)?;
+        self.medians.of(case, tool).map(|figures| (tool, figures))
+    }
+
+    /// How many times as fast as a peer.
+    fn speed(&mut self, case: Case, ours: &str, peer: Found, title: &str, at_least: f64) {
+        self.compare(case, ours, peer, title, Bound::AtLeast(at_least), "speed of", |ours, theirs| {
+            theirs.seconds / ours.seconds
+        });
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a sentence with its figures")]
+    fn compare(
+        &mut self,
+        case: Case,
+        ours: &str,
+        peer: Found,
+        title: &str,
+        bound: Bound,
+        quantity: &str,
+        ratio: fn(&Figures, &Figures) -> f64,
+    ) {
+        let peer_name = peer.map_or(String::new(), |(tool, _)| tool.name.to_owned());
+        let named =
+            if peer.is_none() || peer_name == title { String::new() } else { format!(" ({peer_name})") };
+        let what = format!("{}: {quantity} {ours} against {title}{named}", case.name());
+        let measured = match (self.medians.named(case, ours), peer) {
+            (Some(mine), Some((_, theirs))) => Ok(ratio(&mine, &theirs)),
+            (None, _) => Err(self.why(case, ours)),
+            (_, None) => Err(match from_name(title) {
+                Some(_) => self.why(case, title),
+                None => format!("{title} was not measured"),
+            }),
+        };
+        self.bars.push(Bar { what, bound, measured });
+    }
+
+    fn why(&self, case: Case, name: &str) -> String {
+        let problem = from_name(name).and_then(|tool| self.medians.problem(case, tool));
+        problem.map_or_else(|| format!("{name} was not measured"), |problem| format!("{name}: {problem}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::case::Dataset;
+    use crate::peers::cost::Cost;
+    use crate::peers::csv::{Measured, Run};
+    use crate::peers::run::Sample;
+
+    fn results(case: Case, all: &[(&str, &[f64], f64)]) -> Results {
+        let dataset = Dataset { case, title: String::new(), files: 1, bytes: 2_000_000_000 };
+        let (storage, load, command) = (String::new(), String::new(), String::new());
+        let runs = all.iter().flat_map(|(name, seconds, processor)| {
+            seconds.iter().enumerate().map(|(round, seconds)| Run {
+                case,
+                tool: from_name(name).unwrap(),
+                round: round + 1,
+                outcome: Ok(Sample {
+                    seconds: *seconds,
+                    near_processor_seconds: *processor,
+                    far_processor_seconds: 1.0,
+                    ..Sample::default()
+                }),
+            })
+        });
+        Results {
+            cases: vec![Measured { dataset, storage, load, command }],
+            runs: runs.collect(),
+            ..Results::default()
+        }
+    }
+
+    fn bar<'a>(bars: &'a [Bar], start: &str) -> &'a Bar {
+        bars.iter().find(|bar| bar.what.starts_with(start)).unwrap_or_else(|| panic!("no {start}"))
+    }
+
+    #[test]
+    fn medians_are_compared_with_the_fastest_peer_of_the_right_kind() {
+        let results = results(
+            Case::Big,
+            &[
+                ("haul-plain", &[2.0, 9.0, 2.5], 3.0),
+                ("rsyncd", &[2.2], 3.0),
+                ("gridftp-tuned", &[2.0], 5.0),
+                ("gridftp-verify", &[6.0], 5.0),
+                ("cp", &[0.1], 1.0),
+                ("haul", &[4.0], 1.0),
+                ("scp", &[17.0], 1.0),
+                ("scp-tuned", &[15.0], 1.0),
+                ("rsync", &[20.0], 1.0),
+            ],
+        );
+        let bars = bars(&results);
+        let clear = bar(&bars, "big: speed of haul-plain against the fastest clear peer (gridftp-tuned)");
+        assert_eq!((clear.measured.clone(), clear.is_met()), (Ok(0.8), Some(true)));
+        let verified = bar(&bars, "big: speed of haul-plain against gridftp-verify");
+        assert_eq!((verified.measured.clone(), verified.is_met()), (Ok(2.4), Some(false)));
+        let scp = bar(&bars, "big: speed of haul against scp (scp-tuned)");
+        assert_eq!((scp.measured.clone(), scp.is_met()), (Ok(3.75), Some(false)));
+        let other = bar(&bars, "big: speed of haul against the fastest other encrypting peer (rsync)");
+        assert_eq!((other.measured.clone(), other.is_met()), (Ok(5.0), Some(true)));
+        let here = bar(&bars, "big: speed of haul-here against cp -r");
+        assert_eq!((here.measured.clone(), here.is_met()), (Err("haul-here was not measured".into()), None));
+    }
+
+    #[test]
+    fn processor_time_is_compared_for_each_gigabyte_and_a_failed_peer_does_not_count() {
+        let mut results = results(
+            Case::Big,
+            &[("haul-none", &[2.0], 3.0), ("rsyncd", &[2.2], 4.0), ("xrootd", &[1.0], 1.0)],
+        );
+        let failed = Run {
+            case: Case::Big,
+            tool: from_name("xrootd").unwrap(),
+            round: 2,
+            outcome: Err("exit status: 54".into()),
+        };
+        results.runs.push(failed);
+        let bars = bars(&results);
+        let cost = bar(&bars, "big: processor time of haul-none against the fastest clear peer (rsyncd)");
+        assert_eq!(
+            (cost.measured.clone(), cost.bound, cost.is_met()),
+            (Ok(0.8), Bound::AtMost(1.0), Some(true))
+        );
+        let medians = Medians::new(&results);
+        assert_eq!(medians.named(Case::Big, "haul-none").unwrap().cost, 2.0);
+        assert_eq!(medians.problem(Case::Big, from_name("xrootd").unwrap()), Some("exit status: 54"));
+    }
+
+    #[test]
+    fn the_reason_why_something_was_not_measured_is_given() {
+        let mut results = results(Case::Files, &[("rsyncd", &[2.2], 4.0)]);
+        results.runs.push(Run {
+            case: Case::Files,
+            tool: from_name("haul-xxh3").unwrap(),
+            round: 0,
+            outcome: Err("this haul has no --hash".into()),
+        });
+        let bars = bars(&results);
+        let xxh3 = bar(&bars, "files: speed of haul-xxh3");
+        assert_eq!(xxh3.measured, Err("haul-xxh3: this haul has no --hash".into()));
+        let raw = bar(&bars, "big: speed of haul-none against the raw pair");
+        assert_eq!(raw.is_met(), None);
+    }
+
+    #[test]
+    fn a_cost_that_grows_is_not_flat() {
+        let cost = |kind, files, bytes, seconds, resident| Cost {
+            kind,
+            files,
+            bytes,
+            round: 1,
+            seconds,
+            processor_seconds: seconds * 2.0,
+            resident,
+        };
+        let costs = vec![
+            cost(Kind::Bytes, 1, 64_000_000_000, 63.0, 200),
+            cost(Kind::Bytes, 1, 1_000_000_000, 1.0, 100),
+            cost(Kind::Files, 10, 10_000, 1.0, 100),
+            cost(Kind::Files, 1000, 1_000_000, 120.0, 100),
+        ];
+        let bars = bars(&Results { costs, ..Results::default() });
+        let met = |start| bar(&bars, start).is_met();
+        assert_eq!(met("cost: processor time for each GB"), Some(true));
+        assert_eq!(met("cost: memory, the largest"), Some(false));
+        assert_eq!(met("cost: time for each file"), Some(false));
+        assert_eq!(met("cost: memory, the most files"), Some(true));
+    }
+}

@@ -1,0 +1,105 @@
+//! `haul bench peers` from the command line, as small as it can be: haul and others move the same files, results are
+//! compared, and what came out is written. As root it is all in namespaces of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+mod evaluation;
+
+use evaluation::Evaluation;
+
+const PEERS: &str = "haul,haul-plain,haul-here,raw,rsyncd,cp,tar,bbcp";
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+#[test]
+fn the_comparison_measures_checks_writes_and_leaves_nothing() {
+    let evaluation = Evaluation::new();
+    let disk = evaluation.path("disk");
+    let said = evaluation.run(&[
+        "peers",
+        "--case",
+        "big,tree,tree-disk,cost",
+        "--scale",
+        "0.002",
+        "--runs",
+        "2",
+        "--peer",
+        PEERS,
+        "--disk",
+        disk.to_str().unwrap(),
+    ]);
+    let tools = ["haul", "haul-plain", "haul-here", "cp", "tar"];
+    let installed = tools.into_iter().chain(is_installed("rsync").then_some("rsyncd"));
+    for (case, bytes) in [("big", 8 << 20), ("tree", 0), ("tree-disk", 0)] {
+        let size = evaluation.rows("peers-cases.csv", &format!("{case},"));
+        let size: u64 = size[0].split(',').nth(2).unwrap().parse().unwrap();
+        assert!(size == bytes || bytes == 0 && size > 1_000_000, "{case}: {size}");
+        for tool in installed.clone().chain((case == "big").then_some("raw")) {
+            let rows = evaluation.rows("peers-runs.csv", &format!("{case},{tool},"));
+            assert_eq!(rows.len(), 2, "{case} {tool}: {rows:?}\n{said}");
+            for row in rows {
+                let numbers: Vec<f64> =
+                    row.split(',').skip(3).take(5).map(|field| field.parse().unwrap()).collect();
+                assert!(numbers[0] > 0.0 && numbers[0] < 60.0, "{row}");
+                let has_far_end = tool == "haul" || tool == "haul-plain";
+                // haul's far end lives long enough to be seen, and costs something.
+                assert!(!has_far_end || numbers[2] > 0.0, "{row}");
+            }
+            assert_eq!(evaluation.rows("peers-tools.csv", &format!("{case},{tool},")).len(), 1);
+        }
+        if !is_installed("bbcp") {
+            let rows = evaluation.rows("peers-runs.csv", &format!("{case},bbcp,0,"));
+            assert!(rows[0].ends_with("not installed: no bbcp on the PATH"), "{rows:?}");
+        }
+    }
+    assert_eq!(evaluation.rows("peers-cost.csv", "bytes,").len(), 4 * 2);
+    assert_eq!(evaluation.rows("peers-cost.csv", "files,").len(), 3 * 2);
+    let pictures = evaluation.check_page(
+        "peers.md",
+        &[
+            "| big: speed of haul-plain against the fastest clear peer",
+            "| big: speed of haul-here against cp -r (cp) | at least 0.50 |",
+            "## One file of 8 MiB (big)",
+            "smaller by",
+            "| bbcp |",
+            "haul bench peers",
+            "CPU s/GB",
+        ],
+    );
+    assert!(pictures.contains(&"peers-tree-disk.svg".to_owned()), "{pictures:?}");
+    evaluation.check_nothing_left();
+    assert_eq!(std::fs::read_dir(disk).unwrap().count(), 0, "nothing is left on the disk");
+
+    // The page is made of the numbers alone.
+    let page = evaluation.read("peers.md");
+    evaluation.run(&["peers", "--part", "report"]);
+    assert_eq!(evaluation.read("peers.md"), page);
+}
+
+#[test]
+fn the_raw_pair_moves_a_file_and_says_when_it_cannot() {
+    let bed = tempfile::tempdir().unwrap();
+    let (source, sink) = (bed.path().join("source"), bed.path().join("sink"));
+    let bytes: Vec<u8> = (0..3_000_001_u32).map(|number| (number % 251) as u8).collect();
+    std::fs::write(&source, &bytes).unwrap();
+    let raw = |from: &Path, to: &Path| {
+        Command::new(Evaluation::haul()).args(["bench", "raw"]).arg(from).arg(to).output().unwrap()
+    };
+    let output = raw(&source, &sink);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(std::fs::read(&sink).unwrap() == bytes);
+    assert_eq!(raw(&source, &bed.path().join("missing/sink")).status.code(), Some(1));
+}
+
+#[test]
+fn an_unknown_peer_is_a_mistake_with_a_hint() {
+    let output =
+        Command::new(Evaluation::haul()).args(["bench", "peers", "--peer", "teleport"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("teleport") && said.contains("rsyncd"), "{said}");
+}
