@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn hashes_in_pieces_and_at_once_are_the_same() {
-        let bytes: Vec<u8> = (0..70_000u32).map(|at| (at * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..70_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
         for kind in HashKind::ALL {
             for (length, piece) in
                 [(1, 1), (240, 7), (241, 100), (1024, 1000), (65_536, 4096), (65_536, 65_536)]
