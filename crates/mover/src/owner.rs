@@ -56,7 +56,7 @@ impl Owner {
         let epoch = next_epoch(directory)?;
         let socket = directory.join("owner.sock");
         let _ = std::fs::remove_file(&socket);
-        // Without the socket a later session kills instead of asking.
+        // Without the socket, as in the moment before this one, a later session cannot ask; it kills who holds the lock.
         let listener = bind(directory).ok();
         Ok(Owner { directory: directory.to_owned(), listener, epoch, _lock: lock })
     }
@@ -149,7 +149,7 @@ fn take_over(directory: &Path, lock: &File) -> Result<(), Error> {
     if wait_for(lock, YIELD_TIME) {
         return Ok(());
     }
-    if let Some(process) = asked {
+    if let Some(process) = asked.or_else(|| holder(lock)) {
         let _ = pidfd_send_signal(&process, Signal::KILL);
     }
     if wait_for(lock, DEATH_TIME) {
@@ -158,6 +158,29 @@ fn take_over(directory: &Path, lock: &File) -> Result<(), Error> {
     Err(Error::new(Code::AlreadyRunning, directory.display().to_string()).hint(
         "an older process still writes for this transfer and cannot be ended; it may hang in its file system",
     ))
+}
+
+/// Who holds the lock, as the kernel knows it: for one that was stopped before it had a socket.
+fn holder(lock: &File) -> Option<OwnedFd> {
+    use std::os::unix::fs::MetadataExt;
+    let seen = lock.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(seen.dev()), rustix::fs::minor(seen.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", seen.ino());
+    let holds = || {
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, "FLOCK", _, "WRITE", pid, locked, ..] = words[..] else { return None };
+            pid.parse().ok().filter(|_| locked == file)
+        })
+    };
+    let pid = Pid::from_raw(holds()?)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    let own = pid == rustix::process::getpid();
+    // Asked again: meanwhile another process might have got the number.
+    let still = holds() == Some(pid.as_raw_nonzero().get());
+    (still && !own && user == rustix::process::geteuid().as_raw()).then_some(process)
 }
 
 /// Connects to the owner's socket: that is the request. Returns a handle of the process that listens there.
@@ -206,6 +229,25 @@ fn next_epoch(directory: &Path) -> Result<u32, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_that_was_stopped_before_it_could_be_asked_is_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("job");
+        drop(Owner::claim(&job).unwrap());
+        std::fs::remove_file(job.join("owner.sock")).unwrap();
+        let lock = File::open(job.join("owner.lock")).unwrap();
+        let mut holds = std::process::Command::new("flock");
+        let mut child = holds.arg("-F").arg(job.join("owner.lock")).args(["sleep", "60"]).spawn().unwrap();
+        while try_lock(&lock) {
+            flock(&lock, FlockOperation::Unlock).unwrap();
+            std::thread::sleep(POLL);
+        }
+        drop(lock);
+        Owner::claim(&job).unwrap();
+        let ended = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "{ended:?}");
+    }
 
     #[test]
     fn a_new_session_has_a_higher_epoch_and_asks_the_old_one_to_yield() {
