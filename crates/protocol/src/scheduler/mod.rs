@@ -176,6 +176,14 @@ impl<T: Copy> Scheduler<T> {
         Ok(())
     }
 
+    /// There will be objects of several targets, whatever has been queued so far: from now on none of them gets more than its
+    /// share.
+    pub fn expect_several(&mut self, now_nanos: u64) {
+        if self.targets.expect_several() {
+            self.targets.refresh_all(now_nanos, self.picks);
+        }
+    }
+
     /// The next request, for a thread that is idle; if it is not urgent it needs a slot.
     pub fn pick(&mut self, now_nanos: u64) -> Option<Picked<T>> {
         let urgent_last = self.config.planted.has(SchedulerBug::UrgentWaits);

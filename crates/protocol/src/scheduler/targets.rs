@@ -78,6 +78,8 @@ pub(super) struct Targets {
     changed: Bits,
     /// How many have had objects or bundles.
     data: u32,
+    /// There will be several of them.
+    several: bool,
     pub typical: Typical,
     /// Threads that were written off and replaced.
     pub replaced: u32,
@@ -103,6 +105,7 @@ impl Targets {
             dead: Bits::default(),
             changed: Bits::default(),
             data: 0,
+            several: false,
             typical: Typical::default(),
             replaced: 0,
             unreplaced: 0,
@@ -201,14 +204,22 @@ impl Targets {
         self.config.threads = threads;
     }
 
-    /// The most that one target may hold of threads and slots: a third, once another target has objects.
+    /// The most that one target may hold of threads and slots: a third, once another target has objects or will have some.
     pub fn cap(&self, index: u32) -> u32 {
         let all = self.config.threads.min(self.config.slots).max(1);
         if self.shares(index) { (all / SHARE).max(1) } else { all }
     }
 
-    /// Does another target have objects?
+    /// It is known from elsewhere that there will be objects of several targets. False if it was known before.
+    pub fn expect_several(&mut self) -> bool {
+        !core::mem::replace(&mut self.several, true)
+    }
+
+    /// Does another target have objects, or will it?
     fn shares(&self, index: u32) -> bool {
+        if self.several {
+            return true;
+        }
         let own = self.get(index).is_some_and(|target| target.data);
         self.data > u32::from(own)
     }

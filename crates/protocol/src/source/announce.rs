@@ -122,6 +122,7 @@ impl Source {
             {
                 laid = laid.cut_to_at_most(logged.object_bytes);
             }
+            self.foresee(&laid);
         }
         self.open(Opening { entry, laid, stripes, logged, restarts: 0 }, batch);
         Ok(())

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use haul_model::limits::ATTEMPTS_MAX;
-use haul_model::{Code, EntryId, Failure, SlotId, Target};
+use haul_model::{Code, EntryId, Failure, Laid, SlotId, Target};
 
 use super::{Source, Stage};
 use crate::event::Action;
@@ -180,7 +180,16 @@ impl Source {
             self.scheduler.set_threads(hands, self.clock.now());
             self.actions.push_back(Action::Hands(hands));
         }
-        self.several_targets |= self.hands.has_several_targets();
+        if self.hands.has_several_targets() {
+            self.several_targets = true;
+            self.scheduler.expect_several(self.clock.now());
+        }
+    }
+
+    /// A file on this target was announced, long before the sink has answered. A file system that lists a directory target by
+    /// target shows those of its first target first, and that is not to get all threads because nothing else is known yet.
+    pub(super) fn foresee(&mut self, laid: &Laid) {
+        self.meet(laid.placement.target(0));
     }
 
     /// A slot of the sink is free again: what was sent into it burdens the sink's target no more.
