@@ -16,6 +16,7 @@ use crate::remember_mount;
 
 /// Buffers of each end: a sixth of what is copied.
 const MEMORY: &str = "16MiB";
+const MEMORY_BYTES: u64 = 16 << 20;
 const TOTAL: u64 = FILES as u64 * FILE_BYTES;
 /// Of a spill that is too small for what there is to put away.
 const SMALL_BYTES: u64 = 24 << 20;
@@ -83,8 +84,10 @@ pub fn full_spill(bed: &Bed) -> io::Result<Option<String>> {
     let told: Vec<&Value> = told.iter().filter(|event| event["event"] == "spill_failed").collect();
     let room = told.first().and_then(|event| event["room"].as_u64());
     let spilled = ended.summary["bytes_spilled"].as_u64();
+    // Several writes fail at once, and the one that is told of may lie behind others: as far as buffers reach.
+    let most = SMALL_BYTES + MEMORY_BYTES;
     let right = told.len() == 1
-        && room.is_some_and(|room| (SMALL_BYTES / 2..=SMALL_BYTES).contains(&room))
+        && room.is_some_and(|room| (SMALL_BYTES / 2..=most).contains(&room))
         && spilled > room;
     let wrong = (!right).then(|| format!("it told {told:?}, and {spilled:?} bytes were in the spill"));
     Ok(ended.is_not(0).or(wrong).or_else(|| differences(&bed.source, &bed.sink)))
