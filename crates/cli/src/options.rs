@@ -434,26 +434,33 @@ pub struct BenchCongestion {
     /// Where the laboratory is mounted while it is there; it is in memory [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Which parallel file system is slow
+    #[arg(long, value_enum, value_name = "SYSTEM", default_value = "stripefs")]
+    pub file_system: BenchFileSystem,
     /// The emulated parallel file system [default: stripefs beside this program]
     #[arg(long, value_name = "PROGRAM")]
     pub stripefs: Option<PathBuf>,
+    /// What serves a GlusterFS volume [default: testbed beside this program]
+    #[arg(long, value_name = "PROGRAM")]
+    pub testbed: Option<PathBuf>,
     /// Of the paper's bytes (5.9 GB a run; needs that much memory at each end): a share from 0.0001 to 1, or `paper`
     #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.25")]
     pub scale: f64,
-    /// Bytes a second of all targets of an end together
-    #[arg(long, value_name = "RATE", value_parser = parse_rate, default_value = "400MB")]
-    pub rate: u64,
+    /// Bytes a second of all targets of an end together [default: 400MB; gluster: 120MB, what a machine of two cores serves]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub rate: Option<u64>,
     /// What slows targets: the kernel's I/O throttle on devices of their own, or the emulated file system
     #[arg(long, value_enum, value_name = "THROTTLE", default_value = "kernel")]
     pub throttle: BenchThrottle,
     /// I/O threads of each end, whatever the policy
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: u16,
-    /// Which parts: devices (how fast targets are), transfers, neighbour (what others on the same target have to wait)
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "devices,transfers,neighbour")]
+    /// Which parts: devices (how fast targets are), transfers, neighbour (what others on the same target have to wait) [default:
+    /// all; gluster: transfers]
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub part: Vec<BenchCongestionPart>,
-    /// Whose targets are slow
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "source,sink,both")]
+    /// Whose targets are slow [default: source,sink,both; gluster: source,sink]
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub end: Vec<BenchEnd>,
     /// How many of the 11 targets are slow
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0,1,2,4")]
@@ -489,8 +496,21 @@ Makes two parallel file systems of 11 targets each on loop devices in memory, in
 some targets to a tenth, and moves files with each of haul's policies and with cp, rsync and bbcp; writes lads.md with CSV \
 files and pictures. Needs root, FUSE, mkfs.xfs and the kernel's I/O throttle (control groups, first version).
 
+With --file-system gluster one end is a GlusterFS volume of 11 bricks on such devices, served and mounted by the testbed in a \
+network of its own (packages: lab/deps.sh gluster), and the report is lads-gluster.md: transfers from it or to it, without the \
+parts that need files on chosen targets.
+
 What is done is written at once, and a part that is run again replaces its own file only; `--part report` writes the page \
 anew. A quick look: --end source,sink --slow 0,1 --motion moving --mover file-order,layout,lads,adaptive --runs 1";
+
+/// Which parallel file system.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BenchFileSystem {
+    /// The emulated one: striped files, every request is seen
+    Stripefs,
+    /// A GlusterFS volume: each file on one brick
+    Gluster,
+}
 
 /// Whose targets are slow.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

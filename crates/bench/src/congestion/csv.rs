@@ -12,7 +12,7 @@ use super::mover::Mover;
 use super::probe::{Beside, Latency};
 use super::trace::Stretch;
 use super::transfer::{Case, Outcome, Picture};
-use super::{End, FILE_BYTES, Settings, TARGETS};
+use super::{End, Settings, System, TARGETS};
 pub use crate::evaluation::csv::{Made, Part};
 use crate::evaluation::csv::{read, version};
 
@@ -26,6 +26,7 @@ const ORDER: &str = "kind,target,from,until,file";
 /// The directory of the files.
 pub struct Files {
     directory: PathBuf,
+    system: System,
     made: String,
 }
 
@@ -34,21 +35,22 @@ impl Files {
     pub fn open(settings: &Settings) -> io::Result<Files> {
         fs::create_dir_all(&settings.report)?;
         let version = version(&settings.haul);
-        let Settings { rate, threads, seed, probe_seconds, step, .. } = settings;
+        let Settings { rate, threads, seed, probe_seconds, step, system, .. } = settings;
         let made = format!(
-            "# {version}: {}\n# bytes={} files={} file_bytes={FILE_BYTES} targets={TARGETS} rate={rate} threads={threads} \
+            "# {version}: {}\n# bytes={} files={} file_bytes={} targets={TARGETS} rate={rate} threads={threads} \
              step_seconds={} throttle={:?} probe_seconds={probe_seconds} seed={seed}\n",
             settings.command,
             settings.bytes(),
             settings.files(),
+            system.file_bytes(),
             step.as_secs_f64(),
             settings.throttle
         );
-        Ok(Files { directory: settings.report.clone(), made })
+        Ok(Files { directory: settings.report.clone(), system: *system, made })
     }
 
     fn path(&self, part: &str) -> PathBuf {
-        self.directory.join(format!("lads-{part}.csv"))
+        self.directory.join(format!("{}-{part}.csv", self.system.prefix()))
     }
 
     fn write(&self, part: &str, header: &str, rows: &str) -> io::Result<()> {
@@ -85,11 +87,13 @@ impl Files {
             let Outcome { round, seconds, bound_seconds, others_seconds, others_bound_seconds, .. } = outcome;
             let Outcome { at_slow, at_healthy, share_slow, imbalance, busy, stolen, .. } = outcome;
             let Outcome { mover_processor_seconds, file_system_processor_seconds, .. } = outcome;
-            let at_slow = at_slow.map_or(String::new(), |requests| format!("{requests:.3}"));
+            let [at_slow, at_healthy] =
+                [at_slow, at_healthy].map(|requests| requests.map_or(String::new(), |it| format!("{it:.3}")));
+            let share_slow = share_slow.map_or(String::new(), |share| format!("{share:.5}"));
             let _ = writeln!(
                 rows,
                 "{end},{slow},{moving},{mover},{round},{seconds:.4},{bound_seconds:.4},{others_seconds:.4},\
-                 {others_bound_seconds:.4},{at_slow},{at_healthy:.3},{share_slow:.5},{imbalance:.5},{busy:.4},{stolen:.4},\
+                 {others_bound_seconds:.4},{at_slow},{at_healthy},{share_slow},{imbalance:.5},{busy:.4},{stolen:.4},\
                  {mover_processor_seconds:.2},{file_system_processor_seconds:.2}"
             );
         }
@@ -112,8 +116,8 @@ impl Files {
                 others_seconds: row.number(7)?,
                 others_bound_seconds: row.number(8)?,
                 at_slow: row.number(9),
-                at_healthy: row.number(10)?,
-                share_slow: row.number(11)?,
+                at_healthy: row.number(10),
+                share_slow: row.number(11),
                 imbalance: row.number(12)?,
                 busy: row.number(13)?,
                 stolen: row.number(14)?,
@@ -218,15 +222,15 @@ mod tests {
             others_seconds: 13.5,
             others_bound_seconds: 12.5,
             at_slow: Some(1.5),
-            at_healthy: 2.25,
-            share_slow: 0.0625,
+            at_healthy: Some(2.25),
+            share_slow: Some(0.0625),
             imbalance: 0.01,
             busy: 0.75,
             stolen: 0.0,
             mover_processor_seconds: 4.25,
             file_system_processor_seconds: 3.5,
         };
-        let none = Outcome { at_slow: None, ..outcome };
+        let none = Outcome { at_slow: None, at_healthy: None, share_slow: None, ..outcome };
         files.write_transfers(&[(case, outcome), (Case { slow: 0, ..case }, none)]).unwrap();
         let (made, rows) = files.transfers().unwrap().unwrap();
         assert_eq!(rows, [(case, outcome), (Case { slow: 0, ..case }, none)]);
@@ -264,5 +268,12 @@ mod tests {
         let picture = files.order(Mover::Adaptive).unwrap().unwrap();
         assert_eq!((picture.stretches, picture.slow, picture.seconds), (stretches, slow, 4.5));
         assert!(files.order(Mover::Lads).unwrap().is_none());
+
+        // Another file system has files of its own.
+        let others = Files::open(&Settings { system: System::Gluster, ..settings }).unwrap();
+        assert!(others.transfers().unwrap().is_none());
+        others.write_transfers(&[(case, none)]).unwrap();
+        assert_eq!(others.transfers().unwrap().unwrap().1, [(case, none)]);
+        assert_eq!(files.transfers().unwrap().unwrap().1.len(), 2);
     }
 }

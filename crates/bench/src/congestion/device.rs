@@ -15,6 +15,9 @@ use crate::evaluation::{say, tool};
 /// Less than this XFS makes no file system of.
 pub const BYTES_MIN: u64 = 320 << 20;
 
+/// What may wait in the page cache for a device whose writers are held up: a third of a second of a healthy one.
+const WAITING_BYTES_MAX: u64 = 4 << 20;
+
 /// One target. Unmounted, detached and removed when it is dropped.
 pub struct Device {
     /// Where its file system is.
@@ -42,7 +45,8 @@ impl Device {
         let number = device_number(Path::new(&device))?;
         let mut made = Device { directory, image, device, number, throttle, mounted: false };
         lock().push((made.throttle.clone(), made.number.clone()));
-        made.limit(0)?;
+        // Whoever had its number before may have been killed.
+        lift(&made.throttle, &made.number)?;
         tool(Command::new("mkfs.xfs").args(["-q", "-f", "-K"]).arg(&made.device))?;
         tool(Command::new("mount").args(["-o", "noatime,nodiscard"]).arg(&made.device).arg(&made.directory))?;
         made.mounted = true;
@@ -55,11 +59,52 @@ impl Device {
     pub fn limit(&self, rate: u64) -> io::Result<()> {
         limit(&self.throttle, &self.number, rate)
     }
+
+    /// From now on those who write through the page cache wait for the device, not only those who write past it: without
+    /// this, hundreds of megabytes are "written" before the limit is felt.
+    pub fn hold_writers(&self) -> io::Result<()> {
+        let waiting = WAITING_BYTES_MAX.to_string();
+        for (name, value) in [("strict_limit", "1"), ("max_bytes", &waiting)] {
+            let file = page_cache(&self.number).join(name);
+            fs::write(&file, value)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that were read and written since the machine started, as the kernel counts them when they are done.
+    pub fn moved(&self) -> io::Result<Bytes> {
+        let file = format!("/sys/dev/block/{}/stat", self.number);
+        let text = fs::read_to_string(&file)?;
+        parse_moved(&text).ok_or_else(|| io::Error::other(format!("{file}: {text}")))
+    }
+
+    /// Waits until everything that was written is on the device.
+    pub fn flush(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(fs::File::open(&self.directory)?)?)
+    }
+}
+
+/// What a device has moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Bytes {
+    /// Read from it.
+    pub read: u64,
+    /// Written to it.
+    pub written: u64,
+}
+
+/// The third and the seventh field are sectors of 512 bytes (Documentation/block/stat.rst of the kernel).
+fn parse_moved(text: &str) -> Option<Bytes> {
+    let mut fields = text.split_whitespace();
+    let read: u64 = fields.nth(2)?.parse().ok()?;
+    let written: u64 = fields.nth(3)?.parse().ok()?;
+    Some(Bytes { read: read * 512, written: written * 512 })
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        let _ = self.limit(0);
+        let _ = lift(&self.throttle, &self.number);
         lock().retain(|(_, number)| *number != self.number);
         let gone = if self.mounted {
             tool(Command::new("umount").arg(&self.directory))
@@ -81,8 +126,22 @@ fn lock() -> std::sync::MutexGuard<'static, Vec<(PathBuf, String)>> {
 /// Lifts every limit; for a process that is about to end.
 pub fn lift_all() {
     for (throttle, number) in std::mem::take(&mut *lock()) {
-        let _ = limit(&throttle, &number, 0);
+        let _ = lift(&throttle, &number);
     }
+}
+
+/// The device is as fast as it can be, and the page cache takes what it takes for any device.
+fn lift(throttle: &Path, number: &str) -> io::Result<()> {
+    // Kernels before 6.2 have the second of them only, and nothing to be undone.
+    for (name, value) in [("strict_limit", "0"), ("max_ratio", "100")] {
+        let _ = fs::write(page_cache(number).join(name), value);
+    }
+    limit(throttle, number, 0)
+}
+
+/// Where the kernel keeps what the page cache may hold of a device.
+fn page_cache(number: &str) -> PathBuf {
+    Path::new("/sys/class/bdi").join(number)
 }
 
 fn limit(throttle: &Path, number: &str, rate: u64) -> io::Result<()> {
@@ -142,6 +201,13 @@ mod tests {
     const MOUNTS: &str = "25 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
          31 25 0:28 / /sys/fs/cgroup/blkio rw,relatime shared:9 - cgroup cgroup rw,blkio\n\
          32 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn what_a_device_has_moved_is_counted_in_sectors() {
+        let text = "  122407  5 33468160 113225  3965  1509  3587189  5974  0  56508 119203  0 0 0 0 57 3\n";
+        assert_eq!(parse_moved(text), Some(Bytes { read: 33_468_160 * 512, written: 3_587_189 * 512 }));
+        assert_eq!(parse_moved("1 2 3 4 5 6"), None);
+    }
 
     #[test]
     fn the_throttle_is_found_where_it_holds_for_this_process() {

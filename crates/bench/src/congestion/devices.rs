@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::filesystem::FileSystem;
 use super::laboratory::Laboratory;
+use super::stripes::{Stripes, no_stripes};
 use super::transfer::Processors;
 use super::{End, Rates, Settings, TARGETS};
 use crate::evaluation::say;
@@ -69,7 +70,8 @@ pub struct Measured {
 pub fn run(settings: &Settings, laboratory: &Laboratory) -> io::Result<Vec<Measured>> {
     laboratory.clear()?;
     let mut all = Vec::new();
-    for (end, file_system) in [(End::Source, &laboratory.source), (End::Sink, &laboratory.sink)] {
+    let [source, sink] = laboratory.stripes().ok_or_else(no_stripes)?;
+    for (end, file_system) in [(End::Source, source), (End::Sink, sink)] {
         let paths = (0..TARGETS).map(|target| file_system.make_on(&format!("device-{target}"), target));
         let paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
         for path in &paths {
@@ -99,7 +101,7 @@ pub fn run(settings: &Settings, laboratory: &Laboratory) -> io::Result<Vec<Measu
 
 fn measure(
     end: End,
-    file_system: &FileSystem,
+    file_system: &Stripes,
     paths: &[PathBuf],
     state: State,
     rates: Rates,

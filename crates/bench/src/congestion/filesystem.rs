@@ -1,242 +1,70 @@
-//! A parallel file system of the laboratory: the emulated one (lab/stripefs) over devices that can be slowed one by one.
+//! What the evaluation asks of a parallel file system, whichever it is: [`Stripes`](super::stripes::Stripes) or
+//! [`Volume`](super::volume::Volume).
 
-use std::ffi::CString;
-use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FileType, Mode, XattrFlags};
-use rustix::process::Signal;
-use serde_json::Value;
+use super::TARGETS;
+use super::sampler::Sampler;
+use super::trace::Request;
 
-use super::device::Device;
-use super::trace::{self, Request};
-use super::{STRIPE_BYTES, STRIPES, Throttle};
-use crate::evaluation::tool;
-use crate::process::{Guarded, look, signal, ticks, unblock_signals, wait_until};
-use crate::tree::remove;
-
-/// It ends and unmounts within this, or is killed.
-const ENDS: Duration = Duration::from_secs(10);
-/// And what it does in the background is done within this.
-const SETTLES: Duration = Duration::from_secs(30);
-
-/// One file system. It ends, and its devices go, when it is dropped.
-pub struct FileSystem {
+/// One parallel file system of [`TARGETS`] targets whose speed can be set.
+pub trait FileSystem: Send + Sync {
     /// Where it is mounted.
-    pub directory: PathBuf,
-    process: Guarded,
-    control: PathBuf,
-    trace: PathBuf,
-    throttle: Throttle,
-    epoch: Instant,
-    // Dropped after the process that uses them.
-    devices: Vec<Device>,
-    parent: PathBuf,
-    count: usize,
-}
+    fn directory(&self) -> &Path;
 
-/// A place in its trace.
-#[derive(Clone, Copy, Debug)]
-pub struct Mark(u64);
-
-impl FileSystem {
-    /// In a directory that is made: so many targets with room for so many bytes each.
-    pub fn new(
-        parent: &Path,
-        stripefs: &Path,
-        targets: usize,
-        bytes: u64,
-        throttle: Throttle,
-    ) -> io::Result<FileSystem> {
-        let path = |name: &str| parent.join(name);
-        fs::create_dir(parent)?;
-        let (directory, control, trace) = (path("mount"), path("control"), path("trace"));
-        fs::create_dir(&directory)?;
-        let mut devices = Vec::new();
-        let mut directories = Vec::new();
-        for number in 0..targets {
-            let name = format!("target-{number}");
-            match throttle {
-                Throttle::Kernel => {
-                    let device = Device::new(parent, &name, bytes)?;
-                    directories.push(device.directory.clone());
-                    devices.push(device);
-                }
-                Throttle::Emulated => {
-                    fs::create_dir(path(&name))?;
-                    directories.push(path(&name));
-                }
-            }
-        }
-        let mut command = Command::new(stripefs);
-        command.arg(&directory).arg("--targets").args(&directories);
-        command.arg("--mds").arg(path("mds")).arg("--control").arg(&control).arg("--trace").arg(&trace);
-        command.args(["--stripe-count", &STRIPES.to_string(), "--stripe-size", &STRIPE_BYTES.to_string()]);
-        if throttle == Throttle::Kernel {
-            command.arg("--direct");
-        }
-        let errors = fs::File::create(path("stderr"))?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", stripefs.display()));
-        let mut process = Guarded::spawn(unblock_signals(&mut command)).map_err(named)?;
-        let mut line = String::new();
-        if let Some(output) = process.child().stdout.as_mut() {
-            BufReader::new(output).read_line(&mut line)?;
-        }
-        if !line.starts_with("mounted ") {
-            let said = fs::read_to_string(path("stderr")).unwrap_or_default();
-            return Err(io::Error::other(format!("{} does not mount: {}", stripefs.display(), said.trim())));
-        }
-        let mut made = FileSystem {
-            directory,
-            process,
-            control,
-            trace,
-            throttle,
-            epoch: Instant::now(),
-            devices,
-            parent: parent.to_owned(),
-            count: targets,
-        };
-        made.epoch = made.find_epoch()?;
-        Ok(made)
-    }
-
-    /// When the clock of its trace began: as late as the quickest of some answers says.
-    fn find_epoch(&self) -> io::Result<Instant> {
-        let mut best: Option<(Duration, Instant)> = None;
-        for _ in 0..5 {
-            let asked = Instant::now();
-            let age = self.statistics()?["seconds"].as_f64().unwrap_or(0.0);
-            let took = asked.elapsed();
-            let epoch = asked + took / 2 - Duration::from_secs_f64(age);
-            if best.is_none_or(|(other, _)| took < other) {
-                best = Some((took, epoch));
-            }
-        }
-        Ok(best.map_or(self.epoch, |(_, epoch)| epoch))
-    }
-
-    /// How many targets it has.
-    pub fn targets(&self) -> usize {
-        self.count
-    }
-
-    /// Bytes a second of one target; 0 is no limit.
-    pub fn limit(&self, target: usize, rate: u64) -> io::Result<()> {
-        match self.throttle {
-            Throttle::Kernel => self.devices[target].limit(rate),
-            Throttle::Emulated => self.command(&format!("target {target} rate={rate}")).map(drop),
-        }
-    }
+    /// Bytes a second of one target, each way; 0 is no limit.
+    fn limit(&self, target: usize, rate: u64) -> io::Result<()>;
 
     /// No target has a limit.
-    pub fn unlimited(&self) -> io::Result<()> {
-        (0..self.count).try_for_each(|target| self.limit(target, 0))
+    fn unlimited(&self) -> io::Result<()> {
+        (0..TARGETS).try_for_each(|target| self.limit(target, 0))
     }
 
-    fn command(&self, line: &str) -> io::Result<String> {
-        let named = |text: String| io::Error::other(format!("{}: {line}: {text}", self.control.display()));
-        let mut stream = UnixStream::connect(&self.control).map_err(|error| named(error.to_string()))?;
-        stream.write_all(format!("{line}\n").as_bytes())?;
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer)?;
-        answer
-            .trim_end()
-            .strip_prefix("ok")
-            .map(|rest| rest.trim().to_owned())
-            .ok_or_else(|| named(answer.clone()))
-    }
+    /// Waits until it has nothing left to do, and has no file in a cache.
+    fn settle(&self) -> io::Result<()>;
 
-    fn statistics(&self) -> io::Result<Value> {
-        Ok(serde_json::from_str(&self.command("stats")?)?)
-    }
+    /// Bytes on each target of the files in a directory below the root.
+    fn bytes_of(&self, tree: &str) -> io::Result<Vec<u64>>;
 
-    /// Bytes that were written to each target so far.
-    pub fn bytes_written(&self) -> io::Result<Vec<u64>> {
-        let statistics = self.statistics()?;
-        let of = |target| statistics["targets"][target]["bytes_written"].as_u64().unwrap_or(0);
-        Ok((0..self.count).map(of).collect())
-    }
+    /// Waits until everything that was written is on the targets.
+    fn flush(&self) -> io::Result<()>;
 
-    /// Waits until it has nothing left to do, as the removal of objects goes on in the background.
-    pub fn settle(&self) -> io::Result<()> {
-        let idle = || {
-            let statistics = self.statistics().unwrap_or_default();
-            let busy = |target: &Value| target["queue"] != 0 || target["in_flight"] != 0;
-            statistics["targets"].as_array().is_some_and(|targets| !targets.iter().any(busy))
-        };
-        match wait_until(SETTLES, idle) {
-            true => Ok(()),
-            false => Err(io::Error::other(format!("{} does not settle", self.directory.display()))),
-        }
-    }
+    /// Begins to watch what its targets do.
+    fn watch(&self) -> io::Result<Watch>;
 
-    /// Where its trace is now.
-    pub fn mark(&self) -> io::Result<Mark> {
-        self.statistics()?;
-        Ok(Mark(fs::metadata(&self.trace)?.len()))
-    }
-
-    /// What it was asked for since, in seconds from `started` on.
-    pub fn since(&self, mark: Mark, started: Instant) -> io::Result<Vec<Request>> {
-        self.statistics()?;
-        let mut file = fs::File::open(&self.trace)?;
-        file.seek(SeekFrom::Start(mark.0))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        let shift = match self.epoch.checked_duration_since(started) {
-            Some(later) => later.as_secs_f64(),
-            None => -(started - self.epoch).as_secs_f64(),
-        };
-        trace::parse(&text, shift)
-            .map_err(|line| io::Error::other(format!("{}: {line}", self.trace.display())))
-    }
+    /// What its targets did since; times are seconds from `started` on.
+    fn seen(&self, watch: Watch, started: Instant, moved: Moved) -> io::Result<Seen>;
 
     /// Processor time that it has used.
-    pub fn processor_time(&self) -> Duration {
-        look(self.process.pid()).map_or(Duration::ZERO, |seen| ticks(seen.ticks))
-    }
-
-    /// Makes a file that is all on one target, without contents.
-    pub fn make_on(&self, name: &str, target: usize) -> io::Result<PathBuf> {
-        let path = self.directory.join(name);
-        rustix::fs::mknodat(CWD, &path, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)?;
-        let path_bytes = CString::new(path.as_os_str().as_bytes())?;
-        rustix::fs::setxattr(&path_bytes, "lustre.lov", &one_stripe(target as u16), XattrFlags::empty())?;
-        Ok(path)
-    }
+    fn processor_time(&self) -> Duration;
 }
 
-/// `lov_user_md_v1`: one stripe, on this target.
-fn one_stripe(target: u16) -> Vec<u8> {
-    const MAGIC: u32 = 0x0BD1_0BD0;
-    const RAID0: u32 = 1;
-    let mut bytes = Vec::new();
-    bytes.extend(MAGIC.to_le_bytes());
-    bytes.extend(RAID0.to_le_bytes());
-    bytes.extend([0; 16]);
-    bytes.extend(STRIPE_BYTES.to_le_bytes());
-    bytes.extend(1u16.to_le_bytes());
-    bytes.extend(target.to_le_bytes());
-    bytes
+/// Under way from [`FileSystem::watch`] to [`FileSystem::seen`].
+pub enum Watch {
+    /// A place in a trace.
+    Trace(u64),
+    /// Devices are looked at every now and then.
+    Devices(Sampler),
 }
 
-impl Drop for FileSystem {
-    fn drop(&mut self) {
-        let _ = self.unlimited();
-        signal(self.process.pid(), Signal::TERM);
-        if self.process.wait(ENDS).is_none() {
-            self.process.kill();
-            let _ = tool(Command::new("umount").arg("-l").arg(&self.directory));
-        }
-        self.devices.clear();
-        let _ = remove(&self.parent);
-    }
+/// What a run has moved at one end.
+#[derive(Clone, Copy, Debug)]
+pub enum Moved<'a> {
+    /// Files of which each target has so many bytes.
+    Read(&'a [u64]),
+    /// A directory below the root.
+    Written(&'a str),
+}
+
+/// What targets were seen to do in a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Seen {
+    /// Bytes of the files on each.
+    pub bytes: Vec<u64>,
+    /// When each had moved the last of them; 0 where there are none.
+    pub ends: Vec<f64>,
+    /// Each request; none where the file system does not tell.
+    pub requests: Option<Vec<Request>>,
 }

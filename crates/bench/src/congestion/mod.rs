@@ -1,10 +1,10 @@
 //! What is a scheduler worth that knows which target holds what, and which targets are slow: the evaluation of LADS, with
 //! haul.
 //!
-//! - [`laboratory`]: two parallel file systems on devices that are slowed one by one ([`filesystem`], [`device`]), in a
-//!   mount namespace of their own, so that nothing is left whatever happens.
+//! - [`laboratory`]: parallel file systems on devices that are slowed one by one ([`device`]), in a mount namespace of their own:
+//!   two emulated ones ([`stripes`]), or a GlusterFS volume ([`volume`]). [`filesystem`]: what is asked of either.
 //! - [`weather`]: which targets are slow, and when. [`mover`]: who moves the files. [`transfer`]: one run, and what it was
-//!   worth; [`trace`]: what the targets saw of it.
+//!   worth; [`trace`]: what the targets saw of it; [`sampler`]: what can be seen of them from outside.
 //! - [`devices`]: how fast the targets really are. [`probe`]: how long a neighbour waits.
 //! - [`csv`], [`report`], [`pictures`]: what came out, as numbers and for people.
 //!
@@ -20,8 +20,11 @@ pub mod mover;
 pub mod pictures;
 pub mod probe;
 pub mod report;
+pub mod sampler;
+pub mod stripes;
 pub mod trace;
 pub mod transfer;
+pub mod volume;
 pub mod weather;
 
 use std::fmt::{self, Display};
@@ -45,10 +48,49 @@ pub const SLOWED: u64 = 10;
 pub const STRIPES: u32 = 4;
 /// Bytes of a stripe, and so of an object.
 pub const STRIPE_BYTES: u32 = 1 << 20;
-/// Bytes of a file, at any scale.
-pub const FILE_BYTES: u64 = 64 << 20;
-/// Files at the paper's scale: 5.9 GB, and the same on every target.
-const FILES: u64 = 8 * TARGETS as u64;
+/// Bytes of each target at the paper's scale: 5.9 GB in all.
+const TARGET_BYTES: u64 = 512 << 20;
+
+/// Which parallel file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum System {
+    /// The emulated one (lab/stripefs): files are striped over targets, as evenly as can be; two of them, one for each end.
+    Stripefs,
+    /// A GlusterFS volume that really runs: each file is on one brick, by the hash of its name. One volume, for either end.
+    Gluster,
+}
+
+impl System {
+    /// For files and people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            System::Stripefs => "stripefs",
+            System::Gluster => "gluster",
+        }
+    }
+
+    /// What names of its files in the report begin with.
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            System::Stripefs => "lads",
+            System::Gluster => "lads-gluster",
+        }
+    }
+
+    /// Bytes of a file, at any scale. Where files are whole on a target there are more of them, or their number would be all that
+    /// is measured.
+    pub const fn file_bytes(self) -> u64 {
+        match self {
+            System::Stripefs => 64 << 20,
+            System::Gluster => 8 << 20,
+        }
+    }
+
+    /// It tells of each request at each target.
+    pub const fn has_trace(self) -> bool {
+        matches!(self, System::Stripefs)
+    }
+}
 
 /// Which end's targets are slow; the other end is no file system, so that it cannot be the bound.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -114,8 +156,12 @@ pub struct Rates {
 pub struct Settings {
     /// The program under test.
     pub haul: PathBuf,
+    /// Which parallel file system.
+    pub system: System,
     /// The emulated parallel file system.
     pub stripefs: PathBuf,
+    /// What serves volumes.
+    pub testbed: PathBuf,
     /// Where the laboratory is while it is there; it is in memory.
     pub directory: PathBuf,
     /// Where the report goes.
@@ -163,15 +209,15 @@ impl Settings {
         Rates { healthy, slow: healthy / SLOWED }
     }
 
-    /// A multiple of the targets, so that all have the same.
+    /// A multiple of the targets, so that all can have the same.
     pub fn files(&self) -> u64 {
-        let targets = TARGETS as u64;
-        ((FILES as f64 * self.scale / targets as f64).round() as u64).max(1) * targets
+        let of_target = TARGET_BYTES as f64 * self.scale / self.system.file_bytes() as f64;
+        (of_target.round() as u64).max(1) * TARGETS as u64
     }
 
     /// Bytes of a run.
     pub fn bytes(&self) -> u64 {
-        self.files() * FILE_BYTES
+        self.files() * self.system.file_bytes()
     }
 }
 
@@ -182,9 +228,10 @@ pub fn run(settings: &Settings) -> io::Result<()> {
     let mut files = csv::Files::open(settings)?;
     if settings.devices || settings.transfers || settings.probe {
         say(&format!(
-            "{} files of {} MiB on {TARGETS} targets at each end",
+            "{} files of {} MiB on {TARGETS} targets ({})",
             settings.files(),
-            FILE_BYTES >> 20
+            settings.system.file_bytes() >> 20,
+            settings.system.name()
         ));
         let laboratory = Laboratory::new(settings)?;
         if settings.devices {
@@ -226,7 +273,7 @@ fn transfers(settings: &Settings, laboratory: &Laboratory, files: &mut csv::File
                 outcome.share_of_bound(),
                 outcome.busy * 100.0
             ));
-            if round == 0 && case.is_drawn() {
+            if let Some(picture) = picture.filter(|_| round == 0 && case.is_drawn()) {
                 files.write_order(*case, &picture)?;
             }
             outcomes.push((*case, outcome));
@@ -258,6 +305,8 @@ mod tests {
     pub(crate) fn settings() -> Settings {
         Settings {
             haul: "haul".into(),
+            system: System::Stripefs,
+            testbed: "testbed".into(),
             stripefs: "stripefs".into(),
             directory: "/nowhere".into(),
             report: "/nowhere".into(),
@@ -283,11 +332,14 @@ mod tests {
 
     #[test]
     fn every_scale_has_the_same_bytes_on_every_target() {
-        for scale in [0.01, 0.125, 0.3, 1.0] {
-            let settings = Settings { scale, ..settings() };
-            assert_eq!(settings.files() % TARGETS as u64, 0);
+        for system in [System::Stripefs, System::Gluster] {
+            for scale in [0.01, 0.125, 0.3, 1.0] {
+                let settings = Settings { scale, system, ..settings() };
+                assert_eq!(settings.files() % TARGETS as u64, 0);
+            }
+            assert_eq!(Settings { scale: 1.0, system, ..settings() }.bytes(), 5_905_580_032);
         }
-        assert!(Settings { scale: 1.0, ..settings() }.bytes() > 5_000_000_000);
+        assert_eq!(settings().files(), 22);
     }
 
     #[test]

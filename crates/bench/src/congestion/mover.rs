@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{FILE_BYTES, STRIPE_BYTES, STRIPES, Settings};
+use super::{STRIPE_BYTES, STRIPES, Settings, System};
 
 /// A program, or haul with one of its policies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -118,12 +118,14 @@ impl Mover {
         command.env("HAUL_STATE_DIR", state).env("XDG_CONFIG_HOME", state.join("no-config"));
         command.args(["bench", "transfer", "-r", "--json", "--bundle-below", "0"]);
         command.args(["--object-size", &STRIPE_BYTES.to_string()]);
-        command.args(["--stripe", &format!("{STRIPES}:{STRIPE_BYTES}")]);
+        if settings.system == System::Stripefs {
+            command.args(["--stripe", &format!("{STRIPES}:{STRIPE_BYTES}")]);
+        }
         command.args(["--io-threads", &settings.threads.to_string()]);
         command.args(["--congestion", self.policy().unwrap_or("none")]);
         if let From::Nothing(_) = from {
-            let (files, seed) = (settings.files(), settings.seed);
-            command.arg("--synthetic").arg(format!("files={files},size={FILE_BYTES},seed={seed}"));
+            let (files, bytes, seed) = (settings.files(), settings.system.file_bytes(), settings.seed);
+            command.arg("--synthetic").arg(format!("files={files},size={bytes},seed={seed}"));
         }
         if let To::Nothing(_) = to {
             command.arg("--discard");

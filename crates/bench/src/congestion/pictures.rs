@@ -9,7 +9,7 @@ use super::mover::Mover;
 use super::probe::{Beside, Latency};
 use super::report::{Runs, estimate, latency, movers};
 use super::transfer::{self, Case, Outcome};
-use super::{End, TARGETS};
+use super::{End, System, TARGETS};
 use crate::evaluation::page::{Picture, draw, value};
 
 /// A bar for each mover at each place.
@@ -32,6 +32,7 @@ fn by_place(
 /// Throughput with slow targets that move.
 pub fn share_of_bound(
     directory: &Path,
+    system: System,
     runs: &Runs,
     places: &[(End, usize)],
     step_seconds: f64,
@@ -48,7 +49,25 @@ pub fn share_of_bound(
         series,
         references: vec![Reference::new("bar: 0.9", 0.9)],
     };
-    draw(directory, "lads-moving".into(), &figure.title, &figure.svg())
+    draw(directory, format!("{}-moving", system.prefix()), &figure.title, &figure.svg())
+}
+
+/// What is on targets that are not slow, while others are and stay so.
+pub fn others(directory: &Path, system: System, runs: &Runs, places: &[(End, usize)]) -> io::Result<Picture> {
+    let share = |outcome: &Outcome| outcome.others_bound_seconds / outcome.others_seconds;
+    let (categories, series) = by_place(runs, places, false, share);
+    let figure = Bars {
+        title: "Whether everything waits for a target that stays slow".into(),
+        subtitle: format!(
+            "{TARGETS} targets, some ten times slower: what is on the others; means with 99 % confidence intervals"
+        ),
+        x_label: "where targets are slow, and how many".into(),
+        y: Axis::new("share of the others' work-conserving bound").between(0.0, 1.05),
+        categories,
+        series,
+        references: vec![Reference::new("bar: 0.9", 0.9)],
+    };
+    draw(directory, format!("{}-constant", system.prefix()), &figure.title, &figure.svg())
 }
 
 /// Requests under way at slow targets.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::filesystem::FileSystem;
 use super::laboratory::Laboratory;
 use super::mover::Mover;
+use super::stripes::{Stripes, no_stripes};
 use super::transfer;
 use super::weather::{self, Forecast};
 use super::{End, Settings, TARGETS};
@@ -116,7 +117,8 @@ fn measure(
     round: usize,
 ) -> io::Result<[Latency; 2]> {
     laboratory.clear()?;
-    let file_system = if end == End::Source { &laboratory.source } else { &laboratory.sink };
+    let [source, sink] = laboratory.stripes().ok_or_else(no_stripes)?;
+    let file_system = if end == End::Source { source } else { sink };
     let forecast = Forecast { slow: 1, step: None, seed: settings.seed.wrapping_add(round as u64) };
     let slow = forecast.slow_in(0, TARGETS)[0];
     let healthy = (slow + TARGETS / 2) % TARGETS;
@@ -133,7 +135,7 @@ fn measure(
     let watched = std::thread::scope(|scope| {
         let stop = &stop;
         let neighbours = [names[0], names[1]].map(|name| {
-            let path = file_system.directory.join(name);
+            let path = file_system.directory().join(name);
             scope.spawn(move || ask(&path, end == End::Sink, stop))
         });
         std::thread::sleep(Duration::from_secs_f64(settings.probe_seconds));
@@ -149,9 +151,9 @@ fn measure(
     }
     // What is left of it is removed with its directory.
     for name in names {
-        std::fs::remove_file(file_system.directory.join(name))?;
+        std::fs::remove_file(file_system.directory().join(name))?;
     }
-    let _ = std::fs::remove_file(file_system.directory.join("copied-again"));
+    let _ = std::fs::remove_file(file_system.directory().join("copied-again"));
     laboratory.clear()?;
     let [of_slow, of_healthy] = watched;
     let latency = |slow, times: Vec<f64>| {
@@ -173,7 +175,7 @@ fn measure(
 fn start(
     settings: &Settings,
     laboratory: &Laboratory,
-    file_system: &FileSystem,
+    file_system: &Stripes,
     end: End,
     beside: Beside,
 ) -> io::Result<Option<Guarded>> {
@@ -181,10 +183,10 @@ fn start(
         Beside::Idle => Ok(None),
         Beside::Transfer(mover) => transfer::start(settings, laboratory, end, mover).map(Some),
         Beside::OneCopy => {
-            let here = |name| file_system.directory.join(name);
+            let here = |name| file_system.directory().join(name);
             // What it reads and writes beside the slow target has no bound.
             let (from, to) = match end {
-                End::Sink => (laboratory.plain_tree(settings.files())?.join("f0"), here("copied")),
+                End::Sink => (laboratory.plain_tree(settings)?.join("f0"), here("copied")),
                 _ => (here("copied"), "/dev/null".into()),
             };
             let mut command = Command::new("sh");

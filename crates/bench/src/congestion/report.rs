@@ -1,4 +1,4 @@
-//! The evaluation for people: lads.md, with a table and a picture for each question.
+//! The evaluation for people: lads.md, or lads-gluster.md, with a table and a picture for each question.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use super::mover::Mover;
 use super::pictures;
 use super::probe::{Beside, Latency, PIECE_BYTES};
 use super::transfer::{Case, Outcome};
-use super::{End, Settings, TARGETS};
+use super::{End, Settings, System, TARGETS};
 use crate::evaluation::page::{Page, show};
 use crate::evaluation::say;
 use crate::machine;
@@ -21,9 +21,9 @@ pub type Runs = BTreeMap<Case, Vec<Outcome>>;
 
 /// Writes it from what is there.
 pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
-    let mut page = Report(Page::new(&settings.report));
+    let mut report = Report { page: Page::new(&settings.report), system: settings.system };
     let (devices, transfers, probes) = (files.devices()?, files.transfers()?, files.probes()?);
-    page.head(
+    report.head(
         settings,
         [
             ("devices", devices.as_ref().map(|(made, _)| made)),
@@ -37,23 +37,25 @@ pub fn write(settings: &Settings, files: &Files) -> io::Result<()> {
             runs
         });
     let latencies: &[Latency] = probes.as_ref().map_or(&[], |(_, rows)| rows);
-    page.bars(&runs, latencies);
+    report.bars(&runs, latencies);
     if let Some((_, measured)) = &devices {
-        page.devices(settings, measured);
+        report.devices(settings, measured);
     }
     if let Some((made, _)) = &transfers {
-        page.undisturbed(&runs);
-        page.moving(made, &runs)?;
-        page.constant(&runs);
-        page.waiting(&runs)?;
-        page.order(files)?;
-        page.processors(&runs);
+        report.undisturbed(&runs);
+        report.moving(made, &runs)?;
+        report.constant(&runs)?;
+        if settings.system.has_trace() {
+            report.waiting(&runs)?;
+        }
+        report.order(files)?;
+        report.processors(&runs);
     }
     if !latencies.is_empty() {
-        page.neighbour(latencies)?;
+        report.neighbour(latencies)?;
     }
-    let path = settings.report.join("lads.md");
-    fs::write(&path, page.0.text)?;
+    let path = settings.report.join(format!("{}.md", settings.system.prefix()));
+    fs::write(&path, report.page.text)?;
     say(&format!("written: {}", path.display()));
     Ok(())
 }
@@ -94,36 +96,60 @@ pub fn latency(all: &[Latency], end: End, beside: Beside, slow: bool) -> Option<
 }
 
 /// A page, and what is written on it.
-struct Report<'a>(Page<'a>);
+struct Report<'a> {
+    page: Page<'a>,
+    system: System,
+}
 
 impl Report<'_> {
     fn head(&mut self, settings: &Settings, parts: [(&str, Option<&Made>); 3]) {
-        self.0.line("# What it is worth to know which targets are slow\n");
-        self.0.line(format!(
-            "The evaluation of LADS, run with haul: {TARGETS} storage targets at an end, files on four of them each, and some \
-             targets ten times slower than the others, always the same ones or others every few seconds. A target is XFS on a \
-             device in memory that the kernel's I/O throttle slows; an emulated parallel file system (lab/stripefs) stripes files \
-             over them, past the page cache. The other end is no file system (contents are computed, or checked and \
-             forgotten), so that it cannot be the bound; with `both`, both ends are parallel file systems with slow targets \
-             of their own. All movers of a round meet the same weather; runs are in an order drawn by lot."
-        ));
-        self.0.line(
+        self.page.line(match self.system {
+            System::Stripefs => "# What it is worth to know which targets are slow\n",
+            System::Gluster => "# What it is worth on GlusterFS to know which bricks are slow\n",
+        });
+        self.page.line(match self.system {
+            System::Stripefs => format!(
+                "The evaluation of LADS, run with haul: {TARGETS} storage targets at an end, files on four of them each, and some \
+                 targets ten times slower than the others, always the same ones or others every few seconds. A target is XFS on a \
+                 device in memory that the kernel's I/O throttle slows; an emulated parallel file system (lab/stripefs) stripes files \
+                 over them, past the page cache. The other end is no file system (contents are computed, or checked and \
+                 forgotten), so that it cannot be the bound; with `both`, both ends are parallel file systems with slow targets \
+                 of their own. All movers of a round meet the same weather; runs are in an order drawn by lot."
+            ),
+            System::Gluster => format!(
+                "The evaluation of LADS, run with haul on a file system that really is one: a GlusterFS volume that distributes whole \
+                 files of {} MiB over {TARGETS} bricks, some of them ten times slower than the others, always the same ones or others \
+                 every few seconds. A brick is XFS on a device in memory that the kernel's I/O throttle slows; it writes through a \
+                 page cache that may hold 4 MiB for a device. Everything (bricks, client, mover) runs on this machine. The other end \
+                 is no file system (contents are computed, or checked and forgotten), so that it cannot be the bound. All movers of a \
+                 round meet the same weather; runs are in an order drawn by lot.\n\n\
+                 Where a file lies is decided by the hash of its name: how evenly bricks are filled is the volume's doing and nobody's \
+                 choice here, and differs from run to run where files are written (haul's unfinished files have names drawn by lot). \
+                 So each run is compared with a bound of its own, made of the bytes that really are on each brick. A run that \
+                 writes ends when everything is on the devices, also where the mover did not wait for that (`cp` and `rsync`); before \
+                 one that reads nothing of the files is in a page cache. The client's own caches of contents (`performance.io-cache`, \
+                 `performance.quick-read`) are off; everything else is as GlusterFS comes. It tells of no requests, so nothing is \
+                 said of these; when a brick had moved its bytes is seen at its device, every 50 ms.",
+                self.system.file_bytes() >> 20
+            ),
+        });
+        self.page.line(
             "\n- `file-order`: haul in the order of files, with the same number of threads: what tools do that know no layout.\n\
              - `layout`: target by target, the one with the fewest requests under way next.\n\
              - `lads`: slow targets are skipped. `adaptive`: depth follows latency; one small request at a time for a slow one.\n\
              - `cp`, `rsync`, `bbcp`: where installed, over the same mounts.\n",
         );
-        self.0.line(
+        self.page.line(
             "The *bound* is the work-conserving one (`haul-sim --scheduler-bound`): every target works as fast as it then is for \
              as long as it has something to do. It is computed for each run from the rates that were set, when they were.\n",
         );
-        self.0.line(
+        self.page.line(
             "Written by `haul bench congestion` from the CSV files beside this page, which were made by:\n",
         );
         for (name, made) in parts {
             if let Some(made) = made {
                 let number = |word| made.says::<f64>(word).unwrap_or(f64::NAN);
-                self.0.line(format!(
+                self.page.line(format!(
                     "- {name}: `{}` ({:.2} GB a run, {:.0} MB/s at an end, {} threads, others every {} s)",
                     made.line,
                     number("bytes") / 1e9,
@@ -133,30 +159,31 @@ impl Report<'_> {
                 ));
             }
         }
-        self.0.line("");
-        self.0.text.push_str(&machine::table(&settings.haul));
-        self.0.line("\nValues are means with 99 % confidence intervals (Student's t); one run has none.");
+        self.page.line("");
+        self.page.text.push_str(&machine::table(&settings.haul));
+        self.page.line("\nValues are means with 99 % confidence intervals (Student's t); one run has none.");
     }
 
     /// What was asked for, and what came out.
     fn bars(&mut self, runs: &Runs, latencies: &[Latency]) {
-        self.0.line("\n## In short\n");
-        self.0.heading(&["what", "at", "bar", "measured"].map(String::from));
+        self.page.line("\n## In short\n");
+        self.page.heading(&["what", "at", "bar", "measured"].map(String::from));
         let adaptive = |end, slow, moving| Case { end, slow, moving, mover: Mover::Adaptive };
         for end in End::ALL {
             let place = end.name();
             if let Some(longer) = times_longer(runs, adaptive(end, 0, false), Mover::FileOrder) {
                 let percent = Estimate { mean: (longer.mean - 1.0) * 100.0, ..longer.times(100.0) };
-                self.0.row([
+                self.page.row([
                     "no congestion: longer than file order",
                     place,
                     "at most 3 %",
                     &format!("{} %", show(Some(percent), 1)),
                 ]);
             }
-            if let Some(above) = estimate(runs, adaptive(end, 0, false), |outcome| outcome.imbalance * 100.0)
-            {
-                self.0.row([
+            // Where the file system leaves a choice.
+            let above = estimate(runs, adaptive(end, 0, false), |outcome| outcome.imbalance * 100.0);
+            if let Some(above) = above.filter(|_| self.system == System::Stripefs) {
+                self.page.row([
                     "no congestion: fullest target above the mean",
                     place,
                     "at most 5 %",
@@ -164,7 +191,7 @@ impl Report<'_> {
                 ]);
             }
             if let Some(share) = estimate(runs, adaptive(end, 1, true), Outcome::share_of_bound) {
-                self.0.row([
+                self.page.row([
                     "1 slow, moving: share of the bound",
                     place,
                     "at least 0.9",
@@ -173,7 +200,7 @@ impl Report<'_> {
             }
             let file_order = Case { mover: Mover::FileOrder, ..adaptive(end, 1, true) };
             if let Some(times) = times_longer(runs, file_order, Mover::Adaptive) {
-                self.0.row([
+                self.page.row([
                     "1 slow, moving: times as fast as file order",
                     place,
                     "at least 1.5",
@@ -183,7 +210,7 @@ impl Report<'_> {
             let of = |beside| latency(latencies, end, beside, true);
             if let (Some(mine), Some(copy)) = (of(Beside::Transfer(Mover::Adaptive)), of(Beside::OneCopy)) {
                 let times = format!("{:.2} and {:.2}", mine.0 / copy.0, mine.1 / copy.1);
-                self.0.row([
+                self.page.row([
                     "neighbour on a slow target, median and p99, against one cp",
                     place,
                     "at most 1.25",
@@ -195,15 +222,15 @@ impl Report<'_> {
 
     fn devices(&mut self, settings: &Settings, all: &[Measured]) {
         let rates = settings.rates();
-        self.0.line("\n## How fast the targets are\n");
-        self.0.line(format!(
+        self.page.line("\n## How fast the targets are\n");
+        self.page.line(format!(
             "Two requests of 1 MiB at a time on each target, through the emulated file system. Set are {:.2} MB/s for a healthy \
              target and {:.2} MB/s for a slow one. Without limits the processors decide: that far the rates are from being \
              bounded by them.\n",
             rates.healthy as f64 / 1e6,
             rates.slow as f64 / 1e6
         ));
-        self.0.heading(
+        self.page.heading(
             &[
                 "end",
                 "state",
@@ -223,7 +250,7 @@ impl Report<'_> {
             let slow = |of: f64, digits: usize| {
                 slow_rate.map_or("-".into(), |rate| format!("{:.digits$}", rate / of))
             };
-            self.0.row([
+            self.page.row([
                 end.name().to_owned(),
                 state.name().into(),
                 format!("{:.1}", healthy_rate / 1e6),
@@ -240,8 +267,8 @@ impl Report<'_> {
         if cases.is_empty() {
             return;
         }
-        self.0.line("\n## Without congestion\n");
-        self.0.heading(
+        self.page.line("\n## Without congestion\n");
+        self.page.heading(
             &[
                 "end",
                 "mover",
@@ -255,7 +282,7 @@ impl Report<'_> {
         for case in cases {
             let longer = times_longer(runs, case, Mover::FileOrder);
             let longer = longer.map(|longer| Estimate { mean: longer.mean - 1.0, ..longer }.times(100.0));
-            self.0.row([
+            self.page.row([
                 case.end.name().to_owned(),
                 case.mover.to_string(),
                 show(estimate(runs, case, |outcome| outcome.seconds), 2),
@@ -272,33 +299,41 @@ impl Report<'_> {
             return Ok(());
         }
         let seconds = made.says::<f64>("step_seconds").unwrap_or(f64::NAN);
-        self.0.line(format!("\n## Slow targets that move: others every {seconds} s\n"));
-        self.0.line("Share of the work-conserving bound:\n");
+        self.page.line(format!("\n## Slow targets that move: others every {seconds} s\n"));
+        self.page.line("Share of the work-conserving bound:\n");
         self.table(runs, &places, true, |runs, case| show(estimate(runs, case, Outcome::share_of_bound), 3));
-        self.0.picture(&pictures::share_of_bound(self.0.directory, runs, &places, seconds)?);
-        self.0.line("\nTime lost, in seconds more than the bound:\n");
+        self.page.picture(&pictures::share_of_bound(
+            self.page.directory,
+            self.system,
+            runs,
+            &places,
+            seconds,
+        )?);
+        self.page.line("\nTime lost, in seconds more than the bound:\n");
         let lost = |outcome: &Outcome| outcome.seconds - outcome.bound_seconds;
         self.table(runs, &places, true, |runs, case| show(estimate(runs, case, lost), 1));
-        self.0.line("\nHow many times as long as `adaptive` takes:\n");
+        self.page.line("\nHow many times as long as `adaptive` takes:\n");
         self.table(runs, &places, true, |runs, case| show(times_longer(runs, case, Mover::Adaptive), 2));
         Ok(())
     }
 
-    fn constant(&mut self, runs: &Runs) {
+    fn constant(&mut self, runs: &Runs) -> io::Result<()> {
         let places = places(runs, false);
         if places.is_empty() {
-            return;
+            return Ok(());
         }
-        self.0.line("\n## Slow targets that stay\n");
-        self.0.line(
+        self.page.line("\n## Slow targets that stay\n");
+        self.page.line(
             "What is on a target that stays slow takes its time whatever a scheduler does; what matters is that the rest does not \
              wait for it. Share of the bound of everything that is *not* on a slow target:\n",
         );
         self.table(runs, &places, false, |runs, case| {
             show(estimate(runs, case, |outcome| outcome.others_bound_seconds / outcome.others_seconds), 3)
         });
-        self.0.line("\nShare of the bound of all:\n");
+        self.page.picture(&pictures::others(self.page.directory, self.system, runs, &places)?);
+        self.page.line("\nShare of the bound of all:\n");
         self.table(runs, &places, false, |runs, case| show(estimate(runs, case, Outcome::share_of_bound), 3));
+        Ok(())
     }
 
     /// A row for each place, a column for each mover.
@@ -311,11 +346,11 @@ impl Report<'_> {
     ) {
         let movers = movers(runs);
         let names = movers.iter().map(ToString::to_string);
-        self.0
+        self.page
             .heading(&["end".to_owned(), "slow targets".into()].into_iter().chain(names).collect::<Vec<_>>());
         for &(end, slow) in places {
             let cells = movers.iter().map(|mover| cell(runs, Case { end, slow, moving, mover: *mover }));
-            self.0
+            self.page
                 .row([end.name().to_owned(), slow.to_string()].into_iter().chain(cells).collect::<Vec<_>>());
         }
     }
@@ -326,16 +361,22 @@ impl Report<'_> {
         if places.is_empty() {
             return Ok(());
         }
-        self.0.line("\n## Requests at slow targets\n");
-        self.0.line(
+        self.page.line("\n## Requests at slow targets\n");
+        self.page.line(
             "Requests of the mover that are under way at a target while it is slow, on average, and behind them in parentheses at a \
              healthy one. Each thread that waits at a slow target is missing elsewhere.\n",
         );
         self.table(runs, &places, !moving.is_empty(), |runs, case| {
             let of_slow = estimate(runs, case, |outcome| outcome.at_slow.unwrap_or(0.0));
-            format!("{} ({})", show(of_slow, 2), show(estimate(runs, case, |outcome| outcome.at_healthy), 2))
+            let of_healthy = estimate(runs, case, |outcome| outcome.at_healthy.unwrap_or(0.0));
+            format!("{} ({})", show(of_slow, 2), show(of_healthy, 2))
         });
-        self.0.picture(&pictures::requests_at_slow(self.0.directory, runs, &places, !moving.is_empty())?);
+        self.page.picture(&pictures::requests_at_slow(
+            self.page.directory,
+            runs,
+            &places,
+            !moving.is_empty(),
+        )?);
         Ok(())
     }
 
@@ -344,18 +385,18 @@ impl Report<'_> {
         for mover in Mover::ALL {
             let Some(picture) = files.order(mover)? else { continue };
             if std::mem::take(&mut first) {
-                self.0.line("\n## The order of objects\n");
-                self.0.line("Reading from the source while one target is slow, another one every few seconds; the first round.");
+                self.page.line("\n## The order of objects\n");
+                self.page.line("Reading from the source while one target is slow, another one every few seconds; the first round.");
             }
-            self.0.picture(&pictures::order(self.0.directory, mover, &picture)?);
+            self.page.picture(&pictures::order(self.page.directory, mover, &picture)?);
         }
         Ok(())
     }
 
     fn processors(&mut self, runs: &Runs) {
-        self.0.line("\n## Processors\n");
-        self.0.line("They must not be the bound. Shares of all processors, the most of any run:\n");
-        self.0.heading(
+        self.page.line("\n## Processors\n");
+        self.page.line("They must not be the bound. Shares of all processors, the most of any run:\n");
+        self.page.heading(
             &["end", "mover", "busy", "taken by the host", "mover, CPU-s", "file systems, CPU-s"]
                 .map(String::from),
         );
@@ -363,7 +404,7 @@ impl Report<'_> {
         runs.iter().for_each(|(case, all)| groups.entry((case.end, case.mover)).or_default().extend(all));
         for ((end, mover), all) in groups {
             let most = |of: fn(&Outcome) -> f64| all.iter().map(|outcome| of(outcome)).fold(0.0, f64::max);
-            self.0.row([
+            self.page.row([
                 end.name().to_owned(),
                 mover.to_string(),
                 format!("{:.0} %", most(|outcome| outcome.busy) * 100.0),
@@ -375,8 +416,8 @@ impl Report<'_> {
     }
 
     fn neighbour(&mut self, all: &[Latency]) -> io::Result<()> {
-        self.0.line("\n## The neighbour\n");
-        self.0.line(format!(
+        self.page.line("\n## The neighbour\n");
+        self.page.line(format!(
             "Somebody else asks for {} KiB from a slow target, one request after the other, and from a healthy one; at the source \
              he reads, at the sink he writes (the kernel's throttle counts the two apart). Beside him runs nothing, one `cp` of a \
              file on the slow target, or a transfer that has run for two seconds. Milliseconds, the middle of all rounds; in \
@@ -391,8 +432,8 @@ impl Report<'_> {
             if beside.is_empty() {
                 continue;
             }
-            self.0.line(format!("\nAt the {end}:\n"));
-            self.0.heading(
+            self.page.line(format!("\nAt the {end}:\n"));
+            self.page.heading(
                 &["beside", "slow: median", "slow: p99", "healthy: median", "healthy: p99"].map(String::from),
             );
             let copy = latency(all, end, Beside::OneCopy, true);
@@ -406,7 +447,7 @@ impl Report<'_> {
                 else {
                     continue;
                 };
-                self.0.row([
+                self.page.row([
                     beside.name().to_owned(),
                     times(slow.0, copy.map(|copy| copy.0)),
                     times(slow.1, copy.map(|copy| copy.1)),
@@ -414,7 +455,7 @@ impl Report<'_> {
                     format!("{:.1}", healthy.1),
                 ]);
             }
-            self.0.picture(&pictures::neighbour(self.0.directory, all, end, &beside)?);
+            self.page.picture(&pictures::neighbour(self.page.directory, all, end, &beside)?);
         }
         Ok(())
     }
@@ -432,8 +473,8 @@ mod tests {
             others_seconds: 1.0,
             others_bound_seconds: 1.0,
             at_slow: None,
-            at_healthy: 0.0,
-            share_slow: 0.0,
+            at_healthy: None,
+            share_slow: None,
             imbalance: 0.0,
             busy: 0.0,
             stolen: 0.0,

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use haul_sim::bound::{Load, bound_nanos};
 
-use super::filesystem::FileSystem;
+use super::filesystem::{FileSystem, Moved, Seen};
 use super::laboratory::Laboratory;
 use super::mover::{From, Mover, To};
-use super::trace::{self, Request, Stretch, Waiting};
+use super::trace::{self, Stretch, Waiting};
 use super::weather::{self, Forecast, Record};
-use super::{End, FILE_BYTES, Settings};
+use super::{End, Settings};
 use crate::process::{Guarded, look, ticks, unblock_signals, wait_gone};
 
 /// A run that takes so many times the slowest that could be is hung.
@@ -57,7 +57,7 @@ impl Display for Case {
 pub struct Outcome {
     /// Rounds share their weather.
     pub round: usize,
-    /// From the start of the process to its end.
+    /// From the start of the process to its end, and until everything that was written is on the targets.
     pub seconds: f64,
     /// The work-conserving bound: no scheduler is faster.
     pub bound_seconds: f64,
@@ -65,12 +65,12 @@ pub struct Outcome {
     pub others_seconds: f64,
     /// See there.
     pub others_bound_seconds: f64,
-    /// Requests under way at a slow target, on average; none where none was slow.
+    /// Requests under way at a slow target, on average; none where none was slow, or the file system does not tell.
     pub at_slow: Option<f64>,
-    /// Requests under way at a healthy target, on average.
-    pub at_healthy: f64,
-    /// Share of all requests under way that were at slow targets.
-    pub share_slow: f64,
+    /// Requests under way at a healthy target, on average; none where the file system does not tell.
+    pub at_healthy: Option<f64>,
+    /// Share of all requests under way that were at slow targets; none where the file system does not tell.
+    pub share_slow: Option<f64>,
     /// How far the fullest target is above the mean, of the end where that is more.
     pub imbalance: f64,
     /// Share of the processors' time that was used, by everything on this machine.
@@ -102,7 +102,7 @@ pub struct Picture {
 
 /// One end that is studied.
 struct Studied<'a> {
-    file_system: &'a FileSystem,
+    file_system: &'a dyn FileSystem,
     forecast: Forecast,
     is_source: bool,
 }
@@ -119,8 +119,8 @@ fn studied<'a>(
         // Two ends, and two rounds, have weathers of their own; movers of a round have the same.
         seed: settings.seed.wrapping_mul(1009).wrapping_add(2 * round as u64 + seed),
     };
-    let source = Studied { file_system: &laboratory.source, forecast: forecast(0), is_source: true };
-    let sink = Studied { file_system: &laboratory.sink, forecast: forecast(1), is_source: false };
+    let source = Studied { file_system: laboratory.source(), forecast: forecast(0), is_source: true };
+    let sink = Studied { file_system: laboratory.sink(), forecast: forecast(1), is_source: false };
     [source, sink]
         .into_iter()
         .filter(|end| if end.is_source { case.end.reads() } else { case.end.writes() })
@@ -131,13 +131,13 @@ fn studied<'a>(
 pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Mover) -> io::Result<Guarded> {
     let scratch = laboratory.scratch()?;
     let from = match end.reads() {
-        true => From::Tree(laboratory.source.directory.join(Laboratory::TREE)),
+        true => From::Tree(laboratory.source().directory().join(Laboratory::TREE)),
         false if mover.policy().is_some() => From::Nothing("/synthetic".into()),
-        false => From::Nothing(laboratory.plain_tree(settings.files())?),
+        false => From::Nothing(laboratory.plain_tree(settings)?),
     };
     let to = match end.writes() {
-        true => To::Tree(laboratory.sink.directory.join("copy")),
-        false => To::Nothing(laboratory.plain.join("copy")),
+        true => To::Tree(laboratory.sink().directory().join(Laboratory::COPY)),
+        false => To::Nothing(laboratory.plain.join(Laboratory::COPY)),
     };
     let mut command = mover.command(settings, &from, &to, &scratch.join("state"));
     command.stdin(Stdio::null()).stdout(fs::File::create(scratch.join("stdout"))?);
@@ -145,23 +145,23 @@ pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Move
     Guarded::spawn(unblock_signals(&mut command))
 }
 
-/// One run.
+/// One run. There is a picture where the file system tells of its requests.
 pub fn measure(
     settings: &Settings,
     laboratory: &Laboratory,
     case: Case,
     round: usize,
-) -> io::Result<(Outcome, Picture)> {
+) -> io::Result<(Outcome, Option<Picture>)> {
     laboratory.clear()?;
     if case.mover.policy().is_none() && !case.end.reads() {
-        laboratory.plain_tree(settings.files())?;
+        laboratory.plain_tree(settings)?;
     }
     let ends = studied(settings, laboratory, case, round);
     let (rates, targets) = (settings.rates(), super::TARGETS);
     for end in &ends {
         weather::begin(end.forecast, targets, rates, &|target, rate| end.file_system.limit(target, rate))?;
     }
-    let marks = ends.iter().map(|end| end.file_system.mark()).collect::<io::Result<Vec<_>>>()?;
+    let watches = ends.iter().map(|end| end.file_system.watch()).collect::<io::Result<Vec<_>>>()?;
     let file_systems_used = || ends.iter().map(|end| end.file_system.processor_time()).sum::<Duration>();
     let used_before = file_systems_used();
     let processors = Processors::now()?;
@@ -178,12 +178,14 @@ pub fn measure(
         };
         let followers: Vec<_> = ends.iter().map(|end| scope.spawn(move || follow(end))).collect();
         let ended = wait_gone(process.pid(), limit);
+        // Not all movers wait for that themselves.
+        let flushed = if case.end.writes() { laboratory.sink().flush() } else { Ok(()) };
         let seconds = started.elapsed().as_secs_f64();
         stop.store(true, Ordering::Release);
         let joined = followers.into_iter().map(|follower| {
             follower.join().unwrap_or_else(|_| Err(io::Error::other("changing rates has panicked")))
         });
-        (ended.then_some(seconds), joined.collect::<io::Result<Vec<Record>>>())
+        (ended.then_some(seconds), flushed.and(joined.collect::<io::Result<Vec<Record>>>()))
     });
     let records = records?;
     let said = || fs::read_to_string(scratch_errors(laboratory)).unwrap_or_default();
@@ -198,22 +200,20 @@ pub fn measure(
     let file_system_processor_seconds = (file_systems_used() - used_before).as_secs_f64();
     let mut summary = Summary::default();
     let mut picture = None;
-    for ((end, record), mark) in ends.iter().zip(&records).zip(&marks) {
-        let requests: Vec<Request> = end.file_system.since(*mark, started)?;
-        let of_files: Vec<Request> =
-            requests.into_iter().filter(|request| request.is_write != end.is_source).collect();
-        let bytes = match end.is_source {
-            true => laboratory.source_bytes.clone(),
-            false => trace::bytes_by_target(&of_files, targets),
+    for ((end, record), watch) in ends.iter().zip(&records).zip(watches) {
+        let moved = match end.is_source {
+            true => Moved::Read(&laboratory.source_bytes),
+            false => Moved::Written(Laboratory::COPY),
         };
-        summary.add(settings, &of_files, record, &bytes, seconds);
-        picture.get_or_insert_with(|| Picture {
-            stretches: trace::stretches(&of_files, targets, seconds, STRETCHES),
+        let seen = end.file_system.seen(watch, started, moved)?;
+        summary.add(settings, &seen, record, seconds);
+        let drawn = seen.requests.as_ref().map(|requests| Picture {
+            stretches: trace::stretches(requests, targets, seconds, STRETCHES),
             slow: (0..targets).map(|target| record.slow_spans(target, seconds)).collect(),
             seconds,
         });
+        picture = picture.or(drawn);
     }
-    let picture = picture.ok_or_else(|| io::Error::other("a run without a file system"))?;
     check(settings, laboratory, case)?;
     laboratory.clear()?;
     let outcome = Outcome {
@@ -222,9 +222,9 @@ pub fn measure(
         bound_seconds: seconds_of(&summary.loads)?,
         others_seconds: summary.others_seconds,
         others_bound_seconds: seconds_of(&summary.others)?,
-        at_slow: summary.waiting.at_slow(),
-        at_healthy: summary.waiting.at_healthy(),
-        share_slow: summary.waiting.share_slow(),
+        at_slow: summary.waiting.and_then(|waiting| waiting.at_slow()),
+        at_healthy: summary.waiting.map(|waiting| waiting.at_healthy()),
+        share_slow: summary.waiting.map(|waiting| waiting.share_slow()),
         imbalance: summary.imbalance,
         busy,
         stolen,
@@ -240,32 +240,29 @@ struct Summary {
     loads: Vec<Load>,
     others: Vec<Load>,
     others_seconds: f64,
-    waiting: Waiting,
+    waiting: Option<Waiting>,
     imbalance: f64,
 }
 
 impl Summary {
-    fn add(
-        &mut self,
-        settings: &Settings,
-        requests: &[Request],
-        record: &Record,
-        bytes: &[u64],
-        seconds: f64,
-    ) {
+    fn add(&mut self, settings: &Settings, seen: &Seen, record: &Record, seconds: f64) {
+        let Seen { bytes, ends, requests } = seen;
         let load = |(target, bytes): (usize, &u64)| Load {
             name: target.to_string(),
             bytes: *bytes,
             rates: record.rates(target, settings.rates()),
         };
         let loads: Vec<Load> = bytes.iter().enumerate().map(load).collect();
-        let never_slow = |target: usize| !record.was_slow(target, seconds);
-        let others = loads.iter().enumerate().filter(|(target, _)| never_slow(*target));
-        self.others.extend(others.map(|(_, load)| load.clone()));
+        let never_slow = |target: &usize| !record.was_slow(*target, seconds);
+        let others: Vec<usize> = (0..loads.len()).filter(never_slow).collect();
+        self.others.extend(others.iter().map(|target| loads[*target].clone()));
         self.loads.extend(loads);
-        self.others_seconds = self.others_seconds.max(trace::last_end(requests, never_slow));
-        self.waiting = self.waiting.with(Waiting::of(requests, record, bytes.len(), seconds));
-        self.imbalance = self.imbalance.max(trace::imbalance(&trace::bytes_by_target(requests, bytes.len())));
+        self.others_seconds = others.iter().map(|target| ends[*target]).fold(self.others_seconds, f64::max);
+        if let Some(requests) = requests {
+            let waiting = Waiting::of(requests, record, bytes.len(), seconds);
+            self.waiting = Some(self.waiting.map_or(waiting, |other| other.with(waiting)));
+        }
+        self.imbalance = self.imbalance.max(trace::imbalance(bytes));
     }
 }
 
@@ -284,11 +281,11 @@ fn check(settings: &Settings, laboratory: &Laboratory, case: Case) -> io::Result
     if !case.end.writes() {
         return Ok(());
     }
-    let copy = laboratory.sink.directory.join("copy");
+    let copy = laboratory.sink().directory().join(Laboratory::COPY);
     // haul and rsync put the tree into a directory that is there, and name it so where it is not.
     let found = sizes_below(&copy)?;
     let expected = settings.files() as usize;
-    if found.len() == expected && found.iter().all(|size| *size == FILE_BYTES) {
+    if found.len() == expected && found.iter().all(|size| *size == settings.system.file_bytes()) {
         return Ok(());
     }
     Err(io::Error::other(format!("{case}: {} of {expected} files have arrived", found.len())))
@@ -351,16 +348,22 @@ mod tests {
     fn the_bound_is_that_of_the_targets_as_slow_as_they_were() {
         let settings = Settings { rate: 11_000, ..settings() };
         let record = Record { changes: vec![(Duration::ZERO, vec![0]), (Duration::from_secs(10), vec![1])] };
-        let request =
-            |target, end| Request { start: 0.0, end, target, inode: 1, bytes: 500, is_write: false };
-        let requests = [request(0, 14.0), request(1, 5.0), request(2, 6.0), request(2, 7.0)];
+        let seen = Seen { bytes: vec![5000, 4000, 8000], ends: vec![14.0, 5.0, 7.0], requests: None };
         let mut summary = Summary::default();
-        summary.add(&settings, &requests, &record, &[5000, 4000, 8000], 15.0);
+        summary.add(&settings, &seen, &record, 15.0);
         // The first one: a tenth of 1,000 a second for 10 s, then 4 s more.
         assert_eq!(seconds_of(&summary.loads).unwrap(), 14.0);
         // The third one was never slow.
         assert_eq!((seconds_of(&summary.others).unwrap(), summary.others_seconds), (8.0, 7.0));
-        // 1000 of 2000 bytes on one of three.
-        assert!((summary.imbalance - 0.5).abs() < 1e-12);
+        // 8,000 of 17,000 bytes on one of three.
+        assert!((summary.imbalance - (8000.0 * 3.0 / 17_000.0 - 1.0)).abs() < 1e-12);
+        // Without requests nothing is said of them; with some, what they say of both ends.
+        assert!(summary.waiting.is_none());
+        let request =
+            trace::Request { start: 0.0, end: 10.0, target: 0, inode: 1, bytes: 500, is_write: false };
+        let told = Seen { requests: Some(vec![request]), ..seen };
+        summary.add(&settings, &told, &record, 15.0);
+        summary.add(&settings, &told, &record, 15.0);
+        assert_eq!(summary.waiting.and_then(|waiting| waiting.at_slow()), Some(20.0 / 30.0));
     }
 }

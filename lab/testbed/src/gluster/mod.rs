@@ -1,10 +1,12 @@
 //! haul on GlusterFS.
 //!
 //! Called by `make gluster`: four bricks on loop devices hold two volumes, one that distributes files and one that also
-//! cuts them into shards. [`Cluster`] serves whoever wants a volume (`testbed gluster-volume`; see README.md here).
+//! cuts them into shards; then the evaluation of the scheduler makes a volume of its own. [`Cluster`] serves whoever wants a
+//! volume (`testbed gluster-volume`; see README.md here).
 
 mod cluster;
 mod disk;
+mod evaluation;
 mod layouts;
 
 use std::cell::RefCell;
@@ -32,8 +34,19 @@ const RECONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Plays the scenarios. True if all went as they should.
 pub fn run(settings: &Settings) -> io::Result<bool> {
-    let gluster = Gluster::start(&settings.directory.join("gluster"))?;
-    parallel::run(settings, &gluster)
+    let is_evaluation = |name: &String| name == evaluation::NAME;
+    let (evaluation, only): (Vec<String>, Vec<String>) =
+        settings.only.iter().cloned().partition(is_evaluation);
+    let all = settings.only.is_empty();
+    let mut passed = true;
+    if all || !only.is_empty() {
+        let gluster = Gluster::start(&settings.directory.join("gluster"))?;
+        passed &= parallel::run(&Settings { only, ..settings.clone() }, &gluster)?;
+    }
+    if all || !evaluation.is_empty() {
+        passed &= evaluation::run(settings)?;
+    }
+    Ok(passed)
 }
 
 /// Two volumes on the same disks. Fields are dropped in this order.
