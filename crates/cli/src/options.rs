@@ -500,8 +500,8 @@ With --file-system gluster one end is a GlusterFS volume of 11 bricks on such de
 network of its own (packages: lab/deps.sh gluster), and the report is lads-gluster.md: transfers from it or to it, without the \
 parts that need files on chosen targets.
 
-What is done is written at once, and a part that is run again replaces its own file only; `--part report` writes the page \
-anew. A quick look: --end source,sink --slow 0,1 --motion moving --mover file-order,layout,lads,adaptive --runs 1";
+What is done is written at once, and a part that is run again replaces its own file only; of transfers with the same \
+settings its own kinds only. `--part report` writes the page anew. A quick look: --end source,sink --slow 0,1 --motion moving --mover file-order,layout,lads,adaptive --runs 1";
 
 /// Which parallel file system.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,7 @@
 //! What came out, as numbers: one CSV file for each part, which the report is made of.
 //!
-//! A file starts with lines that say how it was made. A part that is run again replaces its file; the others stay.
+//! A file starts with lines that say how it was made. A part that is run again replaces its file; the others stay. Of transfers, kinds
+//! that are not run again stay, too, if they were made with the same settings: an evaluation may be made piece by piece.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -27,7 +28,12 @@ const ORDER: &str = "kind,target,from,until,file";
 pub struct Files {
     directory: PathBuf,
     system: System,
-    made: String,
+    /// The program and the command.
+    line: String,
+    /// With what settings: files that say the same can be joined.
+    about: String,
+    /// Transfers that were there before, and what made them.
+    earlier: (Vec<String>, Vec<(Case, Outcome)>),
 }
 
 impl Files {
@@ -36,17 +42,27 @@ impl Files {
         fs::create_dir_all(&settings.report)?;
         let version = version(&settings.haul);
         let Settings { rate, threads, seed, probe_seconds, step, system, .. } = settings;
-        let made = format!(
-            "# {version}: {}\n# bytes={} files={} file_bytes={} targets={TARGETS} rate={rate} threads={threads} \
-             step_seconds={} throttle={:?} probe_seconds={probe_seconds} seed={seed}\n",
-            settings.command,
+        let about = format!(
+            "bytes={} files={} file_bytes={} targets={TARGETS} rate={rate} threads={threads} step_seconds={} \
+             throttle={:?} probe_seconds={probe_seconds} seed={seed}",
             settings.bytes(),
             settings.files(),
             system.file_bytes(),
             step.as_secs_f64(),
             settings.throttle
         );
-        Ok(Files { directory: settings.report.clone(), system: *system, made })
+        let mut files = Files {
+            directory: settings.report.clone(),
+            system: *system,
+            line: format!("{version}: {}", settings.command),
+            about,
+            earlier: Default::default(),
+        };
+        let transfers = files.transfers()?;
+        if let Some((made, rows)) = transfers.filter(|(made, _)| made.has_settings(&files.about)) {
+            files.earlier = (made.lines, rows);
+        }
+        Ok(files)
     }
 
     fn path(&self, part: &str) -> PathBuf {
@@ -54,7 +70,16 @@ impl Files {
     }
 
     fn write(&self, part: &str, header: &str, rows: &str) -> io::Result<()> {
-        fs::write(self.path(part), format!("{}{header}\n{rows}", self.made))
+        self.write_pieces(part, &[], header, rows)
+    }
+
+    /// `lines`: what made the rest of it.
+    fn write_pieces(&self, part: &str, lines: &[String], header: &str, rows: &str) -> io::Result<()> {
+        let mut text = String::new();
+        for line in lines.iter().filter(|line| **line != self.line).chain([&self.line, &self.about]) {
+            let _ = writeln!(text, "# {line}");
+        }
+        fs::write(self.path(part), format!("{text}{header}\n{rows}"))
     }
 
     /// How fast the targets are.
@@ -80,10 +105,14 @@ impl Files {
         })
     }
 
-    /// Runs, so far.
+    /// Runs, so far. Kinds that are not among them stay as they were.
     pub fn write_transfers(&self, all: &[(Case, Outcome)]) -> io::Result<()> {
+        let (lines, earlier) = &self.earlier;
+        let is_new = |case: &Case| all.iter().any(|(other, _)| other == case);
+        let kept: Vec<_> = earlier.iter().filter(|(case, _)| !is_new(case)).collect();
+        let lines = if kept.is_empty() { &[][..] } else { lines };
         let mut rows = String::new();
-        for (Case { end, slow, moving, mover }, outcome) in all {
+        for (Case { end, slow, moving, mover }, outcome) in kept.into_iter().chain(all) {
             let Outcome { round, seconds, bound_seconds, others_seconds, others_bound_seconds, .. } = outcome;
             let Outcome { at_slow, at_healthy, share_slow, imbalance, busy, stolen, .. } = outcome;
             let Outcome { mover_processor_seconds, file_system_processor_seconds, .. } = outcome;
@@ -97,7 +126,7 @@ impl Files {
                  {mover_processor_seconds:.2},{file_system_processor_seconds:.2}"
             );
         }
-        self.write("transfers", TRANSFERS, &rows)
+        self.write_pieces("transfers", lines, TRANSFERS, &rows)
     }
 
     /// See [`Files::write_transfers`].
@@ -207,6 +236,38 @@ mod tests {
     use crate::congestion::tests::settings;
 
     #[test]
+    fn an_evaluation_may_be_made_piece_by_piece() {
+        let scratch = tempfile::tempdir().unwrap();
+        let settings = Settings { haul: "/bin/true".into(), report: scratch.path().into(), ..settings() };
+        let open = |command: &str, scale| {
+            Files::open(&Settings { command: command.into(), scale, ..settings.clone() }).unwrap()
+        };
+        let case = |mover| Case { end: End::Sink, slow: 1, moving: true, mover };
+        let run = |seconds| Outcome { seconds, ..Outcome::default() };
+        let movers = |files: &Files| {
+            let (made, rows) = files.transfers().unwrap().unwrap();
+            let rows: Vec<_> = rows.into_iter().map(|(case, run)| (case.mover, run.seconds)).collect();
+            (made.lines.len(), rows)
+        };
+        let first = open("first", 0.5);
+        first.write_transfers(&[(case(Mover::Cp), run(1.0)), (case(Mover::Layout), run(2.0))]).unwrap();
+        let second = open("second", 0.5);
+        second.write_transfers(&[(case(Mover::Layout), run(3.0))]).unwrap();
+        assert_eq!(movers(&second), (2, vec![(Mover::Cp, 1.0), (Mover::Layout, 3.0)]));
+        // Written after each run: nothing is there twice.
+        second.write_transfers(&[(case(Mover::Layout), run(3.0)), (case(Mover::Layout), run(4.0))]).unwrap();
+        assert_eq!(movers(&second).1.len(), 3);
+        // All of it again, by one command alone.
+        let third = open("third", 0.5);
+        third.write_transfers(&[(case(Mover::Cp), run(5.0)), (case(Mover::Layout), run(6.0))]).unwrap();
+        assert_eq!(movers(&third), (1, vec![(Mover::Cp, 5.0), (Mover::Layout, 6.0)]));
+        // Other bytes are another evaluation.
+        let other = open("other", 0.25);
+        other.write_transfers(&[(case(Mover::Cp), run(7.0))]).unwrap();
+        assert_eq!(movers(&other), (1, vec![(Mover::Cp, 7.0)]));
+    }
+
+    #[test]
     fn what_was_written_is_read_again() {
         let scratch = tempfile::tempdir().unwrap();
         let settings =
@@ -235,7 +296,11 @@ mod tests {
         let (made, rows) = files.transfers().unwrap().unwrap();
         assert_eq!(rows, [(case, outcome), (Case { slow: 0, ..case }, none)]);
         assert_eq!((made.says("bytes"), made.says("threads")), (Some(settings.bytes()), Some(32)));
-        assert!(made.line.ends_with(": haul bench congestion"), "{}", made.line);
+        assert!(
+            made.lines.len() == 1 && made.lines[0].ends_with(": haul bench congestion"),
+            "{:?}",
+            made.lines
+        );
 
         let latency = Latency {
             end: End::Sink,

@@ -151,7 +151,7 @@ impl Report<'_> {
                 let number = |word| made.says::<f64>(word).unwrap_or(f64::NAN);
                 self.page.line(format!(
                     "- {name}: `{}` ({:.2} GB a run, {:.0} MB/s at an end, {} threads, others every {} s)",
-                    made.line,
+                    made.lines.join("`, `"),
                     number("bytes") / 1e9,
                     number("rate") / 1e6,
                     number("threads"),

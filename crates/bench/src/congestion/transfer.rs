@@ -53,7 +53,7 @@ impl Display for Case {
 }
 
 /// What came out of one run.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Outcome {
     /// Rounds share their weather.
     pub round: usize,

@@ -1,6 +1,7 @@
 //! Numbers as CSV files, which reports are made of.
 //!
-//! A file starts with lines that say how it was made: the program and the command, then words of the form `name=value`.
+//! A file starts with lines that say how it was made: the program and the command, then the settings, words of the form
+//! `name=value`. What was made piece by piece has a line for each command; the settings are those of all.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +14,8 @@ use crate::machine;
 /// How the rows of a file were made.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Made {
-    /// The program and the command.
-    pub line: String,
+    /// The program and the command, of each piece.
+    pub lines: Vec<String>,
     about: BTreeMap<String, String>,
 }
 
@@ -26,7 +27,12 @@ impl Made {
 
     /// The same of a word that must be there.
     pub fn must_say<T: FromStr>(&self, word: &str) -> io::Result<T> {
-        self.says(word).ok_or_else(|| io::Error::other(format!("{:?} does not say {word}", self.line)))
+        self.says(word).ok_or_else(|| io::Error::other(format!("{:?} does not say {word}", self.lines)))
+    }
+
+    /// Whether it was made with these, `name=value name=value`, and no others.
+    pub fn has_settings(&self, settings: &str) -> bool {
+        self.about == words_of(settings)
     }
 }
 
@@ -58,6 +64,12 @@ pub fn field(text: &str) -> String {
     text.replace(',', ";").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// `name=value name=value`
+fn words_of(text: &str) -> BTreeMap<String, String> {
+    let words = text.split_whitespace().filter_map(|word| word.split_once('='));
+    words.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
 /// All rows of a file with these columns.
 pub fn read<T>(path: &Path, header: &str, row: impl Fn(&Row) -> Option<T>) -> io::Result<Part<T>> {
     let text = match fs::read_to_string(path) {
@@ -65,18 +77,19 @@ pub fn read<T>(path: &Path, header: &str, row: impl Fn(&Row) -> Option<T>) -> io
         result => result?,
     };
     let wrong = |what: &str| io::Error::other(format!("{}: {what}", path.display()));
-    let mut comments = text.lines().filter_map(|line| line.strip_prefix("# "));
-    let line = comments.next().ok_or_else(|| wrong("it does not say how it was made"))?.to_owned();
-    let words = comments.flat_map(str::split_whitespace);
-    let about =
-        words.filter_map(|word| word.split_once('=')).map(|(name, value)| (name.into(), value.into()));
-    let about = about.collect();
+    let mut comments: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# ")).collect();
+    // The last one says with what settings, if there are any, those before it by which commands.
+    let about = words_of(if comments.len() > 1 { comments.pop().unwrap_or_default() } else { "" });
+    if comments.is_empty() {
+        return Err(wrong("it does not say how it was made"));
+    }
+    let made = Made { lines: comments.into_iter().map(str::to_owned).collect(), about };
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     if lines.next() != Some(header) {
         return Err(wrong("it has other columns"));
     }
     let rows = lines.map(|line| row(&Row(line.split(',').collect())).ok_or_else(|| wrong(line)));
-    Ok(Some((Made { line, about }, rows.collect::<io::Result<_>>()?)))
+    Ok(Some((made, rows.collect::<io::Result<_>>()?)))
 }
 
 #[cfg(test)]
@@ -94,10 +107,16 @@ mod tests {
         let (made, rows) = read(row).unwrap().unwrap();
         assert_eq!(rows, [("a; b".to_owned(), 3), ("c".to_owned(), 4)]);
         assert_eq!(
-            (made.line.as_str(), made.says("bytes"), made.says("rate")),
-            ("haul 1: haul bench", Some(7), Some(2.5))
+            (made.lines.clone(), made.says("bytes"), made.says("rate")),
+            (vec!["haul 1: haul bench".to_owned()], Some(7), Some(2.5))
         );
+        fs::write(&path, "# haul bench a=1\n# haul bench b=2\n# bytes=7\nname,count\n").unwrap();
+        let (made, _) = read(row).unwrap().unwrap();
+        assert_eq!(made.lines, ["haul bench a=1", "haul bench b=2"]);
+        assert!(made.has_settings("bytes=7") && !made.has_settings("bytes=7 rate=2"));
         assert!(made.must_say::<u64>("files").is_err());
+        fs::write(&path, "name,count\n").unwrap();
+        assert!(read(row).unwrap_err().to_string().contains("how it was made"));
         fs::write(&path, "# haul\nname,count\na,x\n").unwrap();
         assert!(read(row).unwrap_err().to_string().contains("a,x"));
         fs::write(&path, "# haul\nname,size\n").unwrap();
