@@ -446,7 +446,7 @@ pub struct BenchCongestion {
     /// Of the paper's bytes (5.9 GB a run; needs that much memory at each end): a share from 0.0001 to 1, or `paper`
     #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.25")]
     pub scale: f64,
-    /// Bytes a second of all targets of an end together [default: 400MB; gluster: 120MB, what a machine of two cores serves]
+    /// Bytes a second of all targets of an end together [default: 400MB; gluster: 60MB, what two cores serve with room to spare]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<u64>,
     /// What slows targets: the kernel's I/O throttle on devices of their own, or the emulated file system
