@@ -28,9 +28,9 @@ const START_FILES: usize = SYNC_GROUP_FILES_MAX / 4;
 /// The most that waits for slow targets, but for what is on its way when there is so much.
 const SLOW_SHARE: u64 = 4;
 /// Files that are not whole hold at most this part of it.
-const HELD_SHARE: u64 = 2;
+const HELD_SHARE: u64 = 4;
 /// Nothing of a file waits for the rest of it for longer than this,
-const HELD_NANOS_MAX: u64 = 2_000_000_000;
+const HELD_NANOS_MAX: u64 = 1_000_000_000;
 /// or than this when nothing of it comes.
 const IDLE_NANOS_MAX: u64 = 250_000_000;
 /// Groups of a lane that are under way where each file is made durable by itself.
