@@ -23,7 +23,9 @@ fn the_evaluation_makes_its_laboratory_moves_files_writes_and_leaves_nothing() {
             let (seconds, bound, at_slow, imbalance) = (numbers[0], numbers[1], numbers[4], numbers[7]);
             // 738 MB at 220 MB/s are 3.4 s, and nobody is faster than the bound; files are spread evenly.
             assert!(bound > 3.3 && seconds > bound * 0.98, "{row}");
-            assert!(at_slow > 0.0 && imbalance < 0.05, "{row}");
+            // Each target has four stripes of the eleven files; files beside them may take a turn of the file system's, and
+            // then one has five.
+            assert!(at_slow > 0.0 && imbalance < 0.3, "{row}");
         }
     }
     let pictures = evaluation.check_page(
