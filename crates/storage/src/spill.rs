@@ -67,9 +67,9 @@ impl SpillFile {
         }
     }
 
-    /// Contents are hashed so.
+    /// Contents are hashed so. Where they are not, streams take nothing from the file: what cannot be read is sent as zeros.
     pub fn hashed(self, hash: HashKind) -> SpillFile {
-        SpillFile { hash, ..self }
+        SpillFile { hash, in_place: self.in_place && hash != HashKind::None, ..self }
     }
 
     /// Bytes that it may take.

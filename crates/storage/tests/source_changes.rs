@@ -271,6 +271,40 @@ fn what_changes_between_hash_and_send_is_named_when_it_is_read_again() {
 }
 
 #[test]
+fn bytes_stay_in_their_file_only_where_the_sink_would_notice_that_they_have_changed() {
+    use haul_model::HashKind;
+    for hash in HashKind::ALL {
+        let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = scratch.path().join("data");
+        fs::write(&path, vec![1; 4096]).unwrap();
+        let options =
+            SourceOptions { in_place: true, in_place_member_bytes_min: 1, hash, ..SourceOptions::default() };
+        let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], options);
+        let dataset = Dataset::scan(scratch, source);
+        let pool = Pool::new(1, 4096).unwrap();
+        let (block, slot, again) = (BlockId(1), SlotId(0), false);
+        let entry = || Arc::clone(&dataset.files[0].1);
+        let object = SourceOp::ReadObject {
+            block,
+            entry: entry(),
+            offset: 0,
+            length: 4096,
+            slot,
+            single: true,
+            again,
+        };
+        let members = SourceOp::ReadMembers { block, slot, members: vec![entry()], again };
+        for op in [object, members] {
+            dataset.source.run(op, &pool);
+            let mut lease = pool.lease(slot).unwrap();
+            let in_file = !lease.take_file_ranges().is_empty();
+            assert_eq!(in_file, hash != HashKind::None, "{hash:?}");
+            assert!(in_file || lease[..] == [1; 4096], "{hash:?}");
+        }
+    }
+}
+
+#[test]
 fn a_file_with_holes_is_read_without_filling_them() {
     use std::os::unix::fs::FileExt;
     let scratch = tempfile::tempdir_in("/dev/shm").unwrap();

@@ -52,9 +52,8 @@ pub(crate) fn hash_object(
     faults::source_read().map_err(source_failure)?;
     // A look at a hole through a mapping would make a page of it on a memory file system.
     let status = Status::of(file).map_err(source_failure)?;
-    let seen = kind == HashKind::None
-        || !status.has_holes()
-            && mapping::with_bytes(file, offset, length as usize, |bytes| hasher.update(bytes));
+    let seen = !status.has_holes()
+        && mapping::with_bytes(file, offset, length as usize, |bytes| hasher.update(bytes));
     // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
     let size = Status::of(file).map_err(source_failure)?.identity().size;
     if seen && offset.checked_add(u64::from(length)).is_some_and(|end| end <= size) {

@@ -36,7 +36,8 @@ pub struct SourceOptions {
     /// Descriptors kept open for directories, besides the few of the scan.
     pub directory_descriptors_max: usize,
     /// The streams take bytes straight from files: objects are hashed as they pass by, and their slots stand for the
-    /// range. Only where the page cache is the file's own and local, so that what was just read is still there.
+    /// range. Only where the page cache is the file's own and local, so that what was just read is still there; and only
+    /// where something is hashed: what cannot be read any more is sent as zeros, and nobody else would notice.
     pub in_place: bool,
     /// Then members of bundles too, from this size on: below it, the calls cost more than the copies.
     pub in_place_member_bytes_min: usize,
@@ -84,7 +85,7 @@ impl PosixSource {
             noatime: Noatime::new(),
             recursive: options.recursive,
             hash: options.hash,
-            in_place: options.in_place && !faults::changes_source_bytes(),
+            in_place: options.in_place && options.hash != HashKind::None && !faults::changes_source_bytes(),
             in_place_member_bytes_min: options.in_place_member_bytes_min,
         }
     }
