@@ -336,9 +336,14 @@ impl Committer {
         if self.held.is_empty() {
             return None;
         }
-        if self.held_bytes > self.window.bytes / HELD_SHARE {
-            let can = self.held.iter().filter(|(id, held)| self.may_be_released(**id, held));
-            if let Some((id, _)) = can.max_by_key(|(id, held)| (held.bytes, **id)) {
+        let most = self.window.bytes / HELD_SHARE;
+        if self.held_bytes > most {
+            // Those that are set apart make room soon: not all files at once are to stand still.
+            let can = || self.held.iter().filter(|(id, held)| self.may_be_released(**id, held));
+            let largest = can().max_by_key(|(id, held)| (held.bytes, **id));
+            if can().map(|(_, held)| held.bytes).sum::<u64>() > most
+                && let Some((id, _)) = largest
+            {
                 return Some(*id);
             }
         }
@@ -765,6 +770,22 @@ mod tests {
         committer.release(EntryId(2), Lane::Brisk, 0);
         assert_eq!(committer.next_to_release(0, false), None);
         assert!(committer.start(0, false).is_some(), "it is a group");
+    }
+
+    #[test]
+    fn a_file_that_is_about_to_make_room_is_enough() {
+        let mut committer = each();
+        let most = SYNC_GROUP_BYTES / HELD_SHARE;
+        for (file, bytes) in [(2, most), (3, most - 20), (4, most - 30)] {
+            let bytes = bytes as u32;
+            committer.add_object(WrittenObject { id: EntryId(file), index: 0, bytes }, Lane::Brisk, 0);
+        }
+        let mut stand_still = Vec::new();
+        while let Some(id) = committer.next_to_release(0, false) {
+            committer.set_apart(id);
+            stand_still.push(id.0);
+        }
+        assert_eq!(stand_still, [2, 3], "what is left may be held");
     }
 
     #[test]
