@@ -53,6 +53,18 @@ pub struct Tuning {
     pub bandwidth: Option<NonZeroU64>,
 }
 
+/// Slots for each thread that an end uses however fast it is: two that storage is at or has next, one that comes, one that goes.
+const SLOTS_PER_THREAD: usize = 4;
+/// And at least so many.
+const SLOTS_LEAST: usize = 8;
+
+impl Tuning {
+    /// How many slots are used in any case; more of them as the path needs it.
+    pub fn slots_least(&self) -> u32 {
+        (self.io_threads * SLOTS_PER_THREAD).max(SLOTS_LEAST).min(self.slots as usize) as u32
+    }
+}
+
 /// What both ends know of a session.
 pub struct Common {
     /// Choices.
@@ -194,6 +206,7 @@ impl SourceEnd {
                 object_bytes: common.tuning.object_bytes,
                 bundle_bytes_max: common.tuning.bundle_bytes_max.min(u64::from(common.tuning.object_bytes)),
                 slots: common.tuning.slots,
+                slots_least: common.tuning.slots_least(),
                 hands: common.tuning.io_threads as u32,
                 hands_max: common.tuning.io_threads_max as u32,
                 policy: common.tuning.policy,
@@ -236,6 +249,7 @@ impl SinkEnd {
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender);
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: common.tuning.slots,
+            slots_least: common.tuning.slots_least(),
             hands: common.tuning.io_threads as u32,
             hands_max: common.tuning.io_threads_max as u32,
             policy: common.tuning.policy,

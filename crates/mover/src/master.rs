@@ -254,6 +254,7 @@ impl<M: Machine> Running<M> {
                 }
             }
             Action::Grant(slot) => self.master.pool.grant(slot),
+            Action::Revoke(slot) => self.master.pool.revoke(slot),
             Action::Hands(count) => self.master.workers.grow(count as usize),
             Action::Replace(block, part) => self.master.workers.replace((block, part)),
             Action::Errand { number, lane, threads, op } => {

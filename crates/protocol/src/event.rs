@@ -111,6 +111,8 @@ pub enum Action {
     },
     /// Sink: allow one payload into this slot. Always precedes the BLOCK_DONE that tells the source.
     Grant(SlotId),
+    /// Sink: the payload that was allowed into this slot will not come, and none is allowed now.
+    Revoke(SlotId),
     /// Source: to storage.
     Source(SourceOp),
     /// Sink: to storage.

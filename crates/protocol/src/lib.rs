@@ -35,6 +35,7 @@ pub mod scheduler;
 pub mod sink;
 pub mod source;
 pub mod states;
+mod window;
 
 pub use event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
 pub use planted::{Bug, NeighbourBug, Planted, SchedulerBug};

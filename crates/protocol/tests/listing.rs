@@ -49,6 +49,7 @@ fn reads(policy: Policy, targets: &[Target]) -> [Vec<usize>; 2] {
         object_bytes: OBJECT,
         bundle_bytes_max: 0,
         slots: 64,
+        slots_least: 64,
         hands: THREADS,
         hands_max: THREADS,
         policy,

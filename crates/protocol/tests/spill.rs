@@ -53,6 +53,7 @@ impl Bed {
             object_bytes: OBJECT,
             bundle_bytes_max: 0,
             slots: 16,
+            slots_least: 1,
             hands: 12,
             hands_max: 12,
             policy: Policy::Layout,

@@ -103,6 +103,7 @@ impl World {
             object_bytes,
             bundle_bytes_max,
             slots,
+            slots_least: self.random.between(1, 8) as u32,
             hands,
             hands_max: hands * 3,
             policy: Policy::Adaptive(Adaptive::default()),
@@ -115,6 +116,7 @@ impl World {
         self.hung = Hung::default();
         let sink = sink::Config {
             slots: sink_slots,
+            slots_least: self.random.between(1, 8) as u32,
             hands: sink_hands,
             hands_max: sink_hands * 3,
             policy: Policy::Adaptive(Adaptive::default()),

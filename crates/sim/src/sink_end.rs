@@ -124,6 +124,11 @@ impl World {
                     end.granted[slot.0 as usize] = true;
                 }
             }
+            Action::Revoke(slot) => {
+                if let Some(end) = self.sink_of(session) {
+                    end.granted[slot.0 as usize] = false;
+                }
+            }
             Action::Sink(op) => self.start_write(session, op),
             Action::Errand { number, threads, op, .. } => {
                 note!(self, "sink starts errand {number}, to {}", Short(&op));

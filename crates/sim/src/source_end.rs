@@ -149,9 +149,11 @@ impl World {
             // Storage of the simulator answers in time.
             Action::Hands(_) => {}
             Action::Replace(block, _) => self.violate(format!("the thread of {block:?} is replaced")),
-            Action::Grant(_) | Action::Sink(_) | Action::Errand { .. } | Action::Relieve { .. } => {
-                self.violate("the source acts as a sink".into())
-            }
+            Action::Grant(_)
+            | Action::Revoke(_)
+            | Action::Sink(_)
+            | Action::Errand { .. }
+            | Action::Relieve { .. } => self.violate("the source acts as a sink".into()),
         }
     }
 

@@ -213,10 +213,16 @@ fn names_that_could_not_be_made_durable_are_told() {
     let (driver, top, _) =
         session(&scratch, failing(SyncPoint::FinalName, 1).fail(Fault::Sync(SyncPoint::TempName), 1, EIO));
     let file = driver.file(top, b"file", 1);
-    let large = driver.file(top, b"large", 1);
-    let token = driver.start(&large);
-    assert_eq!(driver.write_object(&large, token, b"x", 0), Ok(()));
+    let bytes = content(1, 2 * OBJECT as usize);
+    let (large, whole) = (driver.file(top, b"large", bytes.len()), driver.file(top, b"whole", bytes.len()));
+    for (file, objects) in [(&large, 1), (&whole, 2)] {
+        let token = driver.start(file);
+        for index in 0..objects {
+            assert_eq!(driver.write_object(file, token, &bytes, index), Ok(()));
+        }
+    }
     assert_eq!(driver.write_members(&[(&file, b"x")]), [Ok(())]);
+    assert_eq!(driver.sync(&[whole.id]), [], "its final name is next");
     assert_eq!(driver.sync(&[file.id, large.id]), [lost(large.id)], "nobody would find it after a crash");
     assert_eq!(driver.publish(&[file.id]), []);
     assert_eq!(driver.sync_names(&[file.id]), [lost(file.id)]);

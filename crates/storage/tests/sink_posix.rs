@@ -317,8 +317,7 @@ fn damaged_or_lost_hashes_are_computed_again_from_the_file() {
         let (driver, top) = scratch.session(ONE);
         let file = driver.file(top, b"large", bytes.len());
         let token = driver.start(&file);
-        driver.write_objects(&file, token, &bytes);
-        assert_eq!(driver.sync(&[file.id]), []);
+        driver.write_in_parts(&file, token, &bytes);
         drop(driver);
         damage(&scratch.path(format!("top/.haul-{token}.sums").as_bytes()));
         let sink = std::sync::Arc::new(scratch.posix(TWO, &named(&["top"]), None));
@@ -328,6 +327,36 @@ fn damaged_or_lost_hashes_are_computed_again_from_the_file() {
         assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
         assert_eq!(driver.seal(&file, token, None), Ok(root_of(&bytes)), "{what}");
         assert_eq!(sink.objects_reread(), reread, "{what}");
+        driver.settle(&[file.id]);
+        assert_eq!(names(&scratch.path(b"top")), [b"large".to_vec()].into());
+    }
+}
+
+#[test]
+fn a_file_that_is_whole_before_anything_is_synced_needs_no_table() {
+    let bytes = content(7, 3 * OBJECT as usize);
+    for lost in [false, true] {
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = driver.file(top, b"large", bytes.len());
+        let token = driver.start(&file);
+        driver.write_objects(&file, token, &bytes);
+        assert_eq!(driver.sync(&[file.id]), []);
+        assert_eq!(names(&scratch.path(b"top")).len(), 1, "only its contents");
+        if !lost {
+            assert_eq!(driver.seal(&file, token, None), Ok(root_of(&bytes)));
+            driver.settle(&[file.id]);
+            continue;
+        }
+        // What another session does not know it reads.
+        drop(driver);
+        let sink = std::sync::Arc::new(scratch.posix(TWO, &named(&["top"]), None));
+        let driver = Driver::new(Box::new(Shared(sink.clone())));
+        let top = driver.directory(EntryId::root(0), b"");
+        let file = driver.file(top, b"large", bytes.len());
+        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        assert_eq!(driver.seal(&file, token, None), Ok(root_of(&bytes)));
+        assert_eq!(sink.objects_reread(), 3);
         driver.settle(&[file.id]);
         assert_eq!(names(&scratch.path(b"top")), [b"large".to_vec()].into());
     }
@@ -348,7 +377,7 @@ fn damaged_contents_do_not_pass_as_the_source_s() {
     let (driver, top) = scratch.session(ONE);
     let file = driver.file(top, b"large", bytes.len());
     let token = driver.start(&file);
-    driver.write_objects(&file, token, &bytes);
+    driver.write_in_parts(&file, token, &bytes);
     drop(driver);
     fs::remove_file(scratch.path(format!("top/.haul-{token}.sums").as_bytes())).unwrap();
     let contents =
@@ -460,7 +489,7 @@ fn left_over_files_are_listed_and_removed_without_following_links() {
     for (parent, at) in [(top, "top"), (below, "top/below")] {
         let file = driver.file(parent, b"large", 2 * OBJECT as usize);
         let token = driver.start(&file);
-        driver.write_objects(&file, token, &content(1, 2 * OBJECT as usize));
+        driver.write_in_parts(&file, token, &content(1, 2 * OBJECT as usize));
         expected.insert((format!("{at}/.haul-{token}"), 2 * u64::from(OBJECT)));
         expected.insert((format!("{at}/.haul-{token}.sums"), 80));
     }

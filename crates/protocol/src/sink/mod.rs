@@ -15,6 +15,7 @@ mod receive;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
@@ -42,12 +43,15 @@ use crate::pace::Pace;
 use crate::planted::{Bug, Planted};
 use crate::scheduler::{self, Policy, Said, Scheduler};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
+use crate::window::Window;
 
 /// What does not change during a session.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Slots of the sink's pool.
     pub slots: u32,
+    /// How many of them are granted at least; the rest as needed.
+    pub slots_least: u32,
     /// I/O threads.
     pub hands: u32,
     /// How many there may be where files are on several targets.
@@ -121,6 +125,9 @@ pub struct Sink {
     preparing: usize,
 
     slots: Vec<Slot>,
+    /// When each was granted.
+    granted_nanos: Vec<u64>,
+    window: Window,
     writes: HashMap<BlockId, Write>,
     scheduler: Scheduler<ToWrite>,
     /// Bundles that wait for a thread to make their members.
@@ -181,6 +188,8 @@ impl Sink {
             batches: 0,
             preparing: 0,
             slots: (0..config.slots).map(|_| Slot::Withheld).collect(),
+            granted_nanos: vec![0; config.slots as usize],
+            window: Window::new(config.slots_least, config.slots),
             writes: HashMap::new(),
             scheduler: Scheduler::new(scheduler::Config {
                 patience_nanos: config.hangs_after_nanos,
@@ -254,7 +263,7 @@ impl Sink {
             (0, 0) if !self.committer.is_idle() => Some(Waiting::Sync),
             (0, 0) => Some(Waiting::Payload),
             (0, _) => Some(Waiting::Names),
-            (writes, _) if writes * 2 >= self.slots.len() => Some(Waiting::Write),
+            (writes, _) if writes * 2 >= self.slots_usable() => Some(Waiting::Write),
             _ => Some(Waiting::Payload),
         }
     }

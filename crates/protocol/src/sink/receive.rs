@@ -50,6 +50,8 @@ pub(super) struct Write {
     pub ticket: Option<Ticket>,
     /// Of a bundle: since its members are being made.
     pub making: Option<Making>,
+    /// When a thread took it on.
+    pub since_nanos: u64,
     /// Members that are made and not written.
     pub parts: Vec<Part>,
     pub length: u32,
@@ -131,6 +133,7 @@ impl Sink {
         if old && !self.config.planted.has(Bug::OldEpochAccepted) {
             return Ok(());
         }
+        self.has_travelled(slot);
         match self.slot(slot)? {
             state @ Slot::Granted => {
                 *state = Slot::Arrived { block, length };
@@ -171,6 +174,7 @@ impl Sink {
                 }
             }
         }
+        self.actions.push_back(Action::Revoke(slot));
         self.free(slot);
         Ok(())
     }
@@ -190,10 +194,26 @@ impl Sink {
         if !self.connected || full || self.draining.is_some() {
             return;
         }
-        while let Some(slot) = self.withheld.pop() {
+        let usable = self.slots_usable();
+        while self.slots.len() - self.withheld.len() < usable
+            && let Some(slot) = self.withheld.pop()
+        {
             self.slots[slot.0 as usize] = Slot::Granted;
+            self.granted_nanos[slot.0 as usize] = self.clock.now();
             self.granted.push(slot);
         }
+    }
+
+    /// Only where all is on one target is it known how many are enough.
+    pub(super) fn slots_usable(&self) -> usize {
+        if self.hands.has_several_targets() { self.slots.len() } else { self.window.slots() }
+    }
+
+    /// A payload came into this slot.
+    fn has_travelled(&mut self, slot: SlotId) {
+        let now_nanos = self.clock.now();
+        let granted_nanos = self.granted_nanos.get(slot.0 as usize).copied().unwrap_or(now_nanos);
+        self.window.travelled(now_nanos - granted_nanos, now_nanos);
     }
 
     /// The payload is whole: it is to be written.
@@ -218,6 +238,7 @@ impl Sink {
             stage: Stage::Queued,
             ticket: None,
             making: None,
+            since_nanos: 0,
             parts: Vec::new(),
             length,
             lost: false,
@@ -242,7 +263,7 @@ impl Sink {
         gently: bool,
     ) -> Result<(), Failure> {
         let write = self.writes.get_mut(&block).ok_or(Failure::new(Code::Internal))?;
-        (write.stage, write.ticket) = (Stage::Writing, ticket);
+        (write.stage, write.ticket, write.since_nanos) = (Stage::Writing, ticket, self.clock.now());
         let (slot, length) = (write.slot, write.length);
         self.writing += 1;
         let op = match &write.work {
@@ -290,6 +311,9 @@ impl Sink {
 
     pub(super) fn written(&mut self, block: BlockId) -> Result<Write, Failure> {
         let write = self.writes.remove(&block).ok_or(Failure::new(Code::Internal))?;
+        if write.stage == Stage::Writing {
+            self.window.stored(self.clock.now() - write.since_nanos);
+        }
         if !self.config.planted.has(Bug::GrantWhileWriting) {
             self.free(write.slot);
         }

@@ -41,6 +41,7 @@ use crate::hands::Hands;
 use crate::planted::{Bug, Planted};
 use crate::scheduler::{self, Policy, Said, Scheduler, Ticket};
 use crate::states::{Coverage, SourceCause, SourceState, source_step};
+use crate::window::Window;
 
 /// What does not change during a session.
 #[derive(Clone, Debug)]
@@ -51,6 +52,8 @@ pub struct Config {
     pub bundle_bytes_max: u64,
     /// Slots of the source's pool.
     pub slots: u32,
+    /// How many of them are used at least; the rest as needed.
+    pub slots_least: u32,
     /// I/O threads.
     pub hands: u32,
     /// How many there may be where files are on several targets.
@@ -149,6 +152,8 @@ struct Block {
     stage: Stage,
     /// What the scheduler knows it by.
     ticket: Ticket,
+    /// When the stage began.
+    since_nanos: u64,
     /// Where it is in the spill, or will be.
     extent: Option<Extent>,
     /// It goes into the spill.
@@ -166,6 +171,7 @@ pub struct Source {
     next_restart: u64,
 
     free: Vec<SlotId>,
+    window: Window,
     credits: Credits,
     blocks: HashMap<BlockId, Block>,
     next_block: u64,
@@ -219,6 +225,7 @@ impl Source {
             announced: 0,
             next_restart: 1 << 62,
             free: (0..config.slots).rev().map(SlotId).collect(),
+            window: Window::new(config.slots_least, config.slots),
             credits: Credits::default(),
             blocks: HashMap::new(),
             next_block: 0,

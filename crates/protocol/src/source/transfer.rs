@@ -19,6 +19,7 @@ impl Source {
     /// Fills free slots.
     pub(super) fn start_reads(&mut self) {
         while self.reading < self.hands.at_a_time()
+            && self.may_use_another_slot()
             && let Some(local) = self.free.pop()
         {
             let started = self.may_send_on() && self.start_next(local, false) || self.start_ahead(local);
@@ -27,6 +28,12 @@ impl Source {
                 return;
             }
         }
+    }
+
+    /// Only where all is on one target, here and there, is it known how many are enough.
+    fn may_use_another_slot(&self) -> bool {
+        let used = self.config.slots as usize - self.free.len();
+        self.several_targets || self.hands.has_several_targets() || used < self.window.slots()
     }
 
     /// Reads the next one into this slot; `ahead`: to put it away.
@@ -96,9 +103,9 @@ impl Source {
         self.reading += 1;
         self.next_block += 1;
         let block = BlockId(self.next_block);
-        let stage = Stage::Reading;
-        self.blocks
-            .insert(block, Block { local, length, content, stage, ticket, extent: None, ahead: false });
+        let (stage, since_nanos) = (Stage::Reading, self.clock.now());
+        let new = Block { local, length, content, stage, ticket, since_nanos, extent: None, ahead: false };
+        self.blocks.insert(block, new);
         block
     }
 
@@ -157,6 +164,7 @@ impl Source {
                 self.put_away(id);
             }
             Ok(read) if active => {
+                self.window.stored(self.clock.now() - block.since_nanos);
                 *hash = read;
                 block.stage = Stage::Ready;
                 self.ready.push_back(id);
@@ -198,6 +206,7 @@ impl Source {
                 Err(failure) => failed.push((id, failure)),
             }
         }
+        self.window.stored(self.clock.now() - block.since_nanos);
         block.length = length;
         block.stage = Stage::Ready;
         if members.is_empty() {
@@ -238,9 +247,9 @@ impl Source {
     }
 
     fn send_block(&mut self, id: BlockId, slot: SlotId) {
-        let epoch = self.epoch;
+        let (epoch, now_nanos) = (self.epoch, self.clock.now());
         let Some(block) = self.blocks.get_mut(&id) else { return };
-        block.stage = Stage::Sending;
+        (block.stage, block.since_nanos) = (Stage::Sending, now_nanos);
         let (local, length) = (block.local, block.length);
         self.in_credit.insert(slot, block.ticket);
         if !self.config.planted.has(Bug::SpillReusedWhileSent)
@@ -286,7 +295,11 @@ impl Source {
         }
     }
 
-    pub(super) fn on_sent(&mut self, block: BlockId) {
-        self.free_block(block);
+    pub(super) fn on_sent(&mut self, id: BlockId) {
+        if let Some(block) = self.blocks.get(&id) {
+            let now_nanos = self.clock.now();
+            self.window.travelled(now_nanos - block.since_nanos, now_nanos);
+        }
+        self.free_block(id);
     }
 }

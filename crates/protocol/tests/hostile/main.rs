@@ -58,6 +58,7 @@ fn a_sink_survives_whatever_a_source_says() {
         let random = &mut Random(seed);
         let config = sink::Config {
             slots: SLOTS,
+            slots_least: 1,
             hands: 2,
             hands_max: 5,
             policy: Policy::Adaptive(Adaptive::default()),
@@ -148,6 +149,7 @@ fn a_sink_survives_whatever_a_source_says() {
                         assert!(!busy, "seed {seed}: {slot:?} is granted while it is written");
                         granted[slot.0 as usize] = true;
                     }
+                    Action::Revoke(slot) => granted[slot.0 as usize] = false,
                     Action::Send(message) => announcer.hear(&message),
                     Action::Ended(_) => ended = true,
                     _ => {}
@@ -199,6 +201,7 @@ fn a_source_survives_whatever_a_sink_says() {
             object_bytes: OBJECT_BYTES,
             bundle_bytes_max: 1000,
             slots: SLOTS,
+            slots_least: 1,
             hands: 2,
             hands_max: 5,
             policy: Policy::Adaptive(Adaptive::default()),

@@ -60,6 +60,11 @@ impl Work {
 impl PosixSink {
     pub(super) fn sync_files(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
         let group = self.take_work(files);
+        let save = |(_, work): &(EntryId, Work)| match work {
+            Work::File(file) => self.save_hashes(file),
+            Work::Member { .. } | Work::Done | Work::Unknown => Ok(()),
+        };
+        let saved: Vec<Result<(), Failure>> = group.iter().map(save).collect();
         let mut whole = Wholes::default();
         if self.sync != SyncMode::Never {
             let systems = group.iter().filter_map(|(_, work)| work.file_system());
@@ -74,6 +79,7 @@ impl PosixSink {
         };
         let threads = threads_for(group.iter().filter(each).count());
         let mut results = in_parallel(&group, threads, |(_, work)| self.sync_one(work, &whole));
+        saved.into_iter().zip(&mut results).for_each(|(saved, result)| *result = saved.and(*result));
         self.sync_temporary_names(&group, &mut results);
         self.note_synced_members(&group, &results);
         let mut failed = Vec::new();
@@ -159,7 +165,7 @@ impl PosixSink {
         if !file.holds() {
             return Err(Code::SinkSync.into());
         }
-        let (contents, sums) = file.descriptors();
+        let (contents, table) = (file.open_contents(), lock(&file.hashes).open_table());
         let (point, reach) = if file.sealed.load(Ordering::Acquire) {
             (SyncPoint::SealedData, Reach::Everything)
         } else {
@@ -171,20 +177,21 @@ impl PosixSink {
             None => Ok(()),
         };
         let synced =
-            sync(contents, point, reach).and_then(|()| sync(sums, SyncPoint::ObjectSums, Reach::Data));
+            sync(contents, point, reach).and_then(|()| sync(table, SyncPoint::ObjectSums, Reach::Data));
         if synced.is_err() {
             file.sync_failed();
         }
         synced.map_err(sync_failure)
     }
 
-    /// An unfinished file that nobody finds after a crash cannot be resumed.
+    /// An unfinished file that nobody finds after a crash cannot be resumed. One that is whole is about to have another name.
     fn sync_temporary_names(&self, group: &[(EntryId, Work)], results: &mut [Result<(), Failure>]) {
         if self.sync == SyncMode::Never {
             return;
         }
         let is_new = |file: &Unfinished| {
-            !file.directory.file_system.whole && !file.name_durable.load(Ordering::Acquire)
+            let named_next = file.sealed.load(Ordering::Acquire) || file.is_whole();
+            !file.directory.file_system.whole && !file.name_durable.load(Ordering::Acquire) && !named_next
         };
         let new = || {
             group.iter().filter_map(|(_, work)| match work {

@@ -11,7 +11,7 @@
 //! | `root` | the destination as typed, and as `cp` decides what it means |
 //! | `directories`, `spool`, `finish` | directories, and their attributes at the end |
 //! | `prepare`, `sweep` | what is there already, what is left over |
-//! | `objects`, `sums`, `seal`, `hashes` | files that arrive in objects |
+//! | `objects`, `table`, `sums`, `seal`, `hashes` | files that arrive in objects |
 //! | `members`, `made` | files that arrive in bundles; those of them that are made first, and written target by target |
 //! | `durable`, `file_systems`, `faults` | making things durable |
 //! | `publish` | final names |
@@ -35,6 +35,7 @@ mod seal;
 mod spool;
 pub(crate) mod sums;
 mod sweep;
+mod table;
 pub(crate) mod tokens;
 
 use std::collections::{HashMap, HashSet};

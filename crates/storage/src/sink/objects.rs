@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex};
 
 use haul_buffers::Pool;
 use haul_model::limits::GENTLE_PIECE_BYTES;
-use haul_model::{Code, Entry, Failure, Hash, HashKind, Kind, SlotId, Token};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes::status;
 use super::directories::Directory;
 use super::hashes::Cut;
 use super::prepare::open_whatever_its_mode;
+use super::table::Hashes;
 use super::tokens::TempName;
-use super::{Contents, PosixSink, State, lock, sums};
+use super::{Contents, PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
 use crate::hashing::is_object;
 use crate::layout::{self, stripe::Plan};
@@ -40,6 +41,8 @@ pub(super) struct Unfinished {
     pub entry: Arc<Entry>,
     pub directory: Arc<Directory>,
     open: Mutex<Open>,
+    /// Of its objects.
+    pub hashes: Mutex<Hashes>,
     /// Its attributes are set and its root is known.
     pub sealed: AtomicBool,
     /// Its temporary name is durable.
@@ -52,11 +55,8 @@ pub(super) struct Unfinished {
 #[derive(Default)]
 struct Open {
     contents: Option<Arc<OwnedFd>>,
-    sums: Option<Arc<OwnedFd>>,
     /// Device and inode, once the file was made or found.
     identity: Option<(u64, u64)>,
-    /// Root of a file of one object, which needs no table of hashes.
-    root: Option<Hash>,
 }
 
 /// Whether what was written since the last good sync may have been lost.
@@ -83,6 +83,7 @@ impl Unfinished {
             entry: Arc::clone(entry),
             directory,
             open: Mutex::default(),
+            hashes: Mutex::default(),
             sealed: AtomicBool::new(false),
             name_durable: AtomicBool::new(false),
             syncing: Mutex::new(()),
@@ -104,6 +105,7 @@ impl Unfinished {
     ) -> Self {
         let file = Self::new(entry, token, object_bytes, directory);
         lock(&file.open).identity = Some(identity);
+        lock(&file.hashes).has_table();
         file
     }
 
@@ -139,24 +141,29 @@ impl Unfinished {
     pub fn lose(&self) {
         self.losses.told.store(true, Ordering::Release);
         self.sealed.store(false, Ordering::Release);
+        lock(&self.hashes).lose();
         self.close();
     }
 
     /// Closes its descriptors; they are opened again when needed.
     pub fn close(&self) {
-        let mut open = lock(&self.open);
-        (open.contents, open.sums) = (None, None);
+        lock(&self.open).contents = None;
+        lock(&self.hashes).close();
     }
 
-    /// The descriptors that are open now.
-    pub fn descriptors(&self) -> (Option<Arc<OwnedFd>>, Option<Arc<OwnedFd>>) {
-        let open = lock(&self.open);
-        (open.contents.clone(), open.sums.clone())
+    /// The descriptor of its contents, if it is open now.
+    pub fn open_contents(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.open).contents.clone()
     }
 
-    /// Root of a file of one object that this session has written.
-    pub fn root(&self) -> Option<Hash> {
-        lock(&self.open).root
+    /// How it is cut into objects.
+    pub fn cut(&self) -> Cut {
+        Cut { size: self.entry.size(), object_bytes: self.object_bytes.load(Ordering::Acquire) }
+    }
+
+    /// All of it was written before anything of it was synced: what is next is its final name.
+    pub fn is_whole(&self) -> bool {
+        lock(&self.hashes).is_whole(self.cut())
     }
 }
 
@@ -193,13 +200,7 @@ impl PosixSink {
             Contents::Discarded => fs::ftruncate(&contents, entry.size()),
         };
         written.map_err(sink_failure)?;
-        if object.single {
-            lock(&file.open).root = Some(object.hash);
-        } else if self.hash != HashKind::None {
-            let table = self.sums(&file)?;
-            let sum = sums::encode(token, cut, index, object.hash);
-            write_all_at(&table, &sum, index * sums::ENTRY_BYTES as u64).map_err(sink_failure)?;
-        }
+        lock(&file.hashes).gather(index, object.hash);
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
     }
 
@@ -285,40 +286,12 @@ impl PosixSink {
         open.contents = Some(Arc::clone(&opened));
         Ok((opened, outcome))
     }
-
-    /// The descriptor of its table of hashes.
-    pub(super) fn sums(&self, file: &Unfinished) -> Result<Arc<OwnedFd>, Failure> {
-        let mut open = lock(&file.open);
-        if let Some(sums) = &open.sums {
-            return Ok(Arc::clone(sums));
-        }
-        let held = self.directories.descriptor(&file.directory)?;
-        let name = TempName::sums(file.token);
-        let (known, new) = (OFlags::RDWR | OFlags::NONBLOCK, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
-        let usable = |table: &OwnedFd| {
-            let ours = rustix::process::geteuid().as_raw();
-            status(table.as_fd())
-                .is_ok_and(|now| now.kind == FileType::RegularFile && now.links == 1 && now.uid == ours)
-        };
-        let found = confine::open_beneath(held.as_fd(), name.as_bytes(), known, Mode::empty());
-        let opened = match found.ok().filter(usable) {
-            Some(table) => table,
-            None => {
-                // Nothing, or nothing of ours: without a table the objects are hashed again from the file.
-                let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
-                confine::open_beneath(held.as_fd(), name.as_bytes(), new, PRIVATE).map_err(sink_failure)?
-            }
-        };
-        let opened = Arc::new(opened);
-        open.sums = Some(Arc::clone(&opened));
-        Ok(opened)
-    }
 }
 
 /// Until it is complete, nobody else may read it.
-const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+pub(super) fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::pwrite(file, bytes, offset) {
             Ok(0) => return Err(Errno::IO),

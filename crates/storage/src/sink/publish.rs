@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_model::{Code, Entry, EntryId, Failure, Token};
-use rustix::fs::{self, AtFlags, RenameFlags};
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::directories::Directory;
-use super::hashes::Cut;
 use super::members::remove;
-use super::objects::Unfinished;
 use super::prepare::rename;
 use super::tokens::TempName;
 use super::{PosixSink, State, lock};
@@ -56,7 +54,7 @@ impl PosixSink {
                     Ok(()) => {
                         // After the name: were it before, a crash between the two could cost a re-read of the whole
                         // file. What a crash leaves of it is swept by the next session.
-                        self.remove_sums(&file);
+                        self.remove_table(&file);
                         lock(&self.resumed).remove(&file.token);
                         file.close();
                         (Some(State::Named(Arc::clone(&file.directory), failures)), Ok(()))
@@ -122,18 +120,9 @@ impl PosixSink {
                 if let Ok(held) = self.directories.descriptor(&file.directory) {
                     remove(held.as_fd(), file.token);
                 }
-                self.remove_sums(&file);
+                self.remove_table(&file);
             }
             State::Named(..) => {}
-        }
-    }
-
-    fn remove_sums(&self, file: &Unfinished) {
-        let cut = Cut { size: file.entry.size(), object_bytes: file.object_bytes.load(Ordering::Acquire) };
-        if cut.count() > 1
-            && let Ok(held) = self.directories.descriptor(&file.directory)
-        {
-            let _ = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());
         }
     }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::attributes::{attributes_failure, status};
 use super::hashes::Cut;
 use super::objects::Unfinished;
-use super::{PosixSink, sums};
+use super::{PosixSink, lock, sums};
 use crate::confine::sink_failure;
 use crate::hashing::{Combiner, ObjectHasher, whole_hash};
 
@@ -38,7 +38,7 @@ impl PosixSink {
             0 => whole_hash(self.hash, b""),
             // Of any bytes it is the same.
             _ if self.hash == HashKind::None => whole_hash(self.hash, b""),
-            1 => match file.root() {
+            1 => match lock(&file.hashes).gathered(0) {
                 Some(root) => root,
                 None => self.reread(&contents, cut, 0)?,
             },
@@ -53,17 +53,20 @@ impl PosixSink {
     }
 
     fn combine(&self, file: &Unfinished, contents: &OwnedFd, cut: Cut) -> Result<Hash, Failure> {
-        let table = self.sums(file)?;
-        let mut entries = vec![0; ENTRIES as usize * sums::ENTRY_BYTES];
+        let table = self.table(file);
+        let mut entries = vec![0; ENTRIES.min(cut.count()) as usize * sums::ENTRY_BYTES];
         let mut combiner = Combiner::new(self.hash);
         for first in (0..cut.count()).step_by(ENTRIES as usize) {
             let count = ENTRIES.min(cut.count() - first);
             entries.fill(0);
-            // What cannot be read does not pass its check.
             let wanted = &mut entries[..count as usize * sums::ENTRY_BYTES];
-            let _ = read_at(&table, wanted, first * sums::ENTRY_BYTES as u64);
+            if let Some(table) = &table {
+                // What cannot be read does not pass its check.
+                let _ = read_at(table, wanted, first * sums::ENTRY_BYTES as u64);
+            }
             for (index, entry) in (first..).zip(wanted.chunks_exact(sums::ENTRY_BYTES)) {
-                combiner.push(match sums::decode(file.token, cut, index, entry) {
+                let gathered = lock(&file.hashes).gathered(index);
+                combiner.push(match gathered.or_else(|| sums::decode(file.token, cut, index, entry)) {
                     Some(hash) => hash,
                     None => self.reread(contents, cut, index)?,
                 });
