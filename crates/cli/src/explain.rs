@@ -38,8 +38,11 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         };
     }
     setting!("object-size", object_bytes, size(settings.object_bytes.value));
-    let slots = settings.tuning(false).slots;
-    setting!("memory", memory, format!("{} ({slots} slots)", size(settings.memory.value)));
+    let tuning = settings.tuning(false);
+    let (least, most) = (tuning.slots_least(), tuning.slots);
+    let slots =
+        format!("at most {} ({least} to {most} slots, as the path needs)", size(settings.memory.value));
+    setting!("memory", memory, slots);
     setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
     setting!("io-threads", io_threads, settings.io_threads.value.to_string());
     let stripe = settings.stripe.value.as_ref().map_or("by size".into(), ToString::to_string);
