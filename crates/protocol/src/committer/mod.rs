@@ -8,9 +8,11 @@
 //! may take up a part of what may wait in all.
 //!
 //! Where each file is made durable by itself ([`Committer::sync_each`]), a sync may hold up the writes into its file. So what
-//! was written of a file is *held* until it is whole, and released earlier only as that takes long or too much waits;
+//! was written of a file is *held* until it is whole, and released earlier only as that takes long or too much waits ([`held`]);
 //! several groups are under way, each with other files. One that takes long *straggles*: its group goes on without it, and
 //! nothing else of it is synced until that has ended.
+
+mod held;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -19,6 +21,7 @@ use hashbrown::{HashMap, HashSet};
 use haul_model::EntryId;
 use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX, SYNC_GROUP_FILES_MAX};
 
+use self::held::HeldFiles;
 use crate::planted::{Bug, Planted};
 
 /// A group is started at the latest when one part of so many of what may wait in all does, so that writing goes on while
@@ -27,12 +30,6 @@ const START_SHARE: u64 = 4;
 const START_FILES: usize = SYNC_GROUP_FILES_MAX / 4;
 /// The most that waits for slow targets, but for what is on its way when there is so much.
 const SLOW_SHARE: u64 = 4;
-/// Files that are not whole hold at most this part of it.
-const HELD_SHARE: u64 = 4;
-/// Nothing of a file waits for the rest of it for longer than this,
-const HELD_NANOS_MAX: u64 = 1_000_000_000;
-/// or than this when nothing of it comes.
-const IDLE_NANOS_MAX: u64 = 250_000_000;
 /// Groups of a lane that are under way where each file is made durable by itself.
 const GROUPS_EACH: usize = 4;
 const SECOND: u64 = 1_000_000_000;
@@ -189,23 +186,6 @@ impl Groups {
     }
 }
 
-/// What was written of a file that is in no group yet.
-#[derive(Default)]
-struct Held {
-    objects: Vec<WrittenObject>,
-    bytes: u64,
-    since_nanos: u64,
-    last_nanos: u64,
-    /// It will be released once nothing is being written into it.
-    set_apart: bool,
-}
-
-impl Held {
-    fn due_nanos(&self) -> u64 {
-        (self.since_nanos + HELD_NANOS_MAX).min(self.last_nanos + IDLE_NANOS_MAX)
-    }
-}
-
 /// How much may wait: what was written in a second.
 struct Window {
     bytes: u64,
@@ -240,10 +220,7 @@ pub struct Committer {
     /// Each file is made durable by itself.
     each: bool,
     /// Files that are not to be synced yet.
-    held: HashMap<EntryId, Held>,
-    held_bytes: u64,
-    /// When to look for those that have been held for long enough.
-    look_nanos: u64,
+    held: HeldFiles,
     /// Files of the slow lane, with how many objects of each wait there: a file is in one lane at a time, so that a failed
     /// sync tells of all that was lost.
     slow: HashMap<EntryId, usize>,
@@ -270,7 +247,7 @@ impl Committer {
         let gathered = self.lanes.iter().flat_map(|lane| &lane.gathering.objects);
         let files: HashSet<EntryId> = gathered.map(|object| object.id).collect();
         for id in files {
-            self.take_objects(id).into_iter().for_each(|object| self.hold(object, now_nanos));
+            self.take_objects(id).into_iter().for_each(|object| self.held.hold(object, now_nanos));
         }
     }
 
@@ -284,7 +261,7 @@ impl Committer {
     pub fn add_object(&mut self, object: WrittenObject, lane: Lane, now_nanos: u64) {
         self.window.count(u64::from(object.bytes), now_nanos);
         if self.each {
-            self.hold(object, now_nanos);
+            self.held.hold(object, now_nanos);
         } else {
             self.gather(object.id, u64::from(object.bytes), lane, now_nanos).objects.push(object);
         }
@@ -301,21 +278,9 @@ impl Committer {
         self.gather_in(Lane::Brisk, 0, now_nanos).links.push(id);
     }
 
-    fn hold(&mut self, object: WrittenObject, now_nanos: u64) {
-        let held = self.held.entry(object.id).or_default();
-        if held.objects.is_empty() {
-            held.since_nanos = now_nanos;
-        }
-        held.last_nanos = now_nanos;
-        held.objects.push(object);
-        held.bytes += u64::from(object.bytes);
-        self.held_bytes += u64::from(object.bytes);
-        self.look_nanos = self.look_nanos.min(held.due_nanos());
-    }
-
     /// Objects of this file that were written and are not durable.
     pub fn objects_waiting(&self, id: EntryId) -> usize {
-        let held = self.held.get(&id).map_or(0, |held| held.objects.len());
+        let held = self.held.count(id);
         let in_lanes = [&self.slow, &self.brisk].map(|waiting| waiting.get(&id).copied().unwrap_or(0));
         held + in_lanes.into_iter().sum::<usize>()
     }
@@ -326,41 +291,19 @@ impl Committer {
         !straggles && !self.slow.contains_key(&id) && !self.brisk.contains_key(&id)
     }
 
-    fn may_be_released(&self, id: EntryId, held: &Held) -> bool {
-        !held.set_apart && self.may_be_synced(id)
-    }
-
     /// A file that has been held for long enough, or that makes room. To be released or set apart; ask again until there is
     /// none.
     pub fn next_to_release(&mut self, now_nanos: u64, quiet: bool) -> Option<EntryId> {
-        if self.held.is_empty() {
-            return None;
-        }
-        let most = self.window.bytes / HELD_SHARE;
-        if self.held_bytes > most {
-            // Those that are set apart make room soon: not all files at once are to stand still.
-            let can = || self.held.iter().filter(|(id, held)| self.may_be_released(**id, held));
-            let largest = can().max_by_key(|(id, held)| (held.bytes, **id));
-            if can().map(|(_, held)| held.bytes).sum::<u64>() > most
-                && let Some((id, _)) = largest
-            {
-                return Some(*id);
-            }
-        }
-        if !quiet && now_nanos < self.look_nanos {
-            return None;
-        }
-        let can = self.held.iter().filter(|(id, held)| self.may_be_released(**id, held));
-        let oldest = can.map(|(id, held)| (held.due_nanos(), *id)).min();
-        self.look_nanos = oldest.map_or(u64::MAX, |(due, _)| due);
-        oldest.filter(|(due, _)| quiet || *due <= now_nanos).map(|(_, id)| id)
+        let mut held = core::mem::take(&mut self.held);
+        let may_be_synced = |id| self.may_be_synced(id);
+        let next = held.next_to_release(self.window.bytes, now_nanos, quiet, may_be_synced);
+        self.held = held;
+        next
     }
 
     /// It will be released in a while; nobody needs to be reminded of it.
     pub fn set_apart(&mut self, id: EntryId) {
-        if let Some(held) = self.held.get_mut(&id) {
-            held.set_apart = true;
-        }
+        self.held.set_apart(id);
     }
 
     /// What is held of a file joins the next group. False if nothing is, or if something of it is being synced.
@@ -368,12 +311,12 @@ impl Committer {
         if !self.may_be_synced(id) {
             return false;
         }
-        let Some(held) = self.held.remove(&id) else { return false };
-        self.held_bytes -= held.bytes;
-        for object in held.objects {
+        let objects = self.held.take(id);
+        let any = !objects.is_empty();
+        for object in objects {
             self.gather(id, u64::from(object.bytes), lane, now_nanos).objects.push(object);
         }
-        true
+        any
     }
 
     fn gather(&mut self, id: EntryId, bytes: u64, lane: Lane, now_nanos: u64) -> &mut Group {
@@ -402,15 +345,8 @@ impl Committer {
             *left -= count.min(*left);
             if *left == 0 {
                 waiting.remove(&id);
-                self.can_be_looked_at(id);
+                self.held.can_be_looked_at(id);
             }
-        }
-    }
-
-    /// What was held back because something else of this file was being synced.
-    fn can_be_looked_at(&mut self, id: EntryId) {
-        if let Some(held) = self.held.get(&id) {
-            self.look_nanos = self.look_nanos.min(held.due_nanos());
         }
     }
 
@@ -426,10 +362,7 @@ impl Committer {
             self.no_longer_waits(lane, id, lost.len());
             taken.extend(lost);
         }
-        if let Some(held) = self.held.remove(&id) {
-            self.held_bytes -= held.bytes;
-            taken.extend(held.objects);
-        }
+        taken.extend(self.held.take(id));
         taken
     }
 
@@ -447,7 +380,7 @@ impl Committer {
 
     /// Written and not acknowledged yet.
     pub fn bytes_waiting(&self) -> u64 {
-        self.lanes.iter().map(Groups::bytes).sum::<u64>() + self.held_bytes + self.straggling_bytes
+        self.lanes.iter().map(Groups::bytes).sum::<u64>() + self.held.bytes() + self.straggling_bytes
     }
 
     /// As much waits as may be lost with a crash: no more credits.
@@ -474,8 +407,7 @@ impl Committer {
         let naming = self.is_naming();
         let waits = |lane: &&Groups| !(naming && lane.gathering.has_only_links());
         let groups = self.lanes.iter().filter(waits).filter_map(|lane| lane.deadline_nanos(self.at_once()));
-        let held = (!self.held.is_empty() && self.look_nanos < u64::MAX).then_some(self.look_nanos);
-        groups.chain(held).min()
+        groups.chain(self.held.deadline_nanos()).min()
     }
 
     /// Begins a group that is due; to be asked until there is none. `quiet`: nothing is being written that could join it.
@@ -559,7 +491,7 @@ impl Committer {
         for id in part.ids() {
             self.straggling.insert(id);
             if !self.planted.has(Bug::StragglerSyncedAgain) {
-                self.take_objects(id).into_iter().for_each(|object| self.hold(object, now_nanos));
+                self.take_objects(id).into_iter().for_each(|object| self.held.hold(object, now_nanos));
             }
         }
         self.straggling_bytes += part.bytes();
@@ -576,7 +508,7 @@ impl Committer {
         self.straggling_bytes -= part.bytes();
         for id in part.ids() {
             self.straggling.remove(&id);
-            self.can_be_looked_at(id);
+            self.held.can_be_looked_at(id);
         }
     }
 
@@ -612,279 +544,4 @@ impl Committer {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn object(index: u32, bytes: u32) -> WrittenObject {
-        WrittenObject { id: EntryId(1), index, bytes }
-    }
-
-    #[test]
-    fn a_write_during_a_sync_waits_for_the_next_group() {
-        let mut committer = Committer::default();
-        committer.add_object(object(0, 10), Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        committer.add_object(object(1, 10), Lane::Brisk, 1);
-        assert_eq!(committer.start(1, true), None, "one group at a time");
-        assert_eq!(committer.running(1, Phase::Sync).unwrap().objects, [object(0, 10)]);
-        committer.finish(1, 2);
-        assert_eq!(committer.start(2, true), Some((2, Phase::Sync)));
-        assert_eq!(committer.running(2, Phase::Sync).unwrap().objects, [object(1, 10)]);
-    }
-
-    #[test]
-    fn it_waits_for_company_as_long_as_the_last_group_took() {
-        let mut committer = Committer::default();
-        committer.add_object(object(0, 10), Lane::Brisk, 0);
-        committer.start(0, true).unwrap();
-        committer.finish(1, 40_000_000);
-        committer.add_object(object(1, 10), Lane::Brisk, 50_000_000);
-        assert_eq!(committer.start(60_000_000, false), None);
-        assert_eq!(committer.deadline_nanos(), Some(90_000_000));
-        assert!(committer.start(90_000_000, false).is_some());
-    }
-
-    #[test]
-    fn what_waits_is_bounded_over_both_groups() {
-        let mut committer = Committer::default();
-        let start = SYNC_GROUP_BYTES / START_SHARE;
-        committer.add_object(object(0, start as u32), Lane::Brisk, 0);
-        assert!(committer.start(0, false).is_some(), "large enough at once");
-        committer.add_object(object(1, (SYNC_GROUP_BYTES - start - 1) as u32), Lane::Brisk, 0);
-        assert!(!committer.is_full());
-        committer.add_object(object(2, 1), Lane::Brisk, 0);
-        assert!(committer.is_full());
-        committer.finish(1, 1);
-        assert!(!committer.is_full());
-    }
-
-    #[test]
-    fn what_a_failed_sync_lost_leaves_the_next_group_too() {
-        let mut committer = Committer::default();
-        let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
-        committer.add_object(object(0, 10), Lane::Brisk, 0);
-        committer.add_object(other, Lane::Brisk, 0);
-        committer.add_object(object(1, 20), Lane::Brisk, 0);
-        assert_eq!(committer.take_objects(EntryId(1)), [object(0, 10), object(1, 20)]);
-        assert_eq!(committer.bytes_waiting(), 7);
-        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        assert_eq!(committer.running(1, Phase::Sync).unwrap().objects, [other]);
-    }
-
-    #[test]
-    fn a_slow_group_holds_up_no_other() {
-        let mut committer = Committer::default();
-        let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
-        committer.add_object(object(0, 10), Lane::Slow, 0);
-        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        committer.add_object(other, Lane::Brisk, 1);
-        assert_eq!(committer.start(1, true), Some((2, Phase::Sync)));
-        committer.finish(2, 2);
-        assert!(committer.running(1, Phase::Sync).is_some() && committer.running(2, Phase::Sync).is_none());
-        assert_eq!(committer.bytes_waiting(), 10);
-    }
-
-    #[test]
-    fn a_file_is_in_one_lane_at_a_time() {
-        let mut committer = Committer::default();
-        committer.add_object(object(0, 10), Lane::Slow, 0);
-        committer.add_object(object(1, 10), Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        committer.add_object(object(2, 10), Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), None, "its file is being synced");
-        let [part] = &committer.parts(1, false)[..] else { panic!("one part") };
-        assert_eq!(part.objects.len(), 2);
-        assert!(committer.part_ended(1, part, Vec::new()));
-        committer.finish(1, 0);
-        assert_eq!(committer.take_objects(EntryId(1)), [object(2, 10)]);
-        committer.add_object(object(3, 10), Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), Some((2, Phase::Sync)), "nothing of it waits in the slow lane");
-    }
-
-    #[test]
-    fn as_much_may_wait_as_is_written_in_a_second() {
-        for (second, window) in [(1, 64), (100, 100), (1000, 256)] {
-            let mut committer = Committer::default();
-            for tenth in 0..=10 {
-                committer.add_object(
-                    object(tenth, (second << 20) / 10),
-                    Lane::Brisk,
-                    u64::from(tenth) * SECOND / 10,
-                );
-            }
-            let mib = committer.window.bytes.div_ceil(1 << 20);
-            assert_eq!(mib, window, "{second} MiB in a second");
-        }
-    }
-
-    /// Files that are synced each by itself; file 1 holds an object.
-    fn each() -> Committer {
-        let mut committer = Committer::default();
-        committer.sync_each(0);
-        committer.add_object(object(0, 10), Lane::Brisk, 0);
-        committer
-    }
-
-    #[test]
-    fn what_is_held_of_a_file_is_released_when_it_is_whole_or_has_waited() {
-        let mut committer = each();
-        assert_eq!(committer.next_to_release(0, false), None);
-        assert_eq!(committer.start(0, true), None, "it is held");
-        assert_eq!((committer.objects_waiting(EntryId(1)), committer.bytes_waiting()), (1, 10));
-        assert_eq!(committer.deadline_nanos(), Some(IDLE_NANOS_MAX));
-        assert_eq!(committer.next_to_release(IDLE_NANOS_MAX - 1, false), None);
-        assert_eq!(committer.next_to_release(IDLE_NANOS_MAX, false), Some(EntryId(1)));
-        // More comes all the time.
-        let mut now = 0;
-        while committer.next_to_release(now, false).is_none() {
-            now += IDLE_NANOS_MAX / 2;
-            committer.add_object(object(1, 10), Lane::Brisk, now);
-        }
-        assert_eq!(now, HELD_NANOS_MAX);
-        assert_eq!(committer.next_to_release(0, true), Some(EntryId(1)), "nothing more comes");
-        committer.release(EntryId(1), Lane::Slow, now);
-        assert_eq!(committer.next_to_release(now, true), None);
-        assert_eq!(committer.start(now, true), Some((1, Phase::Sync)));
-        assert_eq!(committer.lane(1), Lane::Slow);
-    }
-
-    #[test]
-    fn what_was_gathered_of_a_file_that_is_being_synced_is_held_from_now_on() {
-        let mut committer = Committer::default();
-        committer.add_object(object(0, 10), Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        committer.add_object(object(1, 10), Lane::Brisk, 0);
-        committer.sync_each(0);
-        assert_eq!((committer.next_to_release(0, true), committer.start(0, true)), (None, None));
-        let [part] = &committer.parts(1, false)[..] else { panic!("one file") };
-        assert!(committer.part_ended(1, part, Vec::new()));
-        assert_eq!((committer.next_to_release(0, true), committer.bytes_waiting()), (Some(EntryId(1)), 10));
-    }
-
-    #[test]
-    fn the_file_that_holds_most_makes_room() {
-        let mut committer = each();
-        let large = WrittenObject { id: EntryId(2), index: 0, bytes: (SYNC_GROUP_BYTES / HELD_SHARE) as u32 };
-        committer.add_object(large, Lane::Brisk, 0);
-        assert_eq!(committer.next_to_release(0, false), Some(EntryId(2)));
-        committer.release(EntryId(2), Lane::Brisk, 0);
-        assert_eq!(committer.next_to_release(0, false), None);
-        assert!(committer.start(0, false).is_some(), "it is a group");
-    }
-
-    #[test]
-    fn a_file_that_is_about_to_make_room_is_enough() {
-        let mut committer = each();
-        let most = SYNC_GROUP_BYTES / HELD_SHARE;
-        for (file, bytes) in [(2, most), (3, most - 20), (4, most - 30)] {
-            let bytes = bytes as u32;
-            committer.add_object(WrittenObject { id: EntryId(file), index: 0, bytes }, Lane::Brisk, 0);
-        }
-        let mut stand_still = Vec::new();
-        while let Some(id) = committer.next_to_release(0, false) {
-            committer.set_apart(id);
-            stand_still.push(id.0);
-        }
-        assert_eq!(stand_still, [2, 3], "what is left may be held");
-    }
-
-    #[test]
-    fn several_groups_are_under_way_and_no_file_is_in_two() {
-        let mut committer = each();
-        for file in 2..=GROUPS_EACH as u64 + 2 {
-            committer.add_object(WrittenObject { id: EntryId(file), index: 0, bytes: 1 }, Lane::Brisk, 0);
-        }
-        for file in 1..=GROUPS_EACH as u64 {
-            committer.release(EntryId(file), Lane::Brisk, 0);
-            assert_eq!(committer.start(0, true), Some((file, Phase::Sync)));
-        }
-        committer.release(EntryId(GROUPS_EACH as u64 + 1), Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), None);
-        committer.add_object(object(1, 10), Lane::Brisk, 0);
-        committer.release(EntryId(1), Lane::Slow, 0);
-        assert_eq!(
-            committer.next_to_release(0, true),
-            Some(EntryId(GROUPS_EACH as u64 + 2)),
-            "file 1 is being synced"
-        );
-        let [part] = &committer.parts(1, true)[..] else { panic!("one file") };
-        assert!(committer.part_ended(1, part, Vec::new()));
-        committer.finish(1, 0);
-        assert_eq!(committer.next_to_release(IDLE_NANOS_MAX, false), Some(EntryId(1)));
-    }
-
-    #[test]
-    fn a_group_does_not_wait_for_what_straggles_and_syncs_nothing_else_of_it_meanwhile() {
-        let mut committer = Committer::default();
-        committer.sync_each(0);
-        let other = WrittenObject { id: EntryId(2), index: 0, bytes: 7 };
-        for written in [object(0, 10), other, object(1, 20)] {
-            committer.add_object(written, Lane::Brisk, 0);
-        }
-        assert!([1, 2].into_iter().all(|id| committer.release(EntryId(id), Lane::Brisk, 0)));
-        committer.add_file(EntryId(3), 5, Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        committer.add_object(object(2, 40), Lane::Brisk, 0);
-        let [hangs, goes, file] = &committer.parts(1, true)[..] else { panic!("one part for each file") };
-        assert_eq!((hangs.objects.len(), goes.objects.len(), file.files.len()), (2, 1, 1));
-        assert!(!committer.part_ended(1, goes, Vec::new()));
-        assert!(!committer.part_ended(1, file, file.files.clone()));
-        assert!(committer.straggles(1, hangs, 0), "the group has ended without it");
-        assert_eq!(committer.bytes_waiting(), 75);
-        committer.finish(1, 0);
-        committer.add_object(object(3, 60), Lane::Brisk, 0);
-        committer.release(EntryId(1), Lane::Slow, 0);
-        assert_eq!((committer.next_to_release(0, true), committer.start(0, true)), (None, None));
-        assert_eq!(committer.deadline_nanos(), None, "no time will change that");
-        assert!(!committer.is_idle());
-        assert_eq!(committer.bytes_waiting(), 130);
-        committer.straggled(hangs);
-        assert_eq!(committer.next_to_release(0, true), Some(EntryId(1)));
-        committer.release(EntryId(1), Lane::Slow, 0);
-        assert_eq!(committer.start(0, true), Some((2, Phase::Sync)));
-        assert_eq!((committer.lane(2), committer.bytes_waiting()), (Lane::Slow, 100));
-    }
-
-    #[test]
-    fn what_waits_for_slow_targets_leaves_room_for_the_others() {
-        let mut committer = Committer::default();
-        let most = (SYNC_GROUP_BYTES / SLOW_SHARE) as u32;
-        committer.add_object(object(0, most - 1), Lane::Slow, 0);
-        assert!(!committer.slow_is_full());
-        committer.add_object(object(1, 1), Lane::Slow, 0);
-        assert!(committer.slow_is_full() && !committer.is_full());
-        assert!(committer.start(0, true).is_some());
-        let [part] = &committer.parts(1, true)[..] else { panic!("one file") };
-        assert!(committer.slow_is_full());
-        committer.straggles(1, part, 0);
-        committer.finish(1, 0);
-        assert!(committer.slow_is_full(), "what straggles counts");
-        committer.straggled(part);
-        assert!(!committer.slow_is_full() && committer.is_idle());
-    }
-
-    #[test]
-    fn names_are_made_for_one_group_at_a_time() {
-        let mut committer = Committer::default();
-        committer.add_object(object(0, 10), Lane::Slow, 0);
-        assert_eq!(committer.start(0, true), Some((1, Phase::Sync)));
-        committer.advance(1, Phase::Publish);
-        assert!(committer.is_naming());
-        committer.add_link(EntryId(3), 0);
-        assert_eq!(committer.start(0, true), None, "nothing but names");
-        assert_eq!(committer.deadline_nanos(), None, "no time will change that");
-        committer.add_file(EntryId(4), 10, Lane::Brisk, 0);
-        assert_eq!(committer.start(0, true), Some((2, Phase::Sync)));
-        committer.advance(2, Phase::Synced);
-        assert_eq!(committer.waits_for_names(), Some(2));
-        committer.finish(1, 1);
-        assert!(!committer.is_naming());
-    }
-
-    #[test]
-    fn new_symlinks_need_only_their_names_synced() {
-        let mut committer = Committer::default();
-        committer.add_link(EntryId(3), 0);
-        assert_eq!(committer.start(0, true), Some((1, Phase::SyncNames)));
-    }
-}
+mod tests;
