@@ -7,7 +7,8 @@
 //! few pages.
 //!
 //! A part of a source slot can stand for a [`FileRange`] instead of holding its bytes: where the stream takes bytes
-//! straight from a file, they are never copied into the slot, whose memory then stays untouched.
+//! straight from a file, they are never copied into the slot, whose memory then stays untouched. Where both ends are one
+//! process, a whole payload can be *lent*: the sink takes it from the source's files, and the slot only stands for it.
 //!
 //! A sink slot can be *granted*: then, and only then, a receiving thread may take it for a payload that names it. That
 //! check stands between a hostile peer and a slot that is being written to disk.
@@ -24,8 +25,10 @@ use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 const LEASED: u32 = 1;
 const GRANTED: u32 = 2;
+/// What the slot stands for is lent.
+const LENT: u32 = 4;
 /// Those who only read what is in the slot, each counts as this.
-const READER: u32 = 4;
+const READER: u32 = 8;
 
 /// Slots of one size in one mapping.
 pub struct Pool {
@@ -158,6 +161,20 @@ impl Lease<'_> {
         self.slot
     }
 
+    /// The payload is lent, or not: neither in the slot nor in ranges of files.
+    pub fn set_lent(&mut self, lent: bool) {
+        let state = &self.pool.states[self.slot.0 as usize];
+        match lent {
+            true => state.fetch_or(LENT, Ordering::AcqRel),
+            false => state.fetch_and(!LENT, Ordering::AcqRel),
+        };
+    }
+
+    /// Whether the payload is lent.
+    pub fn is_lent(&self) -> bool {
+        self.pool.states[self.slot.0 as usize].load(Ordering::Acquire) & LENT != 0
+    }
+
     /// These parts of the payload are in files, in the order of their `start`; all else is in the slot.
     pub fn set_file_ranges(&mut self, ranges: Vec<FileRange>) {
         self.pool.ranges_held.fetch_add(ranges.len(), Ordering::Relaxed);
@@ -279,6 +296,20 @@ mod tests {
             (0, 1),
             "the pool keeps the file open"
         );
+    }
+
+    #[test]
+    fn what_is_lent_is_so_until_the_slot_is_used_for_something_else() {
+        let pool = Pool::new(2, 4096).unwrap();
+        pool.lease(SlotId(1)).unwrap().set_lent(true);
+        assert!(pool.lease(SlotId(1)).unwrap().is_lent());
+        assert!(!pool.lease(SlotId(0)).unwrap().is_lent());
+        let (one, other) = (pool.read(SlotId(1)).unwrap(), pool.read(SlotId(1)).unwrap());
+        assert!(pool.lease(SlotId(1)).is_none(), "somebody reads it");
+        drop((one, other));
+        let mut lease = pool.lease(SlotId(1)).unwrap();
+        lease.set_lent(false);
+        assert!(!lease.is_lent() && pool.lease(SlotId(1)).is_none());
     }
 
     #[test]

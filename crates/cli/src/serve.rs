@@ -244,6 +244,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         spill,
         alone: request.tuning.alone,
         measure: &request.measure,
+        lends: false,
     };
     let answer = response(
         &identity,
@@ -255,12 +256,12 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     );
     let running = match is_sink {
         true => {
-            let end = ends.sink(common)?;
+            let end = ends.sink(common, None)?;
             greet(&answer)?;
             end.start()?
         }
         false => {
-            let end = ends.source(common, log)?;
+            let end = ends.source(common, log, None)?;
             greet(&answer)?;
             end.start()?
         }

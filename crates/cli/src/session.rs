@@ -18,7 +18,7 @@ use haul_storage::layout::stripe::StripeSpec;
 use haul_storage::layout::{self, LayoutFile, Layouts};
 use haul_storage::placing::Placing;
 use haul_storage::sink::{Contents, Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
-use haul_storage::source::{PosixSource, Root, SourceOptions};
+use haul_storage::source::{Lender, PosixSource, Root, SourceOptions};
 use haul_storage::spill::{SpillFile, Spilling};
 use haul_storage::synthetic::SyntheticSource;
 use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
@@ -188,6 +188,8 @@ pub struct Ends<'a> {
     pub spill: Option<Spill>,
     /// What is not as in a transfer of files.
     pub measure: &'a Measure,
+    /// The sink is in this process and takes contents from the source's files itself.
+    pub lends: bool,
 }
 
 /// `--spill` and `--spill-max`
@@ -202,9 +204,29 @@ pub struct Spill {
 type Stored = (Arc<dyn SourceStorage>, u64);
 
 impl Ends<'_> {
-    /// The end that reads, ready to start.
-    pub fn source(&self, common: Common, log: log::Settings) -> Result<SourceEnd, Error> {
+    /// What reads the SOURCEs, of these names below the destination.
+    pub fn reader(&self, labels: &[Box<[u8]>]) -> Arc<PosixSource> {
         use std::os::unix::ffi::OsStrExt;
+        let roots = self.sources.iter().zip(labels);
+        let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
+        let options = SourceOptions {
+            recursive: self.recursive,
+            hash: self.hash,
+            // Nothing but the hash needs to see bytes that leave as they are.
+            in_place: self.plain,
+            lend: self.lends,
+            ..SourceOptions::default()
+        };
+        Arc::new(PosixSource::new(roots.collect(), options))
+    }
+
+    /// The end that reads, ready to start; by this `reader`, if there is one already.
+    pub fn source(
+        &self,
+        common: Common,
+        log: log::Settings,
+        reader: Option<Arc<PosixSource>>,
+    ) -> Result<SourceEnd, Error> {
         let mut log = SourceLog::open(&self.directory.join("log"), log)?;
         if let Some(cause) = &self.log_trouble {
             log.count_as_lost(cause.clone());
@@ -216,16 +238,7 @@ impl Ends<'_> {
             let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
             return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max, shared: None });
         }
-        let roots = self.sources.iter().zip(&common.roots);
-        let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
-        let options = SourceOptions {
-            recursive: self.recursive,
-            hash: self.hash,
-            // Nothing but the hash needs to see bytes that leave as they are.
-            in_place: self.plain,
-            ..SourceOptions::default()
-        };
-        let storage = PosixSource::new(roots.collect(), options);
+        let storage = reader.unwrap_or_else(|| self.reader(&common.roots));
         let Tuning { bundle_bytes_max, object_bytes, .. } = common.tuning;
         let placing = self.placing()?;
         let scan = storage.scan(ids).placed(Arc::clone(&placing), bundle_bytes_max, object_bytes);
@@ -254,8 +267,8 @@ impl Ends<'_> {
         Ok(Arc::new(Placing::new(Arc::new(Layouts::new(options)))))
     }
 
-    /// The end that writes, ready to start.
-    pub fn sink(&self, common: Common) -> Result<SinkEnd, Error> {
+    /// The end that writes, ready to start. With a `lender` it takes contents from there.
+    pub fn sink(&self, common: Common, lender: Option<Lender>) -> Result<SinkEnd, Error> {
         let path = PathBuf::from(self.destination);
         let root =
             SinkRoot::open(&path, self.decision, self.names).map_err(|failure| root_error(&failure))?;
@@ -271,6 +284,7 @@ impl Ends<'_> {
             preserve_owner: self.preserve && rustix::process::geteuid().is_root(),
             placing: Some(Arc::clone(&placing)),
             stripe: self.stripe.clone(),
+            lender,
             hash: self.hash,
             contents: if self.measure.discard { Contents::Discarded } else { Contents::Written },
             ..SinkSettings::new(job_tag, session_tag, object_bytes, spool_directory)
@@ -307,7 +321,16 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
             .map(|directory| Spill { directory, bytes_max: plan.settings.spill_max.value }),
         alone: plan.settings.neighbours.value == Neighbours::Ignore,
         measure: &plan.measure,
+        lends: lends(plan),
     }
+}
+
+/// Both ends are this process, and nothing asks for bytes that pass through it: a limit of their rate, a place to put them
+/// aside, a layout by which reads are scheduled.
+fn lends(plan: &Plan) -> bool {
+    let Settings { bandwidth, spill, layout_file, .. } = &plan.settings;
+    let passes = bandwidth.value.is_some() || spill.value.is_some() || layout_file.value.is_some();
+    plan.direction == Direction::Local && !passes && !plan.measure.discard
 }
 
 /// What DEST means is decided once, and durable before anything is made that would change the answer.
@@ -353,8 +376,11 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
         connector,
         reports,
     };
-    let sink = ends.sink(common(Box::new(accept), reporter.neighbours(End::Sink)))?;
-    let source = ends.source(common(Box::new(dial), reporter.reports(End::Source)), plan.settings.log())?;
+    let reader = ends.reader(&roots);
+    let lender = ends.lends.then(|| Lender::new(&reader));
+    let sink = ends.sink(common(Box::new(accept), reporter.neighbours(End::Sink)), lender)?;
+    let source = common(Box::new(dial), reporter.reports(End::Source));
+    let source = ends.source(source, plan.settings.log(), Some(reader))?;
     let sink = sink.start()?;
     let source = source.start()?;
     interrupt.watch(&source);
@@ -499,8 +525,8 @@ fn run_remote(
     };
     let ends = ends(plan, job, decided);
     let running = match push {
-        true => ends.source(common, settings.log())?.start()?,
-        false => ends.sink(common)?.start()?,
+        true => ends.source(common, settings.log(), None)?.start()?,
+        false => ends.sink(common, None)?.start()?,
     };
     interrupt.watch(&running);
     let summary = running.wait();

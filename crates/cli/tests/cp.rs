@@ -257,7 +257,7 @@ fn kill_midway(bed: &Bed) {
             contents = now;
         }
         child.kill().unwrap();
-        if !child.wait().unwrap().success() && changes == 4 {
+        if !child.wait().unwrap().success() && changes == 4 && !bed.path("out").exists() {
             return;
         }
         let _ = fs::remove_file(bed.path("out"));

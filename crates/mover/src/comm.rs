@@ -54,6 +54,7 @@ impl Connection {
         let epoch = established.epoch;
         let mut closers = Vec::new();
         let mut threads = Vec::new();
+        let shared = established.shared;
         let (frames, frames_out) = unbounded();
         let (payloads, payloads_out) = unbounded::<Outgoing>();
 
@@ -74,13 +75,13 @@ impl Connection {
                     threads.push(spawn(&format!("haul-out-{number}"), epoch, inputs, move |inputs| {
                         // The unused half stays open with the other.
                         let _receiver = receiver;
-                        send_payloads(sender, epoch, &payloads, &pool, inputs)
+                        send_payloads(sender, (epoch, shared), &payloads, &pool, inputs)
                     }));
                 }
                 Role::Sink => {
                     threads.push(spawn(&format!("haul-in-{number}"), epoch, inputs, move |inputs| {
                         let _sender = sender;
-                        receive_payloads(receiver, epoch, &pool, inputs)
+                        receive_payloads(receiver, (epoch, shared), &pool, inputs)
                     }));
                 }
             }
@@ -182,9 +183,14 @@ fn read_frames(
     }
 }
 
+/// Within one process a byte follows each header: this one where the payload is lent, and then nothing else.
+const LENT: u8 = 1;
+/// The payload follows.
+const SENT: u8 = 0;
+
 fn send_payloads(
     mut sender: Box<dyn Sender>,
-    epoch: u32,
+    (epoch, shared): (u32, bool),
     payloads: &Queue<Outgoing>,
     pool: &Pool,
     inputs: &Inputs,
@@ -192,9 +198,16 @@ fn send_payloads(
     while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
         let header = PayloadHeader { epoch, block, slot, length };
         let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
-        let ranges = lease.take_file_ranges();
-        send_parts(&mut *sender, &header.encode(), &mut lease[..length as usize], &ranges).map_err(text)?;
-        drop((lease, ranges));
+        if lease.is_lent() {
+            assert!(shared, "nothing is lent to another process");
+            sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(&[LENT])]).map_err(text)?;
+        } else {
+            let ranges = lease.take_file_ranges();
+            let header = [&header.encode()[..], if shared { &[SENT] } else { &[] }].concat();
+            let payload = &mut lease[..length as usize];
+            send_parts(&mut *sender, &header, payload, &ranges).map_err(text)?;
+        }
+        drop(lease);
         if inputs.send(Input::Event(Event::Sent(block))).is_err() {
             return Ok(());
         }
@@ -226,11 +239,20 @@ fn send_parts(
     Ok(())
 }
 
-fn receive_payloads(mut receiver: Box<dyn Receiver>, epoch: u32, pool: &Pool, inputs: &Inputs) -> Result {
+fn receive_payloads(
+    mut receiver: Box<dyn Receiver>,
+    (epoch, shared): (u32, bool),
+    pool: &Pool,
+    inputs: &Inputs,
+) -> Result {
     let mut bytes = [0; PAYLOAD_HEADER_BYTES];
     loop {
         receiver.receive(&mut bytes).map_err(text)?;
         let header = PayloadHeader::decode(&bytes).map_err(|error| error.0.to_owned())?;
+        let mut how = [SENT];
+        if shared {
+            receiver.receive(&mut how).map_err(text)?;
+        }
         let length = header.length as usize;
         if header.epoch != epoch || length > pool.slot_bytes() {
             return Err("a payload is of another connection or too long".into());
@@ -238,7 +260,7 @@ fn receive_payloads(mut receiver: Box<dyn Receiver>, epoch: u32, pool: &Pool, in
         let Some(mut lease) = pool.lease_granted(header.slot) else {
             return Err("a payload came for a slot that was not granted".into());
         };
-        if length > 0 {
+        if length > 0 && how != [LENT] {
             receiver.receive(&mut lease[..length]).map_err(text)?;
         }
         drop(lease);

@@ -32,6 +32,8 @@ pub struct Established {
     pub control: Stream,
     /// Payloads.
     pub data: Vec<Stream>,
+    /// Both ends are this process.
+    pub shared: bool,
 }
 
 /// What this end says of itself when it connects.
@@ -110,7 +112,8 @@ impl<D: Dial> Connector for Dialer<D> {
             data.push(stream);
         }
         self.connected = true;
-        Ok(Established { epoch, peer, peer_received: header.received, control, data })
+        let shared = false;
+        Ok(Established { epoch, peer, peer_received: header.received, control, data, shared })
     }
 }
 
@@ -134,6 +137,11 @@ impl<D: Dial> Dialer<D> {
 pub trait Accept: Send {
     /// The next one, or an error of kind `TimedOut` or `WouldBlock` when none came in time.
     fn next(&mut self, timeout: Duration) -> std::io::Result<(Purpose, Stream)>;
+
+    /// They come from this process.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 impl Accept for Listener {
@@ -162,7 +170,9 @@ impl<A: Accept> Connector for Acceptor<A> {
             send_connect(&mut control, introduction, epoch)?;
             match self.gather(epoch)? {
                 Gathered::All(data) => {
-                    return Ok(Established { epoch, peer, peer_received: header.received, control, data });
+                    let shared = self.accept.is_shared();
+                    let peer_received = header.received;
+                    return Ok(Established { epoch, peer, peer_received, control, data, shared });
                 }
                 Gathered::Superseded(newer) => control = newer,
             }
@@ -304,6 +314,10 @@ pub mod local {
         fn next(&mut self, timeout: Duration) -> std::io::Result<(Purpose, Stream)> {
             self.streams.recv_timeout(timeout).map_err(|_| std::io::ErrorKind::TimedOut.into())
         }
+
+        fn is_shared(&self) -> bool {
+            true
+        }
     }
 
     /// Bytes that a pipe of one process may hold.
@@ -331,7 +345,8 @@ pub mod local {
             }
             send_connect(&mut control, introduction, epoch)?;
             let (header, peer) = receive_connect(&mut control, introduction)?;
-            Ok(Established { epoch, peer, peer_received: header.received, control, data })
+            let shared = true;
+            Ok(Established { epoch, peer, peer_received: header.received, control, data, shared })
         }
     }
 }

@@ -107,6 +107,7 @@ fn open(destination: &Path) -> Result<PosixSink, Box<dyn Error>> {
         contents: haul_storage::sink::Contents::Written,
         placing: None,
         stripe: None,
+        lender: None,
         #[cfg(feature = "faults")]
         faults: None,
     };

@@ -10,6 +10,7 @@
 //! | `HAUL_TEST_SOURCE_FLIP_BEFORE_HASH` | a bit flips after the read: the hash is that of the wrong bytes |
 //! | `HAUL_TEST_SPILL_WRITE_EIO` | a write to the spill fails with `EIO` |
 //! | `HAUL_TEST_SPILL_READ_EIO` | a read from the spill fails with `EIO` |
+//! | `HAUL_TEST_KERNEL_COPY_FAILS` | the kernel refuses to copy from file to file |
 //! | `HAUL_TEST_SOURCE_FLIP_AFTER_HASH` | a bit flips after the bytes were hashed: the sink must notice |
 
 #[cfg(feature = "faults")]
@@ -60,6 +61,7 @@ mod active {
 
     static SOURCE_READ_EIO: Fault = Fault::new("HAUL_TEST_SOURCE_READ_EIO");
     static SPILL_WRITE_EIO: Fault = Fault::new("HAUL_TEST_SPILL_WRITE_EIO");
+    static KERNEL_COPY_FAILS: Fault = Fault::new("HAUL_TEST_KERNEL_COPY_FAILS");
     static SPILL_READ_EIO: Fault = Fault::new("HAUL_TEST_SPILL_READ_EIO");
     static SOURCE_FLIP_BEFORE_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_BEFORE_HASH");
     static SOURCE_FLIP_AFTER_HASH: Fault = Fault::new("HAUL_TEST_SOURCE_FLIP_AFTER_HASH");
@@ -76,6 +78,13 @@ mod active {
         #[cfg(test)]
         super::moments::pass(super::moments::Moment::Read);
         if SOURCE_READ_EIO.strikes() { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Before each copy from file to file by the kernel.
+    pub(crate) fn kernel_copy() -> Result<(), Errno> {
+        #[cfg(test)]
+        super::moments::kernel_copy()?;
+        if KERNEL_COPY_FAILS.strikes() { Err(Errno::XDEV) } else { Ok(()) }
     }
 
     /// Before each write to the spill.
@@ -118,6 +127,13 @@ mod inert {
     }
 
     #[inline(always)]
+    pub(crate) fn kernel_copy() -> Result<(), Errno> {
+        #[cfg(test)]
+        super::moments::kernel_copy()?;
+        Ok(())
+    }
+
+    #[inline(always)]
     pub(crate) fn spill_write() -> Result<(), Errno> {
         Ok(())
     }
@@ -140,7 +156,9 @@ mod inert {
 /// Unit tests change a file at an exact moment while the same thread reads it.
 #[cfg(test)]
 pub(crate) mod moments {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
+
+    use rustix::io::Errno;
 
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Moment {
@@ -154,6 +172,26 @@ pub(crate) mod moments {
 
     thread_local! {
         static SCRIPT: RefCell<Option<(Moment, Script)>> = const { RefCell::new(None) };
+    }
+
+    thread_local! {
+        static KERNEL_COPIES: Cell<Option<(usize, Errno)>> = const { Cell::new(None) };
+    }
+
+    /// From now on the kernel makes so many copies for this thread, and refuses the others.
+    pub(crate) fn kernel_refuses(after: usize, errno: Errno) {
+        KERNEL_COPIES.set(Some((after, errno)));
+    }
+
+    pub(crate) fn kernel_copy() -> Result<(), Errno> {
+        match KERNEL_COPIES.get() {
+            Some((0, errno)) => Err(errno),
+            Some((left, errno)) => {
+                KERNEL_COPIES.set(Some((left - 1, errno)));
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Runs `script` once, when this thread comes by `moment`.

@@ -3,6 +3,7 @@
 //! The masters (crate `protocol`) ask with values ([`SourceOp`], [`SinkOp`]); the engine's I/O threads hand each value
 //! to one of the two traits below. No protocol in here: storage never decides what comes next.
 
+mod carry;
 pub mod confine;
 pub mod conformance_sink;
 pub mod conformance_source;
@@ -19,6 +20,8 @@ pub mod source;
 pub mod spill;
 pub mod synthetic;
 
+use std::sync::Arc;
+
 use haul_buffers::Pool;
 use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};
 
@@ -27,6 +30,12 @@ pub trait SourceStorage: Send + Sync {
     /// Performs one operation; `None` for those that have no completion. Those about the spill are for
     /// [`Spilling`](spill::Spilling).
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone>;
+}
+
+impl<S: SourceStorage + ?Sized> SourceStorage for Arc<S> {
+    fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
+        (**self).run(op, pool)
+    }
 }
 
 /// The sink's storage. Called from several threads at once: operations of [`Lane::Ordered`](haul_model::op::Lane)

@@ -18,6 +18,7 @@ use super::members::{Member, remove};
 use super::{PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::placing::{Objects, Unknown};
+use crate::source::{Lender, LentMembers};
 
 /// A member that is made and empty.
 pub(super) struct Made {
@@ -55,17 +56,29 @@ impl PosixSink {
         };
         let bytes = &reading[..reading.len().min(length as usize)];
         let piece = if gently { GENTLE_PIECE_BYTES } else { usize::MAX };
-        members.into_iter().map(|member| self.fill_member(member, bytes, piece).map(|()| None)).collect()
+        let mut lent = self.lender.as_ref().map(Lender::members);
+        let fill = |member| self.fill_member(member, bytes, piece, lent.as_mut()).map(|()| None);
+        members.into_iter().map(fill).collect()
     }
 
-    fn fill_member(&self, member: MemberWrite, bytes: &[u8], piece: usize) -> Result<(), Failure> {
-        let MemberWrite { entry, offset, .. } = member;
+    fn fill_member(
+        &self,
+        member: MemberWrite,
+        bytes: &[u8],
+        piece: usize,
+        lent: Option<&mut LentMembers<'_>>,
+    ) -> Result<(), Failure> {
+        let MemberWrite { entry, offset, hash } = member;
         let start = offset as usize;
         let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
         let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
         let Made { token, directory, file } = self.take_made(entry.id)?;
         let errors = directory.file_system.errors();
-        let complete = self.fill(file.as_fd(), bytes, piece).map_err(sink_failure).and_then(|()| {
+        let filled = match lent.filter(|_| self.borrows(hash)) {
+            Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), piece),
+            None => self.fill(file.as_fd(), bytes, piece).map_err(sink_failure),
+        };
+        let complete = filled.and_then(|()| {
             let set = self.preserve.complete(file.as_fd(), &entry.attributes);
             set.map_err(attributes::attributes_failure)
         });

@@ -21,6 +21,7 @@ use super::tokens::TempName;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::hashing::is_object;
+use crate::source::{Lender, LentMembers};
 
 /// A member that is written.
 pub(super) struct Member {
@@ -54,9 +55,10 @@ impl PosixSink {
         let mut results = Vec::with_capacity(members.len());
         let mut written = Vec::with_capacity(members.len());
         let mut last = None;
+        let mut lent = self.lender.as_ref().map(Lender::members);
         for member in members {
             let id = member.entry.id;
-            let result = self.write_member(member, bytes, &mut last);
+            let result = self.write_member(member, bytes, &mut last, lent.as_mut());
             results.push(result.map(|(state, target)| {
                 written.push((id, state));
                 target
@@ -79,6 +81,7 @@ impl PosixSink {
         member: MemberWrite,
         bytes: &[u8],
         last: &mut Last,
+        lent: Option<&mut LentMembers<'_>>,
     ) -> Result<(State, Option<Target>), Failure> {
         let MemberWrite { entry, offset, hash } = member;
         if entry.kind != Kind::File {
@@ -87,7 +90,8 @@ impl PosixSink {
         let start = offset as usize;
         let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
         let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
-        if !is_object(self.hash, bytes, 0, true, hash) {
+        let lent = lent.filter(|_| self.borrows(hash));
+        if lent.is_none() && !is_object(self.hash, bytes, 0, true, hash) {
             return Err(Code::HashMismatch.into());
         }
         let (directory, held) = match last {
@@ -108,7 +112,11 @@ impl PosixSink {
         if let Some(target) = self.is_to_be_filled(file.as_fd(), directory.identity.0, entry.size()) {
             return Ok((State::Made(Made { token, directory, file }), Some(target)));
         }
-        let complete = self.fill(file.as_fd(), bytes, usize::MAX).map_err(sink_failure).and_then(|()| {
+        let filled = match lent {
+            Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), usize::MAX),
+            None => self.fill(file.as_fd(), bytes, usize::MAX).map_err(sink_failure),
+        };
+        let complete = filled.and_then(|()| {
             let set = self.preserve.complete(file.as_fd(), &entry.attributes);
             set.map_err(attributes::attributes_failure)
         });

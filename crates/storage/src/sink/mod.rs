@@ -12,11 +12,13 @@
 //! | `directories`, `spool`, `finish` | directories, and their attributes at the end |
 //! | `prepare`, `sweep` | what is there already, what is left over |
 //! | `objects`, `table`, `sums`, `seal`, `hashes` | files that arrive in objects |
+//! | `borrowed` | contents that are taken from the source's files, in the same process |
 //! | `members`, `made` | files that arrive in bundles; those of them that are made first, and written target by target |
 //! | `durable`, `file_systems`, `faults` | making things durable |
 //! | `publish` | final names |
 
 mod attributes;
+mod borrowed;
 mod directories;
 mod durable;
 mod faults;
@@ -53,6 +55,7 @@ use crate::SinkStorage;
 use crate::confine::{check_name, sink_failure};
 use crate::layout::stripe::StripeSpec;
 use crate::placing::Placing;
+use crate::source::Lender;
 use attributes::{Preserve, status};
 use directories::{Directories, Directory, Found};
 use faults::Hooks;
@@ -105,6 +108,8 @@ pub struct SinkSettings {
     pub placing: Option<Arc<Placing>>,
     /// How new files are to be striped where that is possible; by their size if nobody says.
     pub stripe: Option<StripeSpec>,
+    /// The source is in this process and lends what it does not read.
+    pub lender: Option<Lender>,
     /// Instead of what the environment asks for.
     #[cfg(feature = "faults")]
     pub faults: Option<Arc<Faults>>,
@@ -124,6 +129,7 @@ impl SinkSettings {
             contents: Contents::default(),
             placing: None,
             stripe: None,
+            lender: None,
             #[cfg(feature = "faults")]
             faults: None,
         }
@@ -164,6 +170,7 @@ pub struct PosixSink {
     contents: Contents,
     placing: Option<Arc<Placing>>,
     stripe: Option<StripeSpec>,
+    lender: Option<Lender>,
     /// It was told that a file is not striped as its source.
     unlike_told: [AtomicBool; Unlike::ALL.len()],
     hooks: Hooks,
@@ -223,6 +230,7 @@ impl PosixSink {
             contents: settings.contents,
             placing: settings.placing,
             stripe: settings.stripe,
+            lender: settings.lender,
             unlike_told: Default::default(),
             #[cfg(feature = "faults")]
             hooks: Hooks::new(settings.faults),

@@ -180,7 +180,8 @@ impl PosixSink {
         let index = cut.index(object.offset, object.length, object.single)?;
         let lease = pool.lease(slot).ok_or(Code::Internal)?;
         let bytes = lease.get(..object.length as usize).ok_or(Code::Protocol)?;
-        if !is_object(self.hash, bytes, object.offset, object.single, object.hash) {
+        let borrowed = self.borrows(object.hash);
+        if !borrowed && !is_object(self.hash, bytes, object.offset, object.single, object.hash) {
             return Err(Code::HashMismatch.into());
         }
         let file = self.unfinished(entry, token, object.object_bytes)?;
@@ -191,7 +192,12 @@ impl PosixSink {
         let failures = file.failures();
         let contents = self.contents(&file)?;
         self.hooks.before_write().map_err(sink_failure)?;
+        let mut hash = object.hash;
         let written = match self.contents {
+            Contents::Written if borrowed => {
+                hash = self.borrow_object(entry, contents.as_fd(), object)?;
+                Ok(())
+            }
             Contents::Written => {
                 let piece = if object.gently { GENTLE_PIECE_BYTES } else { bytes.len().max(1) };
                 let mut pieces = (object.offset..).step_by(piece).zip(bytes.chunks(piece));
@@ -200,7 +206,7 @@ impl PosixSink {
             Contents::Discarded => fs::ftruncate(&contents, entry.size()),
         };
         written.map_err(sink_failure)?;
-        lock(&file.hashes).gather(index, object.hash);
+        lock(&file.hashes).gather(index, hash);
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
     }
 

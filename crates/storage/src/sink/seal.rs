@@ -44,7 +44,7 @@ impl PosixSink {
             },
             _ => self.combine(&file, &contents, cut)?,
         };
-        if root.is_some_and(|root| root != found) {
+        if root.is_some_and(|root| root != found && !self.borrows(root)) {
             return Err(Code::HashMismatch.into());
         }
         self.preserve.complete(contents.as_fd(), &entry.attributes).map_err(attributes_failure)?;

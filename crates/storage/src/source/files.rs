@@ -80,8 +80,17 @@ pub(crate) struct OpenFile {
     pub descriptor: Arc<OwnedFd>,
     /// Its objects are sent from the file.
     pub in_place: bool,
+    /// The sink takes its objects itself.
+    pub lent: bool,
     /// The version that was opened.
     identity: Identity,
+}
+
+impl OpenFile {
+    /// Opened for this entry.
+    pub fn new(entry: &Entry, descriptor: OwnedFd, in_place: bool, lent: bool) -> OpenFile {
+        OpenFile { descriptor: Arc::new(descriptor), in_place, lent, identity: entry.identity }
+    }
 }
 
 /// Files that stay open. Their number is bounded by the master
@@ -98,16 +107,15 @@ impl OpenFiles {
         files.get(&entry.id).filter(|file| file.identity == entry.identity).cloned()
     }
 
-    /// Keeps a descriptor that was opened for this entry. If another thread was faster, its descriptor is used: all
+    /// Keeps what was opened for the entry with this id. If another thread was faster, its descriptor is used: all
     /// objects of a file come from one.
-    pub fn keep(&self, entry: &Entry, descriptor: OwnedFd, in_place: bool) -> Arc<OpenFile> {
-        let descriptor = Arc::new(descriptor);
-        let opened = Arc::new(OpenFile { descriptor, in_place, identity: entry.identity });
+    pub fn keep(&self, opened: OpenFile, id: EntryId) -> Arc<OpenFile> {
+        let opened = Arc::new(opened);
         let mut files = self.lock();
-        let replaced = match files.get(&entry.id) {
-            Some(other) if other.identity == entry.identity => return Arc::clone(other),
+        let replaced = match files.get(&id) {
+            Some(other) if other.identity == opened.identity => return Arc::clone(other),
             // What is left of the version before the file started again.
-            _ => files.insert(entry.id, Arc::clone(&opened)),
+            _ => files.insert(id, Arc::clone(&opened)),
         };
         drop(files);
         drop(replaced);

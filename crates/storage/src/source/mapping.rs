@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// Gives `see` the bytes of the range. False, whatever `see` has made of them, if they could not all be had.
-pub(crate) fn with_bytes(file: &OwnedFd, offset: u64, length: usize, see: impl FnOnce(&[u8])) -> bool {
+pub(crate) fn with_bytes(file: impl AsFd, offset: u64, length: usize, see: impl FnOnce(&[u8])) -> bool {
     let page = rustix::param::page_size();
     // SIGBUS comes for pages; a range that does not begin with one is no object's.
     if length == 0 || !offset.is_multiple_of(page as u64) || !install() {
@@ -109,6 +109,7 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::Write;
+    use std::os::fd::OwnedFd;
 
     fn file_of(bytes: &[u8]) -> (File, OwnedFd) {
         let mut file = tempfile::tempfile().unwrap();

@@ -30,6 +30,7 @@ pub(crate) fn pack(
     let Some(mut lease) = pool.lease(slot) else {
         return (0, vec![Err(Code::Internal.into()); members.len()]);
     };
+    lease.set_lent(false);
     let mut used = 0;
     let mut ranges = Vec::new();
     let results = members
@@ -92,8 +93,7 @@ impl<'a> MemberReader<'a> {
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
     pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
-        let location = self.locate(entry)?;
-        let file = open_regular(self.directories, &location, self.noatime, entry)?;
+        let file = self.open(entry)?;
         let large = !space.is_empty() && self.in_place.is_some_and(|least| space.len() >= least);
         if large && self.left > 0 && local::is_known(&file).unwrap_or(false) {
             self.left -= 1;
@@ -108,6 +108,12 @@ impl<'a> MemberReader<'a> {
             check_version(&file, &entry.identity)?;
         }
         Ok(hash.into())
+    }
+
+    /// Opens the file, if it is the version of the entry.
+    pub fn open(&mut self, entry: &Entry) -> Result<OwnedFd, Failure> {
+        let location = self.locate(entry)?;
+        open_regular(self.directories, &location, self.noatime, entry)
     }
 
     fn locate<'e>(&mut self, entry: &'e Entry) -> Result<Location<'e>, Failure>

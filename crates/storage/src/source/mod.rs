@@ -6,16 +6,19 @@
 
 mod directories;
 mod files;
+mod lend;
 pub(crate) mod mapping;
 mod members;
 mod objects;
 mod posix;
 mod status;
 
+pub use lend::Lender;
 pub use posix::{PosixSource, SourceOptions};
 
 pub(crate) use directories::Directories;
 pub(crate) use files::Noatime;
+pub(crate) use lend::LentMembers;
 pub(crate) use members::pack;
 pub(crate) use status::{Place, Status, link_target};
 

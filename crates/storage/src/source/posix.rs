@@ -41,6 +41,9 @@ pub struct SourceOptions {
     pub in_place: bool,
     /// Then members of bundles too, from this size on: below it, the calls cost more than the copies.
     pub in_place_member_bytes_min: usize,
+    /// The sink is in this process and takes what it is lent ([`Lender`](super::Lender)): of files on known local file systems
+    /// nothing is read here, but for what is asked for again.
+    pub lend: bool,
 }
 
 impl Default for SourceOptions {
@@ -51,6 +54,7 @@ impl Default for SourceOptions {
             directory_descriptors_max: 1024,
             in_place: false,
             in_place_member_bytes_min: 512 << 10,
+            lend: false,
         }
     }
 }
@@ -65,13 +69,14 @@ struct Wanted {
 
 /// Reads datasets from a POSIX file system.
 pub struct PosixSource {
-    directories: Arc<Directories>,
-    files: OpenFiles,
-    noatime: Noatime,
+    pub(super) directories: Arc<Directories>,
+    pub(super) files: OpenFiles,
+    pub(super) noatime: Noatime,
     recursive: bool,
-    hash: HashKind,
+    pub(super) hash: HashKind,
     in_place: bool,
     in_place_member_bytes_min: usize,
+    lend: bool,
 }
 
 impl PosixSource {
@@ -87,6 +92,7 @@ impl PosixSource {
             hash: options.hash,
             in_place: options.in_place && options.hash != HashKind::None && !faults::changes_source_bytes(),
             in_place_member_bytes_min: options.in_place_member_bytes_min,
+            lend: options.lend && !faults::changes_source_bytes(),
         }
     }
 
@@ -103,7 +109,11 @@ impl PosixSource {
             Some(file) => file,
             None => self.open(entry)?,
         };
+        if file.lent && !again {
+            return self.lend_object(length, slot, pool);
+        }
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
+        lease.set_lent(false);
         // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
         if file.in_place && !again {
             // Where streams need a copy after all, it goes there.
@@ -128,8 +138,9 @@ impl PosixSource {
         let descriptor = open_regular(&self.directories, &location, &self.noatime, entry)?;
         // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
         let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
-        let in_place = self.in_place && local::is_known(&descriptor).unwrap_or(false);
-        Ok(self.files.keep(entry, descriptor, in_place))
+        let known = (self.in_place || self.lend) && local::is_known(&descriptor).unwrap_or(false);
+        let (in_place, lent) = (self.in_place && known, self.lend && known);
+        Ok(self.files.keep(OpenFile::new(entry, descriptor, in_place, lent), entry.id))
     }
 
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
@@ -171,6 +182,12 @@ impl SourceStorage for PosixSource {
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members, again } => {
+                if self.lend
+                    && !again
+                    && let Some((length, results)) = self.lend_members(slot, &members, pool)
+                {
+                    return Some(SourceDone::Members { block, length, results });
+                }
                 let in_place = self.in_place && !again && pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
                 let in_place = in_place.then_some(self.in_place_member_bytes_min);
                 let mut reader = MemberReader::new(&self.directories, &self.noatime, self.hash, in_place);

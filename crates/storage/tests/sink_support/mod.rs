@@ -77,6 +77,7 @@ impl Scratch {
             contents: Contents::Written,
             placing: self.placing.clone(),
             stripe: None,
+            lender: None,
             faults: None,
         }
     }

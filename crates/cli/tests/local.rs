@@ -1,0 +1,212 @@
+//! `haul cp` within one host: contents go from file to file, and everything else is as between hosts.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const MIB: usize = 1 << 20;
+
+/// What is copied, and where to.
+struct Bed {
+    from: tempfile::TempDir,
+    to: tempfile::TempDir,
+}
+
+impl Bed {
+    /// On one file system, which copies by itself.
+    fn together() -> Bed {
+        Bed { from: tempfile::tempdir().unwrap(), to: tempfile::tempdir().unwrap() }
+    }
+
+    /// In memory and on disk: no kernel copies from one to the other.
+    fn apart() -> Bed {
+        let from = tempfile::tempdir_in("/dev/shm").unwrap();
+        let to = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let device = |path: &Path| fs::metadata(path).unwrap().dev();
+        assert_ne!(device(from.path()), device(to.path()));
+        Bed { from, to }
+    }
+
+    fn from(&self, name: &str) -> PathBuf {
+        self.from.path().join(name)
+    }
+
+    fn to(&self, name: &str) -> PathBuf {
+        self.to.path().join(name)
+    }
+
+    fn command(&self, options: &[&str], name: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+        command.current_dir(self.to.path()).env_clear();
+        command.env("HOME", self.to("home")).env("PATH", std::env::var_os("PATH").unwrap());
+        command.args(["cp", "-r", "--json", "--verbose"]).args(options);
+        command.arg(self.from(name)).arg(self.to("there")).stdin(Stdio::null());
+        command
+    }
+
+    fn copy(&self, options: &[&str], name: &str) -> (Option<i32>, Vec<Value>) {
+        let Output { stdout, stderr, status } = self.command(options, name).output().unwrap();
+        let text = String::from_utf8(stdout).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).expect(line));
+        let events: Vec<Value> = lines.collect();
+        assert!(!events.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+        (status.code(), events)
+    }
+}
+
+/// What is told of the one file that ends so.
+fn told<'a>(events: &'a [Value], name: &str) -> &'a Value {
+    let is_it = |event: &&Value| {
+        event["event"] == "file" && event["path"].as_str().is_some_and(|path| path.ends_with(name))
+    };
+    events.iter().find(is_it).unwrap_or_else(|| panic!("nothing is told of {name}: {events:?}"))
+}
+
+fn content(seed: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251 + at / 4096) as u8 ^ seed).collect()
+}
+
+#[test]
+fn files_of_all_sizes_arrive_on_the_same_file_system_and_on_another() {
+    let sizes = [0, 1, 4096, 128 << 10, (128 << 10) + 1, MIB, 4 * MIB, 4 * MIB + 1, 33 * MIB + 5];
+    for bed in [Bed::together(), Bed::apart()] {
+        fs::create_dir_all(bed.from("tree/below")).unwrap();
+        for (number, size) in sizes.into_iter().enumerate() {
+            let name = if size < MIB { format!("tree/below/{size}") } else { format!("tree/{size}") };
+            fs::write(bed.from(&name), content(number as u8, size)).unwrap();
+        }
+        let (code, events) = bed.copy(&[], "tree");
+        let summary = events.last().unwrap();
+        assert_eq!((code, &summary["objects_repaired"]), (Some(0), &0.into()), "{summary}");
+        assert_eq!(summary["bytes_sent"], sizes.iter().sum::<usize>(), "{summary}");
+        for (number, size) in sizes.into_iter().enumerate() {
+            let name = if size < MIB { format!("below/{size}") } else { size.to_string() };
+            let (expected, path) = (content(number as u8, size), bed.to("there").join(&name));
+            assert!(fs::read(&path).unwrap() == expected, "{name}");
+            if size > 4 * MIB {
+                let hash = blake3::hash(&expected).to_string();
+                assert_eq!(told(&events, &name)["hash"], hash, "{name}");
+            }
+            let mtime = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+            assert_eq!(mtime(&path), mtime(&bed.from("tree").join(&name)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn holes_stay_holes_and_cost_no_time() {
+    for bed in [Bed::together(), Bed::apart()] {
+        let source = fs::File::create(bed.from("sparse")).unwrap();
+        source.set_len(512 * MIB as u64).unwrap();
+        for at in [5 * MIB, 300 * MIB + 4096] {
+            source.write_all_at(&content(3, 100_000), at as u64).unwrap();
+        }
+        let (code, events) = bed.copy(&[], "sparse");
+        assert_eq!(code, Some(0), "{events:?}");
+        let (from, to) = (fs::read(bed.from("sparse")).unwrap(), fs::read(bed.to("there")).unwrap());
+        assert!(from == to);
+        assert_eq!(told(&events, "")["hash"], blake3::hash(&to).to_string());
+        let found = fs::metadata(bed.to("there")).unwrap();
+        assert!(found.blocks() * 512 < 2 * MIB as u64, "{} blocks", found.blocks());
+    }
+}
+
+#[test]
+fn a_killed_copy_goes_on_where_it_was() {
+    const SIZE: usize = 384 * MIB;
+    let bed = Bed::together();
+    let bytes = content(7, SIZE);
+    fs::write(bed.from("large"), &bytes).unwrap();
+    // It may be done before it is killed: then once more.
+    for round in 0.. {
+        assert!(round < 20, "it was never killed in time");
+        let mut child = bed.command(&["--object-size", "256KiB"], "large");
+        let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // The first record: something is durable.
+        let jobs = bed.to("home/.local/state/haul/jobs");
+        let logged = || {
+            let logs = fs::read_dir(&jobs).into_iter().flatten().flatten();
+            logs.flat_map(|job| fs::read_dir(job.path().join("log")).into_iter().flatten().flatten())
+                .any(|log| log.metadata().is_ok_and(|log| log.len() > 0))
+        };
+        let started = Instant::now();
+        while !logged() && child.try_wait().unwrap().is_none() && started.elapsed() < Duration::from_secs(60)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let killed = !bed.to("there").exists();
+        let (code, events) = bed.copy(&["--object-size", "256KiB"], "large");
+        assert_eq!(code, Some(0), "{events:?}");
+        assert!(fs::read(bed.to("there")).unwrap() == bytes);
+        let summary = events.last().unwrap();
+        if killed && summary["objects_skipped"].as_u64().unwrap() > 0 {
+            assert_eq!(told(&events, "")["hash"], blake3::hash(&bytes).to_string());
+            let names = || fs::read_dir(bed.to.path()).unwrap().flatten().map(|entry| entry.file_name());
+            assert!(names().all(|name| !name.to_string_lossy().starts_with(".haul-")), "{:?}", names());
+            return;
+        }
+        fs::remove_file(bed.to("there")).unwrap();
+        fs::remove_dir_all(bed.to("home")).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_arrives_as_it_is_in_the_end_or_is_named() {
+    for (bed, size) in [(Bed::together(), 64 * MIB), (Bed::apart(), 64 * MIB), (Bed::together(), 3 * MIB)] {
+        fs::create_dir(bed.from("tree")).unwrap();
+        let path = bed.from("tree/file");
+        fs::write(&path, content(1, size)).unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        let done = AtomicBool::new(false);
+        let (code, events) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let until = Instant::now() + Duration::from_millis(400);
+                for round in 0u64.. {
+                    if done.load(Ordering::Relaxed) || Instant::now() > until {
+                        return;
+                    }
+                    file.write_all_at(&round.to_le_bytes(), round * 7919 * 4096 % (size as u64 - 8)).unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let ended = bed.copy(&[], "tree");
+            done.store(true, Ordering::Relaxed);
+            ended
+        });
+        let there = bed.to("there/file");
+        match code {
+            Some(0) => {
+                let arrived = fs::read(&there).unwrap();
+                if size > 4 * MIB {
+                    assert_eq!(told(&events, "file")["hash"], blake3::hash(&arrived).to_string());
+                }
+                // It may have changed once more since it was closed.
+                let times = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+                assert!(times(&there) != times(&path) || arrived == fs::read(&path).unwrap());
+            }
+            Some(3) => {
+                assert!(!there.exists());
+                let failed = events.iter().find(|event| event["event"] == "failed").unwrap();
+                assert_eq!(failed["code"], "source-changed", "{failed}");
+            }
+            other => panic!("{other:?}: {events:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_the_rate_holds_also_here() {
+    let bed = Bed::together();
+    fs::write(bed.from("file"), content(1, 8 * MIB)).unwrap();
+    let started = Instant::now();
+    let (code, _) = bed.copy(&["--bandwidth", "8MiB"], "file");
+    assert_eq!(code, Some(0));
+    assert!(started.elapsed() > Duration::from_millis(500), "{:?}", started.elapsed());
+}

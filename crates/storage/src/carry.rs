@@ -1,0 +1,409 @@
+//! Bytes from one file into another within one host, and the hash of what arrived.
+//!
+//! Called by a sink that shares its process with the source. Where both files are on one file system the kernel copies
+//! (`copy_file_range`, which shares blocks where the file system can); what is hashed then is the *new* file, where its
+//! pages are in the cache: so the hash is that of what is there, whatever has become of the source meanwhile. Elsewhere, and
+//! where a file is small, bytes are read into a buffer, hashed in it and written from it.
+//!
+//! What must stay true: every byte of the range is in the hash as the new file has it, once; nothing but the range is
+//! written; holes of the source stay holes, and cost no page of either file.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use haul_model::{Code, Failure};
+use rustix::fs::{self, FallocateFlags, SeekFrom};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+
+use crate::confine::sink_failure;
+use crate::faults;
+use crate::hashing::ObjectHasher;
+use crate::source::{Status, mapping};
+
+/// At a time. Two huge pages: a mapping of that costs nothing beside the hash, and one thread copies while another hashes.
+const PIECE_BYTES: usize = 4 << 20;
+/// Up to here a buffer costs less than what the kernel sets up for a copy and for a mapping; and it stays in the core's cache.
+const BUFFERED_BYTES_MAX: usize = 128 << 10;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A range of a file. It is at the same place in the new one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub offset: u64,
+    pub length: u64,
+    /// So many bytes at a time at most; a multiple of a page.
+    pub piece: usize,
+}
+
+impl Range {
+    /// In pieces as they suit the copy.
+    pub fn new(offset: u64, length: u64) -> Range {
+        Range { offset, length, piece: PIECE_BYTES }
+    }
+
+    /// In pieces of this size, or smaller ones.
+    pub fn in_pieces(self, piece: usize) -> Range {
+        Range { piece: piece.min(self.piece), ..self }
+    }
+}
+
+/// Why a range did not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trouble {
+    /// It could not be read, or there is less of it.
+    Source,
+    /// It could not be written.
+    Sink(Errno),
+}
+
+impl From<Trouble> for Failure {
+    /// What is wrong with the source, the source tells when it is asked again.
+    fn from(trouble: Trouble) -> Failure {
+        match trouble {
+            Trouble::Source => Code::HashMismatch.into(),
+            Trouble::Sink(errno) => sink_failure(errno),
+        }
+    }
+}
+
+/// Copies the range from `source` to `sink` (open for both) and gives its bytes to `hasher`, if there is one.
+pub(crate) fn carry(
+    source: BorrowedFd<'_>,
+    sink: BorrowedFd<'_>,
+    range: Range,
+    mut hasher: Option<&mut ObjectHasher>,
+) -> Result<(), Trouble> {
+    let end = range.offset.checked_add(range.length).ok_or(Trouble::Source)?;
+    let mut kernel = range.length > BUFFERED_BYTES_MAX as u64;
+    let sparse = kernel && Status::of(source).map_err(|_| Trouble::Source)?.has_holes();
+    let mut at = range.offset;
+    while at < end {
+        let (data, data_end) = if sparse { next_data(source, at, end)? } else { (at, end) };
+        if data > at {
+            leave_hole(sink, at, data - at, range.piece, &mut hasher)?;
+            at = data;
+        }
+        while at < data_end {
+            let length = (data_end - at).min(range.piece as u64) as usize;
+            if kernel {
+                kernel = copy_in_kernel(source, sink, at, length).is_ok();
+            }
+            match kernel {
+                true => hash_file(sink, at, length, &mut hasher)?,
+                false => copy_through_buffer(source, sink, at, length, &mut hasher)?,
+            }
+            at += length as u64;
+        }
+    }
+    // A hole at the end makes the file no longer.
+    if sparse && Status::of(sink).map_err(Trouble::Sink)?.identity().size < end {
+        fs::ftruncate(sink, end).map_err(Trouble::Sink)?;
+    }
+    Ok(())
+}
+
+/// The next bytes from `at` that are no hole, cut to `end`: where they begin and end.
+fn next_data(source: BorrowedFd<'_>, at: u64, end: u64) -> Result<(u64, u64), Trouble> {
+    let data = match fs::seek(source, SeekFrom::Data(at)) {
+        Ok(data) => data.min(end),
+        Err(Errno::NXIO) => end,
+        // It knows no holes.
+        Err(_) => return Ok((at, end)),
+    };
+    if data == end {
+        return Ok((end, end));
+    }
+    let hole = fs::seek(source, SeekFrom::Hole(data)).map_err(|_| Trouble::Source)?;
+    Ok((data, hole.clamp(data, end)))
+}
+
+/// Nothing is written. What an earlier attempt has put there goes.
+fn leave_hole(
+    sink: BorrowedFd<'_>,
+    offset: u64,
+    length: u64,
+    piece: usize,
+    hasher: &mut Option<&mut ObjectHasher>,
+) -> Result<(), Trouble> {
+    let size = Status::of(sink).map_err(Trouble::Sink)?.identity().size;
+    let there = size.saturating_sub(offset).min(length);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punched = there == 0 || fs::fallocate(sink, punch, offset, there).is_ok();
+    let piece = piece.min(BUFFERED_BYTES_MAX);
+    with_buffer(piece, |buffer| {
+        let zeros = &mut buffer[..piece];
+        zeros.fill(0);
+        let mut done = 0;
+        while done < length {
+            let zeros = &zeros[..(length - done).min(zeros.len() as u64) as usize];
+            if !punched && done < there {
+                write_at(sink, zeros, offset + done).map_err(Trouble::Sink)?;
+            }
+            if let Some(hasher) = hasher {
+                hasher.update(zeros);
+            }
+            done += zeros.len() as u64;
+        }
+        Ok(())
+    })
+}
+
+/// `Err` where the kernel does not do it, or not to the end: which of the files is to blame it does not tell.
+fn copy_in_kernel(
+    source: BorrowedFd<'_>,
+    sink: BorrowedFd<'_>,
+    offset: u64,
+    length: usize,
+) -> Result<(), Errno> {
+    faults::kernel_copy()?;
+    let (mut from, mut to) = (offset, offset);
+    let end = offset + length as u64;
+    while from < end {
+        let left = (end - from) as usize;
+        let copied =
+            retry_on_intr(|| fs::copy_file_range(source, Some(&mut from), sink, Some(&mut to), left))?;
+        if copied == 0 {
+            return Err(Errno::NODATA);
+        }
+    }
+    Ok(())
+}
+
+/// Gives what is there now to the hasher.
+fn hash_file(
+    file: BorrowedFd<'_>,
+    offset: u64,
+    length: usize,
+    hasher: &mut Option<&mut ObjectHasher>,
+) -> Result<(), Trouble> {
+    let Some(hasher) = hasher else { return Ok(()) };
+    let mut seen = false;
+    let whole = mapping::with_bytes(file, offset, length, |bytes| {
+        seen = true;
+        hasher.update(bytes);
+    });
+    if whole {
+        return Ok(());
+    }
+    // Somebody has cut the new file short, or its disk fails.
+    if seen {
+        return Err(Trouble::Sink(Errno::IO));
+    }
+    with_buffer(BUFFERED_BYTES_MAX, |buffer| {
+        let mut done = 0;
+        while done < length {
+            let part = &mut buffer[..(length - done).min(BUFFERED_BYTES_MAX)];
+            let count =
+                retry_on_intr(|| pread(file, &mut *part, offset + done as u64)).map_err(Trouble::Sink)?;
+            if count == 0 {
+                return Err(Trouble::Sink(Errno::IO));
+            }
+            hasher.update(&part[..count]);
+            done += count;
+        }
+        Ok(())
+    })
+}
+
+fn copy_through_buffer(
+    source: BorrowedFd<'_>,
+    sink: BorrowedFd<'_>,
+    offset: u64,
+    length: usize,
+    hasher: &mut Option<&mut ObjectHasher>,
+) -> Result<(), Trouble> {
+    with_buffer(length.min(BUFFERED_BYTES_MAX), |buffer| {
+        let mut done = 0;
+        while done < length {
+            let part = (length - done).min(BUFFERED_BYTES_MAX);
+            let at = offset + done as u64;
+            let count =
+                retry_on_intr(|| pread(source, &mut buffer[..part], at)).map_err(|_| Trouble::Source)?;
+            if count == 0 {
+                return Err(Trouble::Source);
+            }
+            let bytes = &buffer[..count];
+            if let Some(hasher) = hasher {
+                hasher.update(bytes);
+            }
+            write_at(sink, bytes, at).map_err(Trouble::Sink)?;
+            done += count;
+        }
+        Ok(())
+    })
+}
+
+/// A buffer of this thread, of at least so many bytes.
+fn with_buffer<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        work(&mut buffer[..])
+    })
+}
+
+fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match retry_on_intr(|| pwrite(&file, bytes, offset))? {
+            0 => return Err(Errno::IO),
+            count => {
+                bytes = &bytes[count..];
+                offset += count as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use haul_model::{Hash, HashKind};
+
+    use super::*;
+    use crate::faults::moments::kernel_refuses;
+    use crate::hashing::object_hash;
+
+    const EDGES: [u64; 9] = [
+        1,
+        4095,
+        4097,
+        BUFFERED_BYTES_MAX as u64,
+        BUFFERED_BYTES_MAX as u64 + 1,
+        (3 << 20) + 5,
+        PIECE_BYTES as u64 - 1,
+        PIECE_BYTES as u64,
+        1 << 20,
+    ];
+
+    /// In memory and on the disk that tests run on.
+    fn places() -> Vec<tempfile::TempDir> {
+        let memory = tempfile::tempdir_in("/dev/shm");
+        memory.into_iter().chain([tempfile::tempdir().unwrap()]).collect()
+    }
+
+    fn made(place: &tempfile::TempDir, name: &str) -> File {
+        let path = place.path().join(name);
+        File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap()
+    }
+
+    fn bytes(length: u64) -> Vec<u8> {
+        (0..length).map(|at| (at % 251 + at / 4096) as u8).collect()
+    }
+
+    fn read(file: &File) -> Vec<u8> {
+        let mut all = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut all, 0).unwrap();
+        all
+    }
+
+    /// Carries it as an object of its own; the hash of what arrived.
+    fn carried(kind: HashKind, source: &File, sink: &File, range: Range) -> Result<Hash, Trouble> {
+        let mut hasher = ObjectHasher::new(kind, range.offset, range.length as u32, false).unwrap();
+        carry(source.as_fd(), sink.as_fd(), range, Some(&mut hasher))?;
+        Ok(hasher.finish())
+    }
+
+    #[test]
+    fn what_arrives_is_what_was_there_and_has_its_hash_whoever_copies() {
+        for place in places() {
+            let (source, all) = (made(&place, "source"), bytes(12 << 20));
+            source.write_all_at(&all, 0).unwrap();
+            for errno in
+                [None, Some(Errno::XDEV), Some(Errno::OPNOTSUPP), Some(Errno::INVAL), Some(Errno::IO)]
+            {
+                for after in 0..3 {
+                    for length in EDGES {
+                        for piece in [usize::MAX, 64 << 10] {
+                            match errno {
+                                Some(errno) => kernel_refuses(after, errno),
+                                None => kernel_refuses(usize::MAX, Errno::IO),
+                            }
+                            let sink = made(&place, "sink");
+                            let range = Range::new(4 << 20, length).in_pieces(piece);
+                            let hash = carried(HashKind::Blake3, &source, &sink, range).unwrap();
+                            let expected = &all[4 << 20..][..length as usize];
+                            let found = read(&sink);
+                            assert_eq!(found.len() as u64, (4 << 20) + length);
+                            assert!(found[..4 << 20].iter().all(|byte| *byte == 0), "nothing but the range");
+                            assert!(&found[4 << 20..] == expected, "{errno:?} {after} {length}");
+                            assert_eq!(hash, object_hash(HashKind::Blake3, expected, 4 << 20, false));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_of_hash_is_of_what_arrived() {
+        let place = &places()[0];
+        let (source, all) = (made(place, "source"), bytes(2 << 20));
+        source.write_all_at(&all, 0).unwrap();
+        for kind in [HashKind::Blake3, HashKind::Xxh3] {
+            let hash = carried(kind, &source, &made(place, "sink"), Range::new(0, 2 << 20)).unwrap();
+            assert_eq!(hash, object_hash(kind, &all, 0, false));
+        }
+        let sink = made(place, "sink");
+        carry(source.as_fd(), sink.as_fd(), Range::new(0, 2 << 20), None).unwrap();
+        assert!(read(&sink) == all);
+    }
+
+    #[test]
+    fn a_source_that_has_become_shorter_is_to_blame() {
+        for place in places() {
+            for (there, length) in [(0, 10), (9, 10), (1 << 20, 4 << 20), ((4 << 20) - 1, 4 << 20)] {
+                let (source, sink) = (made(&place, "source"), made(&place, "sink"));
+                source.write_all_at(&bytes(there), 0).unwrap();
+                let result = carried(HashKind::Blake3, &source, &sink, Range::new(0, length));
+                assert_eq!(result, Err(Trouble::Source), "{there} of {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sink_that_cannot_be_written_is_told_with_what_is_wrong() {
+        let place = &places()[0];
+        let source = made(place, "source");
+        source.write_all_at(&bytes(4 << 20), 0).unwrap();
+        let only_read = File::open(place.path().join("source")).unwrap();
+        for length in [10, 4 << 20] {
+            let result = carried(HashKind::Blake3, &source, &only_read, Range::new(0, length));
+            assert_eq!(result, Err(Trouble::Sink(Errno::BADF)));
+        }
+    }
+
+    #[test]
+    fn holes_stay_holes_and_count_as_zeros() {
+        const DATA: u64 = 64 << 10;
+        for place in places() {
+            for written in [vec![], vec![0], vec![20 * DATA], vec![63 * DATA], vec![0, 20 * DATA, 40 * DATA]]
+            {
+                for refused in [false, true] {
+                    kernel_refuses(if refused { 0 } else { usize::MAX }, Errno::XDEV);
+                    let (source, sink) = (made(&place, "source"), made(&place, "sink"));
+                    source.set_len(4 << 20).unwrap();
+                    for at in &written {
+                        source.write_all_at(&bytes(DATA), *at).unwrap();
+                    }
+                    // What an earlier attempt has left there.
+                    sink.write_all_at(&[0xee; 3 * DATA as usize], 10 * DATA).unwrap();
+                    let (all, blocks) = (read(&source), source.metadata().unwrap().blocks());
+                    let hash = carried(HashKind::Blake3, &source, &sink, Range::new(0, 4 << 20)).unwrap();
+                    assert_eq!(hash, object_hash(HashKind::Blake3, &all, 0, false), "{written:?}");
+                    assert_eq!(source.metadata().unwrap().blocks(), blocks, "the source's holes are filled");
+                    let found = sink.metadata().unwrap();
+                    assert_eq!(found.len(), 4 << 20, "{written:?}");
+                    assert!(found.blocks() * 512 <= (written.len() as u64 + 1) * DATA, "{written:?}");
+                    assert!(read(&sink) == all, "{written:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Lending: a sink in the same process takes contents from the source's files itself.
+//!
+//! Between two ends in one process bytes would be read into a slot, copied into another and written from there. Instead the
+//! source says [`Hash::LENT`](haul_model::Hash::LENT) of an object or a bundle without a look at its bytes, and the sink's
+//! thread takes them from here. Whatever it finds wrong with the source it answers as if the bytes had arrived damaged: it is
+//! asked for them again, and the second time they go through a slot, where the source's own thread sees what is wrong.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use haul_buffers::Pool;
+use haul_model::op::MemberRead;
+use haul_model::{Code, Entry, Failure, Hash, SlotId};
+
+use super::PosixSource;
+use super::files::check_version;
+use super::members::MemberReader;
+use crate::local;
+
+/// What a sink takes contents from. Entries are those of the source's scan.
+#[derive(Clone)]
+pub struct Lender(Arc<PosixSource>);
+
+impl Lender {
+    /// Of a source with [`SourceOptions::lend`](super::SourceOptions::lend).
+    pub fn new(source: &Arc<PosixSource>) -> Lender {
+        Lender(Arc::clone(source))
+    }
+
+    /// The file whose objects the source has lent; none if it has been released since.
+    pub(crate) fn file(&self, entry: &Entry) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.0.files.get(entry)?.descriptor))
+    }
+
+    /// Opens members of one bundle.
+    pub(crate) fn members(&self) -> LentMembers<'_> {
+        let PosixSource { directories, noatime, hash, .. } = &*self.0;
+        LentMembers(MemberReader::new(directories, noatime, *hash, None))
+    }
+}
+
+impl fmt::Debug for Lender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lender")
+    }
+}
+
+/// Files of one bundle.
+pub(crate) struct LentMembers<'a>(MemberReader<'a>);
+
+impl LentMembers<'_> {
+    /// The file, in the version that the scan has seen.
+    pub fn open(&mut self, entry: &Entry) -> Result<OwnedFd, Failure> {
+        self.0.open(entry)
+    }
+
+    /// Is it still that version, now that all of it was read?
+    pub fn check(&self, file: &OwnedFd, entry: &Entry) -> Result<(), Failure> {
+        check_version(file, &entry.identity)
+    }
+}
+
+impl PosixSource {
+    /// Lends a bundle: how many bytes its members have, and where each would be. `None` if one of them is to be read here.
+    pub(super) fn lend_members(
+        &self,
+        slot: SlotId,
+        members: &[Arc<Entry>],
+        pool: &Pool,
+    ) -> Option<(u32, Vec<Result<MemberRead, Failure>>)> {
+        let mut used = 0u32;
+        let mut last = None;
+        let mut results = Vec::with_capacity(members.len());
+        for entry in members {
+            // A file system that is not known may take its time: it has the source's threads, which may hang.
+            if last != Some(entry.parent) {
+                let held = self.directories.locate(entry).ok()?.held_directory()?;
+                if !local::is_known(&held).unwrap_or(false) {
+                    return None;
+                }
+                last = Some(entry.parent);
+            }
+            let offset = used;
+            used = used.checked_add(u32::try_from(entry.size()).ok()?)?;
+            results.push(Ok(MemberRead { offset, hash: Hash::LENT }));
+        }
+        let mut lease = pool.lease(slot)?;
+        if lease.len() < used as usize {
+            return None;
+        }
+        lease.set_file_ranges(Vec::new());
+        lease.set_lent(true);
+        Some((used, results))
+    }
+
+    /// Lends an object of a file that is open.
+    pub(super) fn lend_object(&self, length: u32, slot: SlotId, pool: &Pool) -> Result<Hash, Failure> {
+        let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
+        if lease.len() < length as usize {
+            return Err(Code::Internal.into());
+        }
+        lease.set_file_ranges(Vec::new());
+        lease.set_lent(true);
+        Ok(Hash::LENT)
+    }
+}
