@@ -13,6 +13,7 @@ pub mod layout;
 mod local;
 pub mod memory_sink;
 pub mod memory_source;
+mod page_cache;
 pub mod placing;
 pub mod scan;
 pub mod sink;

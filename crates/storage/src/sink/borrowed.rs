@@ -15,6 +15,7 @@ use super::objects::Object;
 use crate::carry::{Range, carry};
 use crate::confine::sink_failure;
 use crate::hashing::ObjectHasher;
+use crate::page_cache::Passing;
 use crate::source::LentMembers;
 
 /// As the source says it when it is asked for the bytes again and reads them itself.
@@ -55,6 +56,7 @@ impl PosixSink {
         let source = lent.open(entry).map_err(|_| ASK_AGAIN)?;
         self.hooks.before_write().map_err(sink_failure)?;
         if entry.size() > 0 {
+            let _passing = Passing::new(&source);
             let range = Range::new(0, entry.size()).in_pieces(piece);
             carry(source.as_fd(), contents, range, None)?;
             lent.check(&source, entry).map_err(|_| ASK_AGAIN)?;

@@ -18,6 +18,7 @@ use super::file_systems::{FileSystem, SyncMode};
 use super::objects::Unfinished;
 use super::{PosixSink, State, lock};
 use crate::confine::sink_failure;
+use crate::page_cache;
 
 /// Threads that sync one large group file by file.
 const THREADS_MAX: usize = 16;
@@ -84,7 +85,10 @@ impl PosixSink {
         self.note_synced_members(&group, &results);
         let mut failed = Vec::new();
         for ((id, work), result) in group.into_iter().zip(results) {
-            let Err(failure) = result else { continue };
+            let Err(failure) = result else {
+                self.is_durable(&work);
+                continue;
+            };
             match work {
                 Work::File(file) => file.lose(),
                 Work::Member { .. } => {
@@ -96,6 +100,19 @@ impl PosixSink {
             failed.push((id, failure));
         }
         failed
+    }
+
+    /// Nobody here will look at it again.
+    fn is_durable(&self, work: &Work) {
+        if self.sync == SyncMode::Never {
+            return;
+        }
+        match work {
+            Work::File(file) => drop(file.open_contents().map(page_cache::drop_all)),
+            Work::Member { descriptor: Some(member), .. } => page_cache::drop_all(member),
+            // Those that a `syncfs` covers are closed when they are written.
+            Work::Member { descriptor: None, .. } | Work::Done | Work::Unknown => {}
+        }
     }
 
     fn note_synced_members(&self, group: &[(EntryId, Work)], results: &[Result<(), Failure>]) {

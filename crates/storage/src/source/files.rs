@@ -11,6 +11,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::directories::{Directories, Location};
 use super::status::Status;
+use crate::page_cache;
 
 /// Reading must not change what is read: `O_NOATIME` where the kernel permits it, which is for one's own files, or
 /// for everybody's with `CAP_FOWNER`.
@@ -84,12 +85,30 @@ pub(crate) struct OpenFile {
     pub lent: bool,
     /// The version that was opened.
     identity: Identity,
+    /// Nothing of it was in the page cache.
+    passes_by: bool,
 }
 
 impl OpenFile {
     /// Opened for this entry.
     pub fn new(entry: &Entry, descriptor: OwnedFd, in_place: bool, lent: bool) -> OpenFile {
-        OpenFile { descriptor: Arc::new(descriptor), in_place, lent, identity: entry.identity }
+        let passes_by = page_cache::is_absent(&descriptor);
+        OpenFile { descriptor: Arc::new(descriptor), in_place, lent, identity: entry.identity, passes_by }
+    }
+
+    /// It was read up to here.
+    pub fn was_read(&self, offset: u64, length: u32) {
+        if self.passes_by {
+            page_cache::drop_behind(&self.descriptor, offset, length);
+        }
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        if self.passes_by {
+            page_cache::drop_all(&self.descriptor);
+        }
     }
 }
 

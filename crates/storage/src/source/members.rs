@@ -16,6 +16,7 @@ use super::files::{Noatime, check_version, open_regular};
 use super::objects::hash_object;
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
+use crate::page_cache::Passing;
 use crate::{faults, local};
 
 /// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
@@ -102,6 +103,7 @@ impl<'a> MemberReader<'a> {
             check_version(&file, &entry.identity)?;
             return Ok(Packed { hash, file: Some(file) });
         }
+        let _passing = Passing::new(&file);
         let hash = read_whole(self.hash, &file, space)?;
         // Nothing lies between the first status and the second where nothing is read.
         if !space.is_empty() {

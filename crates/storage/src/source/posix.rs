@@ -121,6 +121,7 @@ impl PosixSource {
                 return Err(Code::Internal.into());
             }
             let hash = hash_object(self.hash, &file.descriptor, offset, length, single)?;
+            file.was_read(offset, length);
             let (file, length) = (Arc::clone(&file.descriptor), length as usize);
             lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset }]);
             return Ok(hash);
@@ -130,7 +131,9 @@ impl PosixSource {
             // A change that does show is named for what it is.
             check_version(&file.descriptor, &entry.identity)?;
         }
-        read_object(self.hash, &file.descriptor, offset, length, single, &mut lease)
+        let hash = read_object(self.hash, &file.descriptor, offset, length, single, &mut lease)?;
+        file.was_read(offset, length);
+        Ok(hash)
     }
 
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {

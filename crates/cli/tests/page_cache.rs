@@ -1,0 +1,70 @@
+//! `haul cp` leaves the page cache as it found it, at both ends.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Advice, fadvise, fstatfs};
+
+const TMPFS: u64 = 0x0102_1994;
+/// One that travels as one object, one as several, and one in a bundle.
+const FILES: [(&str, usize); 3] = [("one", 256 << 10), ("several", (2 << 20) + 5), ("small", 5000)];
+
+/// Pages of the file that are in the cache; `None` where the kernel cannot tell (`cachestat` is there from Linux 6.5 on).
+fn cached(path: &Path) -> Option<u64> {
+    let file = File::open(path).unwrap();
+    let (range, mut pages) = ([0u64; 2], [0u64; 5]);
+    // SAFETY: `cachestat(2)` reads two numbers, offset and length, and writes five.
+    let result = unsafe { libc::syscall(451, file.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0) };
+    (result == 0).then_some(pages[0])
+}
+
+/// On a disk; what is there now is on it. `warm`: and in the cache.
+fn dataset(directory: &Path, warm: bool) {
+    fs::create_dir(directory.join("tree")).unwrap();
+    for (name, size) in FILES {
+        let path = directory.join("tree").join(name);
+        fs::write(&path, vec![7; size]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        if !warm {
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("{haul} bench shell");
+    let ways: [(&str, &[&str]); 3] = [("", &[]), ("127.0.0.1:", &["--plain"]), ("127.0.0.1:", &[])];
+    for (host, options) in ways {
+        for warm in [false, true] {
+            // Not where directories for temporary files are: those are often in memory.
+            let bed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            dataset(bed.path(), warm);
+            let source = |name: &str| bed.path().join("tree").join(name);
+            let Some(before) = cached(&source("several")) else { return };
+            let in_memory = fstatfs(File::open(bed.path()).unwrap().as_fd()).unwrap().f_type as u64 == TMPFS;
+            assert_eq!(before > 0, warm || in_memory, "of the source before");
+            let to = &format!("{host}{}", bed.path().join("copy").display());
+            let mut command = Command::new(haul);
+            command.current_dir(bed.path()).env_clear();
+            command.env("HOME", bed.path().join("home")).env("PATH", std::env::var_os("PATH").unwrap());
+            command.args(["cp", "-r", "--quiet", "--object-size", "256KiB", "--bundle-below", "64KiB"]);
+            command.args(options).args(["--ssh", &shell, "--haul-path", haul, "tree", to]);
+            let ended = command.stdin(Stdio::null()).output().unwrap();
+            assert!(ended.status.success(), "{to} {options:?}: {}", String::from_utf8_lossy(&ended.stderr));
+            for (name, size) in FILES {
+                let pages = cached(&source(name)).unwrap();
+                assert_eq!(pages > 0, warm || in_memory, "{to} {options:?}: {name} of the source");
+                let copy = bed.path().join("copy").join(name);
+                if size > 64 << 10 && !in_memory {
+                    assert_eq!(cached(&copy), Some(0), "{to} {options:?}: {name} of the copy");
+                }
+                assert_eq!(fs::read(&copy).unwrap(), vec![7; size]);
+            }
+        }
+    }
+}
