@@ -15,6 +15,7 @@ pub mod layout;
 pub mod limits;
 pub mod op;
 pub mod placement;
+pub mod profile;
 pub mod report;
 pub mod size;
 pub mod stripe;

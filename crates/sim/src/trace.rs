@@ -148,6 +148,7 @@ short! {
         Message::Error(failure) => write!(f, "ERROR {}", Short(failure)),
         Message::Ping => f.write_str("PING"),
         Message::Log(_) => f.write_str("LOG"),
+        Message::Profile(_) => f.write_str("PROFILE"),
         Message::Spill { failure, room } => write!(f, "SPILL {}, room for {room} B", Short(failure)),
     };
     SourceOp, |op, f| match op {

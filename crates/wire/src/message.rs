@@ -9,6 +9,7 @@ use haul_model::limits::{
     PLACEMENT_PIECES_MAX, PLACEMENT_TARGETS_MAX, SLOTS_MAX, TARGETS_MAX,
 };
 use haul_model::placement::Piece;
+use haul_model::profile::Profile;
 use haul_model::report::Stats;
 use haul_model::stripe::Unlike;
 use haul_model::{
@@ -17,12 +18,16 @@ use haul_model::{
 
 use crate::bytes::{Malformed, Reader, put_bytes, put_failure, put_varint};
 use crate::entry::{entry, id, put_entry, put_id};
+use crate::profile::{profile, put_profile};
 use crate::stripes::{plan, put_plan};
 
 /// The protocol version that this code speaks best.
 pub const VERSION: u16 = 2;
 /// The oldest version that this code still speaks. (No release has spoken version 1.)
 pub const VERSION_MIN: u16 = 2;
+
+/// Feature bit of CONNECT: PROFILE is understood.
+pub const FEATURE_PROFILE: u64 = 1;
 
 /// Which end somebody is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -234,6 +239,8 @@ pub enum Message {
         /// Bytes of it that still can be.
         room: u64,
     },
+    /// Both, before BYE and FINISHED, if the other end has set [`FEATURE_PROFILE`]: where this end's time went.
+    Profile(Box<Profile>),
 }
 
 /// One step of NEW_FILE.
@@ -345,6 +352,7 @@ impl Message {
             Message::Ping => 14,
             Message::Log(_) => 15,
             Message::Spill { .. } => 16,
+            Message::Profile(_) => 17,
         }
     }
 
@@ -520,6 +528,7 @@ impl Message {
                 put_failure(out, *failure);
                 put_varint(out, *room);
             }
+            Message::Profile(profile) => put_profile(out, profile),
         }
     }
 
@@ -598,6 +607,7 @@ impl Message {
                 lost: reader.boxed(CAUSE_BYTES_MAX)?,
             })),
             16 => Message::Spill { failure: reader.failure()?, room: reader.varint()? },
+            17 => Message::Profile(Box::new(profile(reader)?)),
             _ => return Err(Malformed("no such message")),
         };
         reader.end()?;

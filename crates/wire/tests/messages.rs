@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use haul_model::limits::{MESSAGE_BYTES_MAX, TARGETS_MAX};
 use haul_model::placement::{Laid, Piece, Placement};
+use haul_model::profile::{Profile, Spent, Stage, Waiting};
 use haul_model::report::Stats;
 use haul_model::stripe::{Count, Part, Plan, Pool, Unlike, Where};
 use haul_model::{
@@ -211,6 +212,7 @@ fn message() -> impl Strategy<Value = Message> {
             })
         }),
         (failure(), any::<u64>()).prop_map(|(failure, room)| Message::Spill { failure, room }),
+        profile().prop_map(|profile| Message::Profile(Box::new(profile))),
         list((path(), failure())).prop_map(Message::Finished),
         failure().prop_map(Message::Error),
         Just(Message::Ping),
@@ -229,6 +231,38 @@ fn message() -> impl Strategy<Value = Message> {
             }
         ),
     ]
+}
+
+fn profile() -> impl Strategy<Value = Profile> {
+    let spent = any::<[[u64; 4]; Stage::COUNT]>();
+    (any::<[u64; 2]>(), any::<u32>(), 0u16..=1000, spent, any::<[u64; Waiting::COUNT]>()).prop_map(
+        |([wall_nanos, processor_nanos], processors, host_busy_permille, spent, waited)| {
+            let mut profile =
+                Profile { wall_nanos, processor_nanos, processors, host_busy_permille, ..Profile::default() };
+            for (stage, [busy_nanos, processor_nanos, times, bytes]) in Stage::ALL.iter().zip(spent) {
+                *profile.spent_mut(*stage) = Spent { busy_nanos, processor_nanos, times, bytes };
+            }
+            for (waiting, nanos) in Waiting::ALL.iter().zip(waited) {
+                *profile.waited_nanos_mut(*waiting) = nanos;
+            }
+            profile
+        },
+    )
+}
+
+/// A later version may know more stages; a hostile end may say anything.
+#[test]
+fn what_a_profile_names_that_nobody_knows_is_passed_over_and_bounded() {
+    let mut known = Profile { wall_nanos: 9, processors: 2, ..Profile::default() };
+    known.spent_mut(Stage::Sync).times = 5;
+    *known.waited_nanos_mut(Waiting::Sync) = 6;
+    let sync = [Stage::Sync as u8, 0, 0, 5, 0];
+    let later = [&[9, 0, 2, 0, 2, 60, 1, 2, 3, 4][..], &sync, &[2, Waiting::Sync as u8, 6, 61, 1]].concat();
+    assert_eq!(Message::decode(17, &later), Ok(Message::Profile(Box::new(known))));
+    let many = |count: u8| [&[9, 0, 2, 0, 0, count][..], &[61, 1].repeat(usize::from(count))].concat();
+    assert!(Message::decode(17, &many(64)).is_ok());
+    assert!(Message::decode(17, &many(65)).is_err());
+    assert!(Message::decode(17, &[9, 0, 2, 0xe9, 0x07, 0, 0]).is_err(), "more than all of the time");
 }
 
 proptest! {
@@ -409,7 +443,17 @@ fn version_2_is_pinned() {
         links: 2,
         link_target: Box::default(),
     };
+    let mut profile = Profile {
+        wall_nanos: 300,
+        processor_nanos: 1,
+        processors: 2,
+        host_busy_permille: 1000,
+        ..Profile::default()
+    };
+    *profile.spent_mut(Stage::Hash) = Spent { busy_nanos: 4, processor_nanos: 3, times: 2, bytes: 1 };
+    *profile.waited_nanos_mut(Waiting::Names) = 7;
     let golden = [
+        (Message::Profile(Box::new(profile)), "ac020102e807010204030201010a07".into()),
         (
             Message::NewFile(vec![
                 NewFile::Entry {
