@@ -18,6 +18,7 @@ mod options;
 mod paths;
 mod plan;
 mod policy;
+mod profile;
 mod report;
 mod serve;
 mod session;

@@ -75,6 +75,9 @@ pub struct Copy {
     /// Name each file as it is done
     #[arg(short, long)]
     pub verbose: bool,
+    /// At the end, show where the time of both ends went (-v does, too)
+    #[arg(long)]
+    pub profile: bool,
     /// No progress line
     #[arg(short, long)]
     pub quiet: bool,

@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use crate::paths::{hex, show};
+use crate::profile;
 
 /// One JSON progress event this often.
 const JSON_PROGRESS: Duration = Duration::from_secs(1);
@@ -51,6 +52,8 @@ pub struct Reporter {
     /// Other transfers at the targets of each end, and the most that there were.
     neighbours: [usize; 2],
     neighbours_peak: usize,
+    /// Where the time went is shown in full.
+    profile: bool,
 }
 
 /// Which end reports.
@@ -111,6 +114,7 @@ impl Shared {
             typed_names: Vec::new(),
             neighbours: [0; 2],
             neighbours_peak: 0,
+            profile: false,
             hash: HashKind::default(),
         })))
     }
@@ -259,6 +263,11 @@ impl Reporter {
         self.hash = hash;
     }
 
+    /// Whether all is shown of where the time went.
+    pub fn set_profile(&mut self, profile: bool) {
+        self.profile = profile;
+    }
+
     /// How often progress is told in JSON.
     pub fn set_json_progress(&mut self, every: Duration) {
         self.json_every = every;
@@ -344,6 +353,7 @@ impl Reporter {
         let (state, code) = verdict(summary);
         let elapsed = self.started.elapsed();
         if self.json {
+            profile::event(&summary.profiles).into_iter().for_each(|event| self.event(event));
             self.event(self.summary_event(summary, setup, state, elapsed));
         }
         if let Some(reason) = &summary.error {
@@ -362,6 +372,10 @@ impl Reporter {
                 line.push_str(&format!("; shared storage targets with {others} on this host"));
             }
             self.line(&line);
+            profile::verdict(&summary.profiles).into_iter().for_each(|verdict| self.line(&verdict));
+            if self.profile {
+                self.line(&profile::table(&summary.profiles));
+            }
         } else if !self.json && state == "incomplete" {
             self.note(&format!("{} files failed", stats.files_failed));
         }
@@ -377,6 +391,7 @@ impl Reporter {
 
     fn summary_event(&self, summary: &Summary, setup: &Setup, state: &str, elapsed: Duration) -> Value {
         let stats = summary.outcome.stats;
+        let [bottleneck, bottleneck_share, bottleneck_why] = profile::summary(&summary.profiles);
         let log = setup.log.as_ref().map(|log| {
             json!({
                 "mechanism": log.mechanism,
@@ -415,7 +430,9 @@ impl Reporter {
             "neighbours_peak": self.neighbours_peak,
             "log": log,
             "durability": "object",
-            "bottleneck": summary.bottleneck.map(|bottleneck| bottleneck.name()),
+            "bottleneck": bottleneck,
+            "bottleneck_share": bottleneck_share,
+            "bottleneck_why": bottleneck_why,
             "error": summary.error.as_ref().map(|error| json!({
                 "code": error.failure.code.name(),
                 "errno": error.failure.errno,

@@ -10,9 +10,9 @@ use std::time::Duration;
 use haul_model::report::Stats;
 use haul_model::{Code, HashKind, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local};
-use haul_mover::end::{Common, Outcome, Running, Stopper, Summary};
+use haul_mover::end::{Common, Outcome, Profiles, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
-use haul_mover::{Bottleneck, Error, SinkEnd, SourceEnd, Tuning, log};
+use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log};
 use haul_storage::SourceStorage;
 use haul_storage::layout::stripe::StripeSpec;
 use haul_storage::layout::{self, LayoutFile, Layouts};
@@ -66,6 +66,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
     job.log_trouble = log_trouble;
     let reporter = Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
     reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
+    reporter.with(|reporter| reporter.set_profile(arguments.profile || arguments.verbose));
     if let Some(every) = plan.measure.progress_every() {
         reporter.with(|reporter| reporter.set_json_progress(every));
     }
@@ -82,7 +83,8 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
             // A session that never began reports like one that failed at once.
             let outcome = Outcome { failure: Some(error.failure), stats: Stats::default() };
             let error = Some(error);
-            let summary = Summary { outcome, error, bottleneck: None, log: None, hanging: 0 };
+            let profiles = Profiles::default();
+            let summary = Summary { outcome, error, profiles, log: None, hanging: 0 };
             (summary, Setup { encrypted: None, log: None })
         }
     };
@@ -386,10 +388,6 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     interrupt.watch(&source);
     let mut summary = source.wait();
     let sink = sink.wait();
-    // The sink knows better what it was busy with.
-    if matches!(summary.bottleneck, Some(Bottleneck::SinkWrite)) {
-        summary.bottleneck = sink.bottleneck.or(summary.bottleneck);
-    }
     summary.hanging += sink.hanging;
     let log = summary.log.clone();
     Ok((summary, Setup { encrypted: None, log }))

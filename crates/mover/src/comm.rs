@@ -11,6 +11,8 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, bounded, unbounded};
 use haul_buffers::{FileRange, Pool};
+use haul_meter::Meter;
+use haul_model::profile::Stage;
 use haul_model::{BlockId, SlotId};
 use haul_protocol::Event;
 use haul_protocol::link::Frame;
@@ -50,6 +52,7 @@ impl Connection {
         pool: &Arc<Pool>,
         log: Option<CommLog>,
         inputs: &Inputs,
+        meter: &Meter,
     ) -> Self {
         let epoch = established.epoch;
         let mut closers = Vec::new();
@@ -61,27 +64,35 @@ impl Connection {
         let (sender, receiver, closer) = established.control.split();
         closers.push(closer);
         let writer = spawn("haul-ctl-out", epoch, inputs, move |_| write_frames(sender, &frames_out));
+        let of_log = meter.clone();
         threads.push(spawn("haul-ctl-in", epoch, inputs, move |inputs| {
+            let _joined = log.as_ref().map(|_| of_log.join());
             read_frames(receiver, epoch, log.as_ref(), inputs)
         }));
 
         for (number, stream) in established.data.into_iter().enumerate() {
+            // On an encrypted stream all is ciphering but for what is handed to the system.
+            let ciphers = stream.about().cipher.is_some();
             let (sender, receiver, closer) = stream.split();
             closers.push(closer);
-            let pool = pool.clone();
+            let (pool, meter) = (pool.clone(), meter.clone());
             match role {
                 Role::Source => {
                     let payloads = payloads_out.clone();
                     threads.push(spawn(&format!("haul-out-{number}"), epoch, inputs, move |inputs| {
                         // The unused half stays open with the other.
                         let _receiver = receiver;
-                        send_payloads(sender, (epoch, shared), &payloads, &pool, inputs)
+                        let _joined = meter.join();
+                        let stage = if ciphers { Stage::Cipher } else { Stage::Send };
+                        send_payloads(sender, stage, (epoch, shared), &payloads, &pool, inputs)
                     }));
                 }
                 Role::Sink => {
                     threads.push(spawn(&format!("haul-in-{number}"), epoch, inputs, move |inputs| {
                         let _sender = sender;
-                        receive_payloads(receiver, (epoch, shared), &pool, inputs)
+                        let _joined = meter.join();
+                        let stage = if ciphers { Stage::Cipher } else { Stage::Receive };
+                        receive_payloads(receiver, stage, (epoch, shared), &pool, inputs)
                     }));
                 }
             }
@@ -139,6 +150,7 @@ fn text(error: std::io::Error) -> String {
 fn write_frames(mut sender: Box<dyn Sender>, frames: &Queue<Frame>) -> Result {
     let mut bytes = Vec::new();
     while let Ok(frame) = frames.recv() {
+        long_way();
         bytes.clear();
         put_frame(&mut bytes, &frame);
         while bytes.len() < WRITE_BATCH_BYTES
@@ -149,6 +161,22 @@ fn write_frames(mut sender: Box<dyn Sender>, frames: &Queue<Frame>) -> Result {
         sender.send(&[IoSlice::new(&bytes)]).map_err(text)?;
     }
     sender.finish().map_err(text)
+}
+
+#[cfg(not(feature = "faults"))]
+fn long_way() {}
+
+/// For tests: with `HAUL_TEST_FRAMES_LATE=MILLISECONDS` messages leave so much later, those that come together together.
+#[cfg(feature = "faults")]
+fn long_way() {
+    static LATE: std::sync::OnceLock<Option<std::time::Duration>> = std::sync::OnceLock::new();
+    let asked = || {
+        let text = std::env::var("HAUL_TEST_FRAMES_LATE").ok()?;
+        Some(std::time::Duration::from_millis(text.parse().expect("milliseconds")))
+    };
+    if let Some(late) = LATE.get_or_init(asked) {
+        std::thread::sleep(*late);
+    }
 }
 
 /// With a `log`, what a frame leads to is written to it before the next frame is received.
@@ -190,6 +218,7 @@ const SENT: u8 = 0;
 
 fn send_payloads(
     mut sender: Box<dyn Sender>,
+    stage: Stage,
     (epoch, shared): (u32, bool),
     payloads: &Queue<Outgoing>,
     pool: &Pool,
@@ -198,7 +227,9 @@ fn send_payloads(
     while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
         let header = PayloadHeader { epoch, block, slot, length };
         let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
-        if lease.is_lent() {
+        let lent = lease.is_lent();
+        let at = haul_meter::at(stage).bytes(if lent { 0 } else { length.into() });
+        if lent {
             assert!(shared, "nothing is lent to another process");
             sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(&[LENT])]).map_err(text)?;
         } else {
@@ -207,7 +238,7 @@ fn send_payloads(
             let payload = &mut lease[..length as usize];
             send_parts(&mut *sender, &header, payload, &ranges).map_err(text)?;
         }
-        drop(lease);
+        drop((at, lease));
         if inputs.send(Input::Event(Event::Sent(block))).is_err() {
             return Ok(());
         }
@@ -241,6 +272,7 @@ fn send_parts(
 
 fn receive_payloads(
     mut receiver: Box<dyn Receiver>,
+    stage: Stage,
     (epoch, shared): (u32, bool),
     pool: &Pool,
     inputs: &Inputs,
@@ -261,6 +293,7 @@ fn receive_payloads(
             return Err("a payload came for a slot that was not granted".into());
         };
         if length > 0 && how != [LENT] {
+            let _at = haul_meter::at(stage).bytes(header.length.into());
             receiver.receive(&mut lease[..length]).map_err(text)?;
         }
         drop(lease);

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{bounded, never};
 use haul_buffers::Pool;
+use haul_meter::Meter;
+use haul_model::profile::{Profile, Stage};
 use haul_model::report::Stats;
 use haul_model::{Code, Failure, JobId, SessionId};
 pub use haul_protocol::Outcome;
@@ -18,14 +20,15 @@ use haul_protocol::{Action, Event, LogView, Planted, Waiting};
 use haul_storage::placing::Placing;
 use haul_storage::scan::{Scan, Scanned};
 use haul_storage::{SinkStorage, SourceStorage};
-use haul_wire::{Connect, Role, VERSION, VERSION_MIN};
+use haul_wire::{Connect, FEATURE_PROFILE, Role, VERSION, VERSION_MIN};
 
 use crate::Error;
 use crate::connection::{Connector, Introduction};
 use crate::log::{LogSummary, Logger, SourceLog};
 use crate::master::{Ended, INPUTS_MAX, Input, Inputs, Machine, Master, start_connector};
 use crate::neighbours::Neighbours;
-use crate::report::{Bottleneck, Reports};
+use crate::profile::Profiler;
+use crate::report::Reports;
 use crate::workers::Workers;
 
 /// What may be chosen about a session without changing what exists at its end.
@@ -109,6 +112,15 @@ pub struct SinkEnd {
     pub shared: Option<Arc<Placing>>,
 }
 
+/// Of both ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Profiles {
+    /// Until it said that all is sent, where the other end is the one that tells.
+    pub source: Option<Profile>,
+    /// Until it said that all is done, where the other end is the one that tells.
+    pub sink: Option<Profile>,
+}
+
 /// How an end ended.
 #[derive(Debug)]
 pub struct Summary {
@@ -116,8 +128,8 @@ pub struct Summary {
     pub outcome: Outcome,
     /// With what it is about, where the outcome is a failure.
     pub error: Option<Error>,
-    /// Where the work was found waiting most often.
-    pub bottleneck: Option<Bottleneck>,
+    /// Where the time of each end went, as far as it is known here.
+    pub profiles: Profiles,
     /// Of the source's log, at either end; none if the session never began.
     pub log: Option<LogSummary>,
     /// Threads that wait for storage that has not answered: the process cannot end before it does.
@@ -152,7 +164,7 @@ impl Running {
         self.thread.join().unwrap_or_else(|_| Summary {
             outcome: Outcome { failure: Some(Code::Internal.into()), stats: Default::default() },
             error: Some(Error::new(Code::Internal, "the master thread has panicked")),
-            bottleneck: None,
+            profiles: Profiles::default(),
             log: None,
             hanging: 0,
         })
@@ -169,7 +181,7 @@ impl Common {
             job: self.job,
             object_bytes: self.tuning.object_bytes,
             slots: self.tuning.slots,
-            features: 0,
+            features: FEATURE_PROFILE,
         };
         Introduction { connect, epoch: self.epoch, received: 0 }
     }
@@ -194,12 +206,14 @@ impl SourceEnd {
         let introduction = common.introduction(Role::Source);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
-        let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender);
-        let (logger, found) = Logger::start(log, inputs_sender.clone());
+        let meter = Meter::default();
+        let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender, &meter);
+        let (logger, found) = Logger::start(log, inputs_sender.clone(), &meter);
+        let of_scan = meter.clone();
         let (scanned, scan_queue) = bounded(4);
         std::thread::Builder::new()
             .name("haul-scan".into())
-            .spawn(move || run_scan(scan, &scanned))
+            .spawn(move || run_scan(scan, &scanned, &of_scan))
             .expect("a thread can be started");
         let machine = SourceMachine {
             source: Source::new(source::Config {
@@ -227,6 +241,7 @@ impl SourceEnd {
             workers,
             logger: Some(logger),
             neighbours,
+            profiler: Profiler::new(meter),
             scan: scan_queue,
             inputs,
             inputs_sender: inputs_sender.clone(),
@@ -246,7 +261,8 @@ impl SinkEnd {
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
         let syncs_each = storage.syncs_each();
-        let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender);
+        let meter = Meter::default();
+        let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &meter);
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: common.tuning.slots,
             slots_least: common.tuning.slots_least(),
@@ -270,6 +286,7 @@ impl SinkEnd {
             workers,
             logger: None,
             neighbours,
+            profiler: Profiler::new(meter),
             scan: never(),
             inputs,
             inputs_sender: inputs_sender.clone(),
@@ -286,20 +303,27 @@ fn nanos(duration: Option<Duration>) -> Option<u64> {
 
 fn launch<M: Machine + Send + 'static>(name: &str, master: Master<M>, inputs: Inputs) -> Running {
     let run = move || {
-        let Ended { outcome, error, bottleneck, log, hanging } = master.run();
-        Summary { outcome, error, bottleneck, log, hanging }
+        let Ended { outcome, error, profiles, log, hanging } = master.run();
+        Summary { outcome, error, profiles, log, hanging }
     };
     let thread = std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread can be started");
     Running { inputs, thread }
 }
 
 /// Feeds the master with what the scan finds; stops when nobody takes it any more.
-fn run_scan(mut scan: Box<dyn Scan>, out: &crossbeam_channel::Sender<Vec<Event>>) {
+fn run_scan(mut scan: Box<dyn Scan>, out: &crossbeam_channel::Sender<Vec<Event>>, meter: &Meter) {
+    let _joined = meter.join();
     let mut found = Vec::new();
-    while scan.next(&mut found) {
+    let mut more = || {
+        let mut scanning = haul_meter::at(Stage::Scan);
+        let more = scan.next(&mut found);
+        scanning.count(found.len() as u64);
+        more.then(|| std::mem::take(&mut found))
+    };
+    while let Some(found) = more() {
         let mut events = Vec::new();
         let mut items = Vec::with_capacity(found.len());
-        for scanned in found.drain(..) {
+        for scanned in found {
             match scanned {
                 Scanned::Item(item) => items.push(item),
                 Scanned::Error { path, failure } => {

@@ -8,12 +8,14 @@
 //! - [`connection`] makes connections, first ones and later ones: dials or accepts, exchanges CONNECT.
 //! - [`log`] keeps the object log in a directory and writes it off the master's thread.
 //! - [`neighbours`] speaks with other transfers on this host about storage targets.
+//! - [`bottleneck`] names what held a transfer up, from what both ends have measured.
 //! - [`owner`] makes sure that one process at a time acts for a job.
 //!
 //! What must stay true: the master never blocks but on its inputs; queues towards the master are bounded, queues away
 //! from it are bounded by what the machines let be under way; slots are leased by one thread at a time (crate
 //! `buffers` checks it); after `LinkDown` no thread of the old connection touches a slot.
 
+pub mod bottleneck;
 mod comm;
 pub mod connection;
 pub mod durable;
@@ -23,13 +25,15 @@ pub mod log;
 mod master;
 mod neighbours;
 pub mod owner;
+mod profile;
 mod report;
 mod workers;
 
+pub use bottleneck::Bottleneck;
 pub use end::{SinkEnd, SourceEnd, Tuning};
 pub use error::Error;
 pub use haul_protocol::scheduler::{self, Policy};
-pub use report::{Bottleneck, Report, Reports};
+pub use report::{Report, Reports};
 
 /// Versions of the protocol that this engine speaks, oldest and newest.
 pub const PROTOCOL: (u16, u16) = (haul_wire::VERSION_MIN, haul_wire::VERSION);

@@ -16,6 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender as QueueSender, unbounded};
+use haul_meter::Meter;
+use haul_model::profile::Stage;
 use haul_model::{Code, EntryId, HashKind};
 use haul_objectlog::{Binding, Config, Handle, LogStore, ObjectLog, Usage};
 use haul_protocol::{LogOp, LogView, Logged};
@@ -331,7 +333,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Logger {
     /// Starts it. Also returns what the log holds, for the master to ask.
-    pub(crate) fn start(log: SourceLog, inputs: Inputs) -> (Logger, Box<dyn LogView + Send>) {
+    pub(crate) fn start(log: SourceLog, inputs: Inputs, meter: &Meter) -> (Logger, Box<dyn LogView + Send>) {
         let SourceLog { kept, settings, summary } = log;
         let (required, hash) = (settings.required, settings.hash);
         if let Some(cause) = &summary.lost {
@@ -362,7 +364,11 @@ impl Logger {
             Writer::Comm => Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() },
             Writer::Thread => {
                 let (operations, queue) = unbounded();
-                let run = move || keeper.run(&queue);
+                let meter = meter.clone();
+                let run = move || {
+                    let _joined = meter.join();
+                    keeper.run(&queue);
+                };
                 let named = std::thread::Builder::new().name("haul-log".into());
                 Work::Thread { operations, thread: named.spawn(run).expect("a thread can be started") }
             }
@@ -457,6 +463,7 @@ impl Keeper {
     }
 
     fn write_all(&mut self, operations: impl IntoIterator<Item = LogOp>) {
+        let _at = haul_meter::at(Stage::Log);
         operations.into_iter().for_each(|op| self.apply(op));
         self.write(ObjectLog::flush);
         // However busy the queue is, a second's worth is the most that a power cut may cost.
@@ -499,6 +506,7 @@ impl Keeper {
     }
 
     fn sync(&mut self) {
+        let _at = haul_meter::at(Stage::Log);
         if self.unsynced_since.take().is_some() {
             self.write(ObjectLog::sync);
         }

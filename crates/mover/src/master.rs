@@ -8,19 +8,22 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, never, select};
 use haul_buffers::Pool;
+use haul_model::profile::Waiting;
 use haul_model::report::Stats;
 use haul_model::{Code, Failure};
 use haul_protocol::link::Link;
 use haul_protocol::scheduler::Said;
-use haul_protocol::{Action, Event, LogOp, Outcome, Waiting};
+use haul_protocol::{Action, Event, LogOp, Outcome};
 use haul_transport::rate::{self, Limit};
-use haul_wire::{FrameHeader, LogStatus, Message, Role};
+use haul_wire::{FEATURE_PROFILE, FrameHeader, LogStatus, Message, Role};
 
 use crate::comm::{Connection, Outgoing};
 use crate::connection::{Connector, Established, Introduction};
+use crate::end::Profiles;
 use crate::log::{LogSummary, Logger};
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
-use crate::report::{Bottleneck, Report, Reports};
+use crate::profile::Profiler;
+use crate::report::{Report, Reports};
 use crate::workers::Workers;
 use crate::{Error, Tuning};
 
@@ -83,6 +86,7 @@ pub(crate) struct Master<M: Machine> {
     pub(crate) workers: Workers,
     pub(crate) logger: Option<Logger>,
     pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) profiler: Profiler,
     pub(crate) scan: Queue<Vec<Event>>,
     pub(crate) inputs: Queue<Input>,
     pub(crate) inputs_sender: Inputs,
@@ -115,7 +119,7 @@ pub(crate) fn start_connector(mut connector: Box<dyn Connector>, inputs: Inputs)
 pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
     pub(crate) error: Option<Error>,
-    pub(crate) bottleneck: Option<Bottleneck>,
+    pub(crate) profiles: Profiles,
     pub(crate) log: Option<LogSummary>,
     /// Threads that storage has not let go.
     pub(crate) hanging: usize,
@@ -143,7 +147,8 @@ struct Running<M: Machine> {
     retry_at: Option<Instant>,
     last_error: Option<Error>,
     outcome: Option<Outcome>,
-    samples: [u64; Bottleneck::ALL.len()],
+    /// The other end takes a profile.
+    tells_profile: bool,
     /// Of a source at the other end.
     peer_log: Option<LogSummary>,
     /// A payload has left or come.
@@ -169,7 +174,7 @@ impl<M: Machine> Master<M> {
             retry_at: None,
             last_error: None,
             outcome: None,
-            samples: [0; Bottleneck::ALL.len()],
+            tells_profile: false,
             peer_log: None,
             moved: false,
             limit,
@@ -193,6 +198,10 @@ impl<M: Machine> Running<M> {
         if let Some(deadline) = self.master.machine.deadline_nanos() {
             wait = wait.min(Duration::from_nanos(deadline.saturating_sub(self.now_nanos())));
         }
+        // What it waits for stays the same until something comes.
+        if self.master.inputs.is_empty() {
+            self.master.profiler.waits(self.master.machine.waiting());
+        }
         let scan = if self.master.machine.wants_scan() { self.master.scan.clone() } else { never() };
         select! {
             recv(self.master.inputs) -> input => if let Ok(input) = input { self.on_input(input) },
@@ -202,8 +211,10 @@ impl<M: Machine> Running<M> {
             },
             default(wait) => self.event(Event::Tick),
         }
-        if self.ticked.elapsed() >= TICK {
-            self.ticked = Instant::now();
+        let now = Instant::now();
+        self.master.profiler.passed(now);
+        if now.duration_since(self.ticked) >= TICK {
+            self.ticked = now;
             self.tick();
         }
     }
@@ -322,6 +333,12 @@ impl<M: Machine> Running<M> {
             let status = logger.summary().status();
             self.send(&Message::Log(Box::new(status)));
         }
+        if let Message::Bye(_) | Message::Finished(_) = message
+            && self.tells_profile
+            && let Some(profile) = self.master.profiler.own()
+        {
+            self.send(&Message::Profile(Box::new(profile)));
+        }
         if let Some(frame) = self.master.link.send(message)
             && let Wire::Up(connection) = &self.wire
         {
@@ -337,6 +354,7 @@ impl<M: Machine> Running<M> {
         self.heard = Instant::now();
         match self.master.link.receive(header, body) {
             Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
+            Ok(Some(Message::Profile(profile))) => self.master.profiler.hear(*profile),
             Ok(Some(message)) => self.event(Event::Message(message)),
             Ok(None) => {}
             Err(failure) => self.event(Event::Stop(failure)),
@@ -366,13 +384,22 @@ impl<M: Machine> Running<M> {
         let cipher = established.data.first().and_then(|stream| stream.about().cipher);
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
+        self.tells_profile = peer.features & FEATURE_PROFILE != 0;
+        self.master.profiler.connected();
         if let (Role::Source, Some(limit)) = (M::ROLE, &self.limit) {
             let data = std::mem::take(&mut established.data);
             established.data = data.into_iter().map(|stream| rate::wrap(stream, limit)).collect();
         }
         let log = self.master.logger.as_ref().and_then(Logger::comm);
-        let connection =
-            Connection::start(established, M::ROLE, &self.master.pool, log, &self.master.inputs_sender);
+        let meter = &self.master.profiler.meter;
+        let connection = Connection::start(
+            established,
+            M::ROLE,
+            &self.master.pool,
+            log,
+            &self.master.inputs_sender,
+            meter,
+        );
         again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
         self.wire = Wire::Up(connection);
         self.heard = Instant::now();
@@ -437,9 +464,6 @@ impl<M: Machine> Running<M> {
                 self.on_neighbours(Heard { told: Vec::new(), transfers: 0 });
             }
         }
-        if let Some(bottleneck) = self.master.machine.waiting().and_then(bottleneck) {
-            self.samples[bottleneck as usize] += 1;
-        }
         let progress = Report::Progress {
             stats: self.master.machine.stats(),
             totals_are_final: self.master.machine.totals_are_final(),
@@ -460,6 +484,7 @@ impl<M: Machine> Running<M> {
     /// The machine has ended. Its last messages must reach the other end, as far as that is still possible.
     fn farewell(mut self) -> Ended {
         let outcome = self.outcome.take().expect("the loop ends with an outcome");
+        let profiles = self.master.profiler.both(M::ROLE);
         // It is at no target any more.
         self.master.neighbours = None;
         let stopped = outcome.failure.is_some();
@@ -488,26 +513,10 @@ impl<M: Machine> Running<M> {
         let hanging = self.master.workers.finish();
         let log = self.master.logger.map(Logger::finish).or(self.peer_log);
         drop((self.master.inputs_sender, drain));
-        let bottleneck = Bottleneck::ALL
-            .into_iter()
-            .max_by_key(|bottleneck| self.samples[*bottleneck as usize])
-            .filter(|bottleneck| self.samples[*bottleneck as usize] > 0);
         let error = outcome.failure.map(|failure| match self.last_error {
             Some(error) if error.failure.code == failure.code => error,
             _ => failure.into(),
         });
-        Ended { outcome, error, bottleneck, log, hanging }
+        Ended { outcome, error, profiles, log, hanging }
     }
-}
-
-fn bottleneck(waiting: Waiting) -> Option<Bottleneck> {
-    Some(match waiting {
-        Waiting::Scan => Bottleneck::Scan,
-        Waiting::Answers | Waiting::Names => Bottleneck::SinkMetadata,
-        Waiting::Read => Bottleneck::SourceRead,
-        Waiting::Send => Bottleneck::Network,
-        Waiting::Credit | Waiting::Write => Bottleneck::SinkWrite,
-        Waiting::Sync => Bottleneck::SinkSync,
-        Waiting::Payload => return None,
-    })
 }

@@ -2,47 +2,6 @@
 
 use haul_model::report::{Fact, Stats};
 
-/// Where the work was found waiting; the most frequent one is the bottleneck of the run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bottleneck {
-    /// The scan of the source has not found enough yet.
-    Scan,
-    /// Reading (and hashing) at the source.
-    SourceRead,
-    /// Sending, or the other end's receiving.
-    Network,
-    /// Checking and writing at the sink.
-    SinkWrite,
-    /// Making durable at the sink.
-    SinkSync,
-    /// The answers of the sink's file system about names.
-    SinkMetadata,
-}
-
-impl Bottleneck {
-    /// All, in the order of the walk of an object.
-    pub const ALL: [Bottleneck; 6] = [
-        Bottleneck::Scan,
-        Bottleneck::SourceRead,
-        Bottleneck::Network,
-        Bottleneck::SinkWrite,
-        Bottleneck::SinkSync,
-        Bottleneck::SinkMetadata,
-    ];
-
-    /// Stable, for scripts.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Bottleneck::Scan => "scan",
-            Bottleneck::SourceRead => "source-read",
-            Bottleneck::Network => "network",
-            Bottleneck::SinkWrite => "sink-write",
-            Bottleneck::SinkSync => "sink-sync",
-            Bottleneck::SinkMetadata => "sink-metadata",
-        }
-    }
-}
-
 /// One report.
 #[derive(Clone, Debug)]
 pub enum Report {

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, unbounded};
 use haul_buffers::Pool;
+use haul_meter::{At, Meter};
 use haul_model::op::{Lane, MembersStep, SinkOp, SourceOp};
+use haul_model::profile::Stage;
 use haul_model::{BlockId, Target};
 use haul_protocol::Event;
 use haul_storage::{SinkStorage, SourceStorage};
@@ -61,9 +63,13 @@ impl Workers {
         count: usize,
         pool: &Arc<Pool>,
         inputs: &Inputs,
+        meter: &Meter,
     ) -> Self {
         let aborted = Arc::new(AtomicBool::new(false));
-        let run = move |op, pool: &Pool| storage.run(op, pool).map(Event::SourceDone);
+        let run = move |op, pool: &Pool| {
+            let _at = at_source(&op);
+            storage.run(op, pool).map(Event::SourceDone)
+        };
         let about = |op: &SourceOp| match op {
             SourceOp::ReadObject { block, .. }
             | SourceOp::ReadMembers { block, .. }
@@ -71,7 +77,8 @@ impl Workers {
             | SourceOp::Unspill { block, .. } => Some((*block, None)),
             _ => None,
         };
-        let crew = Crew::new("haul-read", count, Work { run: Arc::new(run), about }, &aborted, pool, inputs);
+        let work = Work { run: Arc::new(run), about };
+        let crew = Crew::new("haul-read", count, work, &aborted, pool, inputs, meter);
         Workers { source: Some(crew), sink: None, aborted }
     }
 
@@ -81,11 +88,14 @@ impl Workers {
         count: usize,
         pool: &Arc<Pool>,
         inputs: &Inputs,
+        meter: &Meter,
     ) -> Self {
         let aborted = Arc::new(AtomicBool::new(false));
         let of_errands = Arc::clone(&storage);
-        let run: Arc<Run<SinkOp>> =
-            Arc::new(move |op, pool: &Pool| storage.run(op, pool).map(Event::SinkDone));
+        let run: Arc<Run<SinkOp>> = Arc::new(move |op, pool: &Pool| {
+            let _at = at_sink(&op);
+            storage.run(op, pool).map(Event::SinkDone)
+        });
         let about = |op: &SinkOp| match op {
             SinkOp::WriteObject { block, .. } => Some((*block, None)),
             SinkOp::WriteMembers { block, step: MembersStep::Fill { target, .. }, .. } => {
@@ -95,15 +105,16 @@ impl Workers {
         };
         let crew = |name, count| {
             let work = Work { run: Arc::clone(&run), about };
-            Crew::new(name, count, work, &aborted, pool, inputs)
+            Crew::new(name, count, work, &aborted, pool, inputs, meter)
         };
         let run: Arc<Run<Errand>> = Arc::new(move |Errand { number, op }, pool: &Pool| {
+            let _at = at_sink(&op);
             of_errands.run(op, pool).map(|done| Event::ErrandDone { number, done })
         });
         // Their threads start with their first errand.
         let errands = |name| {
             let work = Work { run: Arc::clone(&run), about: |errand: &Errand| Some(errand.number) };
-            Crew::new(name, 0, work, &aborted, pool, inputs)
+            Crew::new(name, 0, work, &aborted, pool, inputs, meter)
         };
         let crews = SinkCrews {
             ordered: crew("haul-names", 1),
@@ -199,6 +210,45 @@ impl Workers {
     }
 }
 
+/// What a thread is at with this, but for what storage says itself.
+fn at_source(op: &SourceOp) -> At {
+    match op {
+        SourceOp::Spill { length, .. } | SourceOp::Unspill { length, .. } => {
+            haul_meter::at(Stage::Spill).bytes(u64::from(*length))
+        }
+        SourceOp::ReadObject { length, .. } => haul_meter::at(Stage::Read).bytes(u64::from(*length)),
+        SourceOp::ReadMembers { members, .. } => {
+            let bytes = members.iter().map(|entry| entry.size()).sum();
+            let mut at = haul_meter::at(Stage::Read).bytes(bytes);
+            at.count(members.len() as u64);
+            at
+        }
+        SourceOp::Confirm { .. }
+        | SourceOp::Restat { .. }
+        | SourceOp::Release { .. }
+        | SourceOp::Forget { .. } => haul_meter::at(Stage::Read),
+    }
+}
+
+/// The same at the sink.
+fn at_sink(op: &SinkOp) -> At {
+    match op {
+        SinkOp::WriteObject { length, .. } => haul_meter::at(Stage::Write).bytes(u64::from(*length)),
+        SinkOp::WriteMembers { members, .. } => {
+            let mut at = haul_meter::at(Stage::Create);
+            at.count(members.len() as u64);
+            at
+        }
+        SinkOp::Lay { .. } | SinkOp::Seal { .. } => haul_meter::at(Stage::Create),
+        SinkOp::Prepare { .. }
+        | SinkOp::Publish { .. }
+        | SinkOp::Discard { .. }
+        | SinkOp::Forget { .. }
+        | SinkOp::FinishDirectories => haul_meter::at(Stage::Names),
+        SinkOp::Sync { .. } | SinkOp::SyncNames { .. } => haul_meter::at(Stage::Sync),
+    }
+}
+
 type Run<O> = dyn Fn(O, &Pool) -> Option<Event> + Send + Sync;
 
 /// What the threads of a crew do. `K` tells operations apart that somebody may stop waiting for.
@@ -230,6 +280,7 @@ struct Crew<O, K> {
     aborted: Arc<AtomicBool>,
     pool: Arc<Pool>,
     inputs: Inputs,
+    meter: Meter,
     threads: Vec<Thread<K>>,
     /// Operations that have not ended.
     pending: Arc<AtomicUsize>,
@@ -256,12 +307,14 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
         aborted: &Arc<AtomicBool>,
         pool: &Arc<Pool>,
         inputs: &Inputs,
+        meter: &Meter,
     ) -> Self {
         let (queue, operations) = unbounded();
         let (aborted, pool, inputs) = (Arc::clone(aborted), Arc::clone(pool), inputs.clone());
         let (threads, replaced, pending) = (Vec::new(), Vec::new(), Arc::default());
+        let meter = meter.clone();
         let mut crew =
-            Crew { name, queue, operations, work, aborted, pool, inputs, threads, pending, replaced };
+            Crew { name, queue, operations, work, aborted, pool, inputs, meter, threads, pending, replaced };
         crew.grow(count);
         crew
     }
@@ -297,8 +350,9 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
         let (pool, inputs) = (Arc::clone(&self.pool), self.inputs.clone());
         let (at, replaced) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
         let (shown, goes) = (Arc::clone(&at), Arc::clone(&replaced));
-        let pending = Arc::clone(&self.pending);
+        let (pending, meter) = (Arc::clone(&self.pending), self.meter.clone());
         let run = move || {
+            let _joined = meter.join();
             while let Ok(op) = operations.recv() {
                 if aborted.load(Ordering::Acquire) {
                     pending.fetch_sub(1, Ordering::AcqRel);

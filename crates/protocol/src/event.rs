@@ -193,26 +193,3 @@ pub struct Outcome {
     /// Its counters.
     pub stats: Stats,
 }
-
-/// What a machine is waiting for: sampled over a run, it names the bottleneck.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Waiting {
-    /// Source: more entries from the scan.
-    Scan,
-    /// Source: answers of the sink about names.
-    Answers,
-    /// Source: storage, to read.
-    Read,
-    /// Source: the transport, to send.
-    Send,
-    /// Source: the sink, to grant slots.
-    Credit,
-    /// Sink: payloads.
-    Payload,
-    /// Sink: storage, to write.
-    Write,
-    /// Sink: a group to become durable.
-    Sync,
-    /// Sink: storage, to look up and make names.
-    Names,
-}

@@ -37,5 +37,6 @@ pub mod source;
 pub mod states;
 mod window;
 
-pub use event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
+pub use event::{Action, Event, LogOp, LogView, Logged, Outcome};
+pub use haul_model::profile::Waiting;
 pub use planted::{Bug, NeighbourBug, Planted, SchedulerBug};

@@ -5,7 +5,9 @@
 //! its objects.
 
 use blake3::hazmat::{HasherExt, Mode, max_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
+use haul_meter::within;
 use haul_model::limits::GENTLE_PIECE_BYTES;
+use haul_model::profile::Stage;
 use haul_model::{Code, Failure, Hash, HashKind};
 use twox_hash::XxHash3_128;
 
@@ -54,6 +56,7 @@ impl ObjectHasher {
 
     /// The next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
+        let _hash = within(Stage::Hash).bytes(bytes.len() as u64);
         match &mut self.0 {
             State::None => {}
             State::Blake3 { hasher, .. } => drop(hasher.update(bytes)),
@@ -89,6 +92,7 @@ pub(crate) fn object_hash(kind: HashKind, bytes: &[u8], offset: u64, single: boo
         return whole_hash(kind, bytes);
     }
     if kind == HashKind::Xxh3 {
+        let _hash = within(Stage::Hash).bytes(bytes.len() as u64);
         return of_xxh3(XxHash3_128::oneshot_with_seed(seed(offset, false), bytes));
     }
     let mut hasher = ObjectHasher::at(kind, offset, single);
@@ -98,6 +102,7 @@ pub(crate) fn object_hash(kind: HashKind, bytes: &[u8], offset: u64, single: boo
 
 /// Of a whole file that is all there.
 pub(crate) fn whole_hash(kind: HashKind, bytes: &[u8]) -> Hash {
+    let _hash = within(Stage::Hash).bytes(bytes.len() as u64);
     match kind {
         HashKind::None => NOTHING,
         HashKind::Blake3 => Hash(*blake3::hash(bytes).as_bytes()),

@@ -9,6 +9,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use haul_meter::within;
+use haul_model::profile::Stage;
+
 use crate::gate::{Gate, lock};
 use crate::{Cause, Closer, Sender, Stream};
 
@@ -81,7 +84,11 @@ impl RateSender {
     /// Waits until so many bytes may leave.
     fn wait(&self, bytes: usize) -> io::Result<()> {
         let pause = lock(&self.limit.0).take(bytes, Instant::now());
-        if !pause.is_zero() && self.closed.wait(Some(pause)) {
+        if pause.is_zero() {
+            return Ok(());
+        }
+        let _limit = within(Stage::Limit);
+        if self.closed.wait(Some(pause)) {
             return Err(Cause::Closed.error("the stream was closed at this end"));
         }
         Ok(())

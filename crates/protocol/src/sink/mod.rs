@@ -22,6 +22,7 @@ use hashbrown::HashMap;
 use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::placement::is_object_size;
+use haul_model::profile::Waiting;
 use haul_model::report::{Fact, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
@@ -36,7 +37,7 @@ use crate::clock::Clock;
 use crate::committer::Committer;
 use crate::directories::Directories;
 use crate::errands::Errands;
-use crate::event::{Action, Event, Outcome, Waiting};
+use crate::event::{Action, Event, Outcome};
 use crate::hands::Hands;
 use crate::objects::ObjectSet;
 use crate::pace::Pace;
@@ -256,16 +257,20 @@ impl Sink {
 
     /// What holds it up now.
     pub fn waiting(&self) -> Option<Waiting> {
-        if self.committer.is_full() {
-            return Some(Waiting::Sync);
+        if !self.connected {
+            return None;
         }
-        match (self.writes.len(), self.preparing) {
-            (0, 0) if !self.committer.is_idle() => Some(Waiting::Sync),
-            (0, 0) => Some(Waiting::Payload),
-            (0, _) => Some(Waiting::Names),
-            (writes, _) if writes * 2 >= self.slots_usable() => Some(Waiting::Write),
-            _ => Some(Waiting::Payload),
-        }
+        Some(if self.committer.is_full() {
+            Waiting::Sync
+        } else if !self.writes.is_empty() {
+            Waiting::Write
+        } else if self.preparing > 0 {
+            Waiting::Names
+        } else if self.bye || !self.committer.is_idle() {
+            Waiting::Settle
+        } else {
+            Waiting::Payload
+        })
     }
 
     /// Bundles whose members may be made at a time.

@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
 use haul_model::op::{SourceDone, SourceOp};
+use haul_model::profile::Waiting;
 use haul_model::report::{Fact, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
@@ -35,7 +36,7 @@ use self::spill::{Kept, Spill};
 use crate::clock::Clock;
 use crate::credit::Credits;
 use crate::directories::Directories;
-use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome, Waiting};
+use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome};
 use crate::extents::Extent;
 use crate::hands::Hands;
 use crate::planted::{Bug, Planted};
@@ -286,20 +287,33 @@ impl Source {
         &self.coverage
     }
 
-    /// What holds it up now.
+    /// What holds it up now: where most of what is under way is.
     pub fn waiting(&self) -> Option<Waiting> {
+        if !self.connected {
+            return None;
+        }
+        if !self.link_up {
+            return Some(Waiting::Link);
+        }
         if !self.ready.is_empty() && self.credits.held() == 0 {
             return Some(Waiting::Credit);
         }
-        let reading = self.blocks.values().filter(|block| block.stage == Stage::Reading).count();
-        let sending = self.blocks.values().filter(|block| block.stage == Stage::Sending).count();
-        match (reading, sending) {
-            (0, 0) if self.announced > 0 => Some(Waiting::Answers),
-            (0, 0) if !self.scan_ended => Some(Waiting::Scan),
-            (0, 0) => None,
-            _ if sending > reading => Some(Waiting::Send),
-            _ => Some(Waiting::Read),
+        let (mut reading, mut sending) = (0, 0);
+        for block in self.blocks.values() {
+            match block.stage {
+                Stage::Reading | Stage::PuttingAway | Stage::Lost => reading += 1,
+                Stage::Sending => sending += 1,
+                Stage::Ready => {}
+            }
         }
+        Some(match (reading, sending) {
+            (0, 0) if self.announced > 0 => Waiting::Answers,
+            (0, 0) if self.wants_scan() => Waiting::Scan,
+            // All has been sent, or as many entries are open as may be.
+            (0, 0) => Waiting::Settle,
+            _ if sending > reading => Waiting::Send,
+            _ => Waiting::Read,
+        })
     }
 
     /// What other transfers on this host may want to know of this end's targets.

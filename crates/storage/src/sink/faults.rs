@@ -5,6 +5,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use haul_model::profile::Stage;
 use rustix::fs;
 use rustix::io::{Errno, Result};
 
@@ -87,6 +88,7 @@ impl Hooks {
         if !self.before_sync(point)? {
             return Ok(());
         }
+        let _sync = haul_meter::within(Stage::Sync);
         loop {
             let result = match reach {
                 Reach::Data => fs::fdatasync(descriptor),

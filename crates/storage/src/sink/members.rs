@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use haul_buffers::Pool;
 use haul_model::op::{MemberWrite, MemberWritten};
+use haul_model::profile::Stage;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Target, Token};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -160,6 +161,7 @@ impl PosixSink {
         mut bytes: &[u8],
         piece: usize,
     ) -> rustix::io::Result<()> {
+        let _write = haul_meter::within(Stage::Write).bytes(bytes.len() as u64);
         self.hooks.before_write()?;
         if self.contents == Contents::Discarded {
             return fs::ftruncate(file, bytes.len() as u64);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_buffers::Pool;
 use haul_model::limits::GENTLE_PIECE_BYTES;
+use haul_model::profile::Stage;
 use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
@@ -258,6 +259,7 @@ impl PosixSink {
         if let Some(contents) = &open.contents {
             return Ok((Arc::clone(contents), None));
         }
+        let _create = haul_meter::within(Stage::Create);
         let mut outcome = None;
         let held = self.directories.descriptor(&file.directory)?;
         let name = TempName::contents(file.token);

@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use haul_meter::within;
+use haul_model::profile::Stage;
 use rustls::kernel::KernelConnection;
 use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, Error, HandshakeType};
 
@@ -221,6 +223,7 @@ impl RecordSender {
 
     fn flush(&mut self) -> io::Result<()> {
         let used = std::mem::take(&mut self.used);
+        let _send = within(Stage::Send).bytes(used as u64);
         self.lower.send(&[IoSlice::new(&self.output[..used])])
     }
 
@@ -307,7 +310,10 @@ impl RecordReceiver {
             // What is left of a record goes to the front, so that each read has nearly the whole buffer.
             self.input.copy_within(self.pending.clone(), 0);
             self.pending = 0..self.pending.len();
-            match self.lower.receive_some(&mut self.input[self.pending.end..])? {
+            let receive = within(Stage::Receive);
+            let received = self.lower.receive_some(&mut self.input[self.pending.end..])?;
+            drop(receive.bytes(received as u64));
+            match received {
                 0 => return Ok(false),
                 received => self.pending.end += received,
             }

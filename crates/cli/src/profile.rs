@@ -1,0 +1,252 @@
+//! Where the time of a transfer went, for people and as JSON.
+
+use std::fmt::Write;
+
+use haul_model::profile::{Profile, Spent, Stage, Waiting};
+use haul_mover::Bottleneck;
+use haul_mover::bottleneck::{self, Waits, Why};
+use haul_mover::end::Profiles;
+use serde_json::{Map, Value, json};
+
+use crate::report::size;
+
+/// Of a run that was shorter than this nobody asks what took so long.
+const SECONDS_MIN: f64 = 1.0;
+/// Parts of the run below this are not in the table.
+const SHARE_SHOWN_MIN: f64 = 0.005;
+
+/// What a bottleneck is called, and what the user can do about it.
+fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
+    const IO: &str = "its storage does no more, or is asked for too little at a time: try --io-threads";
+    const PROCESSORS: &str = "more --streams use more processors";
+    const CIPHER: &str =
+        "more --streams use more processors; --plain leaves it out, on a network that you trust";
+    const HASH: &str = "--hash xxh3 is several times as fast, against damage, not malice";
+    match bottleneck {
+        Bottleneck::Scan => {
+            ("listing the source", "several commands can copy parts of the tree at the same time")
+        }
+        Bottleneck::SourceRead => ("reading at the source", IO),
+        Bottleneck::SourceHash => ("hashing at the source", HASH),
+        Bottleneck::SourceSpill => {
+            ("the spill at the source", "its storage is too slow: another --spill, or none")
+        }
+        Bottleneck::SourceCipher => ("enciphering at the source", CIPHER),
+        Bottleneck::SourceSend => ("handing bytes to the network at the source", PROCESSORS),
+        Bottleneck::BandwidthLimit => ("the limit that was set", "it is what --bandwidth says"),
+        Bottleneck::Network => {
+            ("the way to the destination", "try more --streams; iperf3 shows what the path can do")
+        }
+        Bottleneck::Connection => ("a lost connection", "see what was told about it above"),
+        Bottleneck::SinkBuffers => {
+            ("buffers at the destination", "the path is long for so few: try more --memory")
+        }
+        Bottleneck::SinkReceive => ("taking bytes from the network at the destination", PROCESSORS),
+        Bottleneck::SinkCipher => ("deciphering at the destination", CIPHER),
+        Bottleneck::SinkHash => ("checking hashes at the destination", HASH),
+        Bottleneck::SinkWrite => ("writing at the destination", IO),
+        Bottleneck::SinkMetadata => (
+            "making and naming files at the destination",
+            "its metadata server is slow, or busy: fewer, larger files go faster",
+        ),
+        Bottleneck::SinkSync => (
+            "making data durable at the destination",
+            "its storage is slow to confirm it; haul waits, so that nothing that it calls done can be lost",
+        ),
+    }
+}
+
+/// One line with what held the transfer up, and one with a hint; nothing if it was short or nothing stands out.
+pub fn verdict(profiles: &Profiles) -> Option<String> {
+    let seconds = Waits::of(profiles)?.run_nanos / 1e9;
+    if seconds < SECONDS_MIN {
+        return None;
+    }
+    let (bottleneck, why) = bottleneck::name(profiles)?;
+    let (what, hint) = words(bottleneck);
+    Some(match why {
+        Why::Waited(share) => {
+            format!("mostly waited for {what} ({:.0} % of {seconds:.1} s)\n      {hint}", share * 100.0)
+        }
+        Why::Processors(share) => format!(
+            "processors were busy all the time, most with {what} ({:.0} % of haul's there)\n      {hint}",
+            share * 100.0
+        ),
+    })
+}
+
+/// All that was measured, in lines.
+pub fn table(profiles: &Profiles) -> String {
+    let mut text = String::new();
+    match Waits::of(profiles) {
+        Some(waits) => {
+            let seconds = waits.run_nanos / 1e9;
+            let _ = writeln!(text, "waited for ({seconds:.1} s in all)");
+            for (bottleneck, share) in longest_first(&waits) {
+                let (what, _) = words(bottleneck);
+                let _ = writeln!(text, "  {what:<50} {:>6.1} s {:>4.0} %", share * seconds, share * 100.0);
+            }
+        }
+        None => text.push_str("only one end has told where its time went\n"),
+    }
+    for (name, profile) in [("source", profiles.source), ("destination", profiles.sink)] {
+        let Some(profile) = profile else { continue };
+        let _ = writeln!(
+            text,
+            "{name:<12} {:>12} {:>12} {:>10} {:>10}   {} processors, {:.0} % busy",
+            "busy",
+            "computing",
+            "times",
+            "bytes",
+            profile.processors,
+            f64::from(profile.host_busy_permille) / 10.0,
+        );
+        for (stage, spent) in stages(&profile) {
+            let Spent { busy_nanos, processor_nanos, times, bytes } = spent;
+            let (busy, computing) = (busy_nanos as f64 / 1e9, processor_nanos as f64 / 1e9);
+            let bytes = if bytes > 0 { size(bytes) } else { String::new() };
+            let line =
+                format!("  {:<10} {busy:>10.2} s {computing:>10.2} s {times:>10} {bytes:>10}", stage.name());
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn longest_first(waits: &Waits) -> Vec<(Bottleneck, f64)> {
+    let shares = Bottleneck::ALL.map(|bottleneck| (bottleneck, waits.share(bottleneck)));
+    let mut shown: Vec<_> = shares.into_iter().filter(|(_, share)| *share >= SHARE_SHOWN_MIN).collect();
+    shown.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    shown
+}
+
+/// Those that something was spent on.
+fn stages(profile: &Profile) -> impl Iterator<Item = (Stage, Spent)> + '_ {
+    let spent = Stage::ALL.iter().map(|stage| (*stage, profile.spent(*stage)));
+    spent.filter(|(_, spent)| *spent != Spent::default())
+}
+
+/// The event; none if not even this end knows anything.
+pub fn event(profiles: &Profiles) -> Option<Value> {
+    let end = |profile: Option<Profile>| profile.map_or(Value::Null, |profile| of_end(&profile));
+    if profiles.source.is_none() && profiles.sink.is_none() {
+        return None;
+    }
+    let waited = Waits::of(profiles).map(|waits| {
+        let seconds = |share| round(share * waits.run_nanos / 1e9);
+        let waited = longest_first(&waits).into_iter();
+        let waited = waited.map(|(bottleneck, share)| {
+            json!({"for": bottleneck.name(), "seconds": seconds(share), "share": round(share)})
+        });
+        waited.collect::<Vec<_>>()
+    });
+    Some(json!({
+        "event": "profile",
+        "waited": waited,
+        "source": end(profiles.source),
+        "sink": end(profiles.sink),
+    }))
+}
+
+fn of_end(profile: &Profile) -> Value {
+    let stages = stages(profile).map(|(stage, spent)| {
+        let Spent { busy_nanos, processor_nanos, times, bytes } = spent;
+        let told = json!({
+            "busy_seconds": seconds(busy_nanos),
+            "processor_seconds": seconds(processor_nanos),
+            "times": times,
+            "bytes": bytes,
+        });
+        (stage.name().to_owned(), told)
+    });
+    let waited = Waiting::ALL.iter().filter(|waiting| profile.waited_nanos(**waiting) > 0);
+    let waited =
+        waited.map(|waiting| (waiting.name().to_owned(), seconds(profile.waited_nanos(*waiting)).into()));
+    json!({
+        "seconds": seconds(profile.wall_nanos),
+        "processor_seconds": seconds(profile.processor_nanos),
+        "processors": profile.processors,
+        "host_busy": f64::from(profile.host_busy_permille) / 1000.0,
+        "stages": stages.collect::<Map<_, _>>(),
+        "master_waited": waited.collect::<Map<_, _>>(),
+    })
+}
+
+/// What the summary says: the name, the share, and why it was named.
+pub fn summary(profiles: &Profiles) -> [Value; 3] {
+    match bottleneck::name(profiles) {
+        Some((bottleneck, Why::Waited(share))) => {
+            [bottleneck.name().into(), round(share).into(), "waited".into()]
+        }
+        Some((bottleneck, Why::Processors(share))) => {
+            [bottleneck.name().into(), round(share).into(), "processors".into()]
+        }
+        None => [Value::Null, Value::Null, Value::Null],
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    round(nanos as f64 / 1e9)
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profiles() -> Profiles {
+        let mut source = Profile { wall_nanos: 12_000_000_000, processors: 2, ..Profile::default() };
+        let mut sink = source;
+        *source.waited_nanos_mut(Waiting::Credit) = 9_700_000_000;
+        *source.waited_nanos_mut(Waiting::Read) = 1_200_000_000;
+        source.spent_mut(Stage::Read).busy_nanos = 1_500_000_000;
+        *sink.waited_nanos_mut(Waiting::Sync) = 9_900_000_000;
+        *sink.spent_mut(Stage::Sync) =
+            Spent { busy_nanos: 10_000_000_000, processor_nanos: 1_000_000, times: 9, bytes: 0 };
+        Profiles { source: Some(source), sink: Some(sink) }
+    }
+
+    #[test]
+    fn the_user_is_told_what_it_waited_for_and_what_helps() {
+        let told = verdict(&profiles()).unwrap();
+        assert!(
+            told.starts_with(
+                "mostly waited for making data durable at the destination (81 % of 12.0 s)\n      "
+            ),
+            "{told}"
+        );
+        assert_eq!(told.lines().count(), 2);
+        assert_eq!(verdict(&Profiles { sink: None, ..profiles() }), None, "nobody knows");
+        let mut short = profiles();
+        for profile in [&mut short.source, &mut short.sink].into_iter().flatten() {
+            profile.wall_nanos = 900_000_000;
+        }
+        assert_eq!(verdict(&short), None, "nobody asks");
+    }
+
+    #[test]
+    fn the_table_has_what_was_waited_for_and_both_ends() {
+        let table = table(&profiles());
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(table.lines().all(|line| line.len() <= 100), "{table}");
+        assert_eq!(rows[1].last_chunk(), Some(&["9.7", "s", "81", "%"]), "{table}");
+        assert_eq!(rows[2].last_chunk(), Some(&["1.2", "s", "10", "%"]), "{table}");
+        assert!(rows.contains(&vec!["sync", "10.00", "s", "0.00", "s", "9"]), "{table}");
+        let one = Profiles { source: None, ..profiles() };
+        assert!(super::table(&one).starts_with("only one end has told"));
+    }
+
+    #[test]
+    fn events_have_the_names_of_stages() {
+        let event = event(&profiles()).unwrap();
+        assert_eq!(event["waited"][0], json!({"for": "sink-sync", "seconds": 9.7, "share": 0.808}));
+        assert_eq!(event["sink"]["stages"]["sync"]["times"], 9);
+        assert_eq!(event["source"]["master_waited"]["credit"], 9.7);
+        assert!(super::event(&Profiles::default()).is_none());
+        assert_eq!(summary(&profiles()), [json!("sink-sync"), json!(0.808), json!("waited")]);
+    }
+}

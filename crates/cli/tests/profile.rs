@@ -1,0 +1,270 @@
+//! A stage that is made slow is the one that `haul cp` names, with both ends as processes of their own.
+//!
+//! Storage is slow because the file system is (`haul_stripefs`), the rate because a user limits it; everything else is slowed
+//! down in the program (`HAUL_TEST_SLOW`, see crate `haul_meter`), at one end only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use haul_stripefs::{Mount, Options, StripeFs, control};
+use serde_json::Value;
+
+const FILE_BYTES: usize = 8 << 20;
+
+/// One transfer at a time: they are measured.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Bed {
+    directory: tempfile::TempDir,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Bed { directory: tempfile::tempdir().unwrap(), _alone: alone }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// So many files of this size below `name`; no two are alike.
+    fn files(&self, name: &str, count: usize, bytes: usize) -> PathBuf {
+        let directory = self.path(name);
+        fs::create_dir_all(&directory).unwrap();
+        for number in 0..count {
+            let mut state = number as u64 + 1;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            let bytes: Vec<u8> = (0..bytes).map(|_| next()).collect();
+            fs::write(directory.join(format!("{number}")), bytes).unwrap();
+        }
+        directory
+    }
+
+    /// A file system with one target; `slow` is what makes it so once it is filled.
+    fn mounted(&self, name: &str) -> (StripeFs, Mount) {
+        let options =
+            Options::new(vec![self.path(&format!("{name}-target"))], self.path(&format!("{name}-mds")));
+        let filesystem = StripeFs::open(&options).unwrap();
+        fs::create_dir(self.path(name)).unwrap();
+        let mount = Mount::new(&filesystem, &self.path(name)).expect("FUSE can be mounted");
+        (filesystem, mount)
+    }
+
+    /// Pushes to another process on this host. `slow` are stages that are slow at the source, or at the sink.
+    fn push(&self, slow: [Option<&str>; 2], options: &[&str], source: &Path, sink: &Path) -> Output {
+        let haul = env!("CARGO_BIN_EXE_haul");
+        let there = match slow[1] {
+            Some(slow) => format!("env HAUL_TEST_SLOW={slow} '{haul}' bench shell"),
+            None => format!("env -u HAUL_TEST_SLOW '{haul}' bench shell"),
+        };
+        let mut command = Command::new(haul);
+        command
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("HOME", self.path("home"))
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .stdin(Stdio::null())
+            .args(["cp", "-r", "--ssh", &there, "--haul-path", haul])
+            .args(options)
+            .arg(source)
+            .arg(format!("localhost:{}", sink.display()));
+        if let Some(slow) = slow[0] {
+            command.env("HAUL_TEST_SLOW", slow);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        output
+    }
+}
+
+/// The last events: the profile and the summary.
+fn told(output: &Output) -> [Value; 2] {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let mut lines = text.lines().rev().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let (summary, profile) = (lines.next().unwrap(), lines.next().unwrap());
+    assert_eq!((&summary["event"], &profile["event"]), (&"summary".into(), &"profile".into()));
+    [profile, summary]
+}
+
+/// Is this what held it up, for most of the time, and were its threads at that?
+fn check(output: &Output, bottleneck: &str, [end, stage]: [&str; 2]) -> Result<(), String> {
+    let [profile, summary] = told(output);
+    let share = summary["bottleneck_share"].as_f64().unwrap_or(0.0);
+    let busy = profile[end]["stages"][stage]["busy_seconds"].as_f64().unwrap_or(0.0);
+    let named = summary["bottleneck"] == bottleneck
+        && summary["bottleneck_why"] == "waited"
+        && (0.5..=1.0).contains(&share)
+        && profile["waited"][0]["for"] == bottleneck
+        && busy >= share * profile[end]["seconds"].as_f64().unwrap() * 0.5;
+    if named { Ok(()) } else { Err(format!("{summary}\n{profile:#}")) }
+}
+
+/// What else the machine is at may hold a run up as well, so one of three has to name it.
+fn assert_named(bottleneck: &str, at: [&str; 2], mut run: impl FnMut(&str) -> Output) {
+    let mut wrong = Vec::new();
+    for sink in ["first", "second", "third"] {
+        match check(&run(sink), bottleneck, at) {
+            Ok(()) => return,
+            Err(told) => wrong.push(told),
+        }
+    }
+    panic!("not {bottleneck}: {}", wrong.join("\n"));
+}
+
+/// Slow in the program, at the source or at the sink.
+fn assert_slow(bottleneck: &str, at: [&str; 2], slow: &str, options: &[&str]) {
+    let bed = Bed::new();
+    let source = bed.files("source", 2, FILE_BYTES);
+    let options = [&["--json", "--object-size", "1MiB"], options].concat();
+    let slow = if at[0] == "source" { [Some(slow), None] } else { [None, Some(slow)] };
+    assert_named(bottleneck, at, |sink| bed.push(slow, &options, &source, &bed.path(sink)));
+}
+
+#[test]
+fn a_slow_scan() {
+    // It looks twice: there are names, and there are no more.
+    assert_slow("scan", ["source", "scan"], "scan=500000", &[]);
+}
+
+#[test]
+fn slow_reads() {
+    let bed = Bed::new();
+    let (filesystem, _mount) = bed.mounted("slow");
+    let source = bed.files("slow/source", 2, FILE_BYTES);
+    control::execute(&filesystem, "target all rate=12MiB").unwrap();
+    assert_named("source-read", ["source", "read"], |sink| {
+        let output = bed.push([None, None], &["--json"], &source, &bed.path(sink));
+        assert_eq!(told(&output)[0]["source"]["stages"]["read"]["bytes"], 2 * FILE_BYTES);
+        output
+    });
+}
+
+#[test]
+fn slow_hashing() {
+    // 256 KiB at a time.
+    assert_slow("source-hash", ["source", "hash"], "hash=30000", &[]);
+}
+
+#[test]
+fn a_slow_cipher() {
+    assert_slow("source-cipher", ["source", "cipher"], "cipher=120000", &["--streams", "2"]);
+}
+
+#[test]
+fn a_limit_of_the_rate() {
+    assert_slow("bandwidth-limit", ["source", "limit"], "scan=0", &["--bandwidth", "12MiB"]);
+}
+
+#[test]
+fn a_network_that_takes_no_more() {
+    // 512 KiB at a time.
+    assert_slow("network", ["source", "send"], "send=60000", &["--streams", "2"]);
+}
+
+#[test]
+fn a_sink_that_is_slow_to_take_what_comes() {
+    // 512 KiB at a time, or less.
+    assert_slow("sink-receive", ["sink", "receive"], "receive=40000", &["--streams", "1"]);
+}
+
+#[test]
+fn slow_deciphering() {
+    assert_slow("sink-cipher", ["sink", "cipher"], "cipher=120000", &["--streams", "2"]);
+}
+
+#[test]
+fn slow_checks_of_what_arrived() {
+    assert_slow("sink-hash", ["sink", "hash"], "hash=120000", &["--memory", "8MiB"]);
+}
+
+#[test]
+fn slow_writes() {
+    for options in [&["--json", "--object-size", "1MiB", "--memory", "8MiB"][..], &["--json"]] {
+        let bed = Bed::new();
+        let (filesystem, _mount) = bed.mounted("slow");
+        let source = bed.files("source", 2, FILE_BYTES);
+        control::execute(&filesystem, "target all rate=12MiB").unwrap();
+        assert_named("sink-write", ["sink", "write"], |sink| {
+            let output = bed.push([None, None], options, &source, &bed.path("slow").join(sink));
+            assert_eq!(told(&output)[0]["sink"]["stages"]["write"]["bytes"], 2 * FILE_BYTES);
+            output
+        });
+    }
+}
+
+#[test]
+fn a_slow_metadata_server() {
+    let bed = Bed::new();
+    let (filesystem, _mount) = bed.mounted("slow");
+    let source = bed.files("source", 30, 100);
+    control::execute(&filesystem, "mds latency=8ms").unwrap();
+    assert_named("sink-metadata", ["sink", "create"], |sink| {
+        bed.push([None, None], &["--json"], &source, &bed.path("slow").join(sink))
+    });
+}
+
+#[test]
+fn slow_syncs() {
+    assert_slow("sink-sync", ["sink", "sync"], "sync=400000", &[]);
+}
+
+#[test]
+fn the_user_is_told_in_two_lines_and_in_full_when_asked() {
+    let bed = Bed::new();
+    let source = bed.files("source", 2, FILE_BYTES);
+    let said = |options: &[&str], sink: &str| {
+        let output = bed.push([None, None], options, &source, &bed.path(sink));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = said(&["--bandwidth", "12MiB"], "one");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].starts_with("done: ") && lines[1].starts_with("mostly waited for the limit"), "{text}");
+    assert!(lines[2].starts_with("      ") && lines[2].contains("--bandwidth"), "{text}");
+    let text = said(&["--bandwidth", "12MiB", "--profile"], "two");
+    for row in ["waited for", "source", "  hash", "  cipher", "  limit", "destination", "  write", "  sync"] {
+        assert!(text.lines().skip(3).any(|line| line.starts_with(row)), "no {row:?} in {text}");
+    }
+    let text = said(&["--quiet"], "three");
+    assert_eq!(text, "");
+}
+
+#[test]
+fn a_transfer_within_one_process_and_one_that_was_pulled_are_measured_at_both_ends() {
+    let bed = Bed::new();
+    let source = bed.files("source", 2, FILE_BYTES);
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let run = |from: String, to: &str| {
+        let output = Command::new(haul)
+            .current_dir(bed.directory.path())
+            .env_clear()
+            .env("HOME", bed.path("home"))
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .args(["cp", "-r", "--json", "--ssh", &format!("'{haul}' bench shell"), "--haul-path", haul])
+            .args([&from, to])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        let [profile, _] = told(&output);
+        for (end, stages) in [("source", ["scan", "read", "hash"]), ("sink", ["hash", "write", "sync"])] {
+            for stage in stages {
+                let spent = &profile[end]["stages"][stage];
+                assert!(spent["times"].as_u64().unwrap() > 0, "{end} {stage}: {profile:#}");
+            }
+            assert!(profile[end]["processors"].as_u64().unwrap() > 0);
+        }
+        let all: f64 =
+            profile["waited"].as_array().unwrap().iter().map(|part| part["share"].as_f64().unwrap()).sum();
+        assert!(all <= 1.01, "no moment counts twice: {profile:#}");
+    };
+    run(source.display().to_string(), "local");
+    run(format!("localhost:{}", source.display()), "pulled");
+}

@@ -1,0 +1,447 @@
+//! What held a transfer up, from what both ends have measured.
+//!
+//! The source's master waits for one thing at a time, so its waiting divides the run into parts that add up to no more than
+//! all of it. Each part is divided again by what the threads behind it were busy with, and what it waited for the sink by
+//! what the sink's master waited for. So every part of the run has one name, and the largest is the bottleneck if it is half
+//! of the run or more. Where nothing is, but the processors of an end were busy all the time, and with this, it is the stage that they
+//! spent most time on. Else nothing stands out. Why it is done this way is in
+//! `docs/decisions/0018-where-the-time-went.md`.
+//!
+//! What the other end says can be wrong in any way: then the answer is wrong, and nothing else.
+
+use haul_model::profile::{Profile, Stage, Waiting};
+
+use crate::end::Profiles;
+
+/// Of the run, from which on a part of it is the bottleneck.
+pub const SHARE_MIN: f64 = 0.5;
+/// How busy the processors of an end's host must be to be the bottleneck.
+const HOST_BUSY_PERMILLE_MIN: u16 = 900;
+/// And how much of that must be this process's own.
+const OWN_SHARE_MIN: f64 = 0.25;
+
+/// What can hold a transfer up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bottleneck {
+    /// The scan of the source has not found enough yet.
+    Scan,
+    /// The source's storage, to read.
+    SourceRead,
+    /// Hashing at the source.
+    SourceHash,
+    /// Writing to the spill, or reading from it.
+    SourceSpill,
+    /// Enciphering.
+    SourceCipher,
+    /// Handing bytes to the system at the source, as far as processors do it.
+    SourceSend,
+    /// `--bandwidth`.
+    BandwidthLimit,
+    /// The way between the ends.
+    Network,
+    /// A connection that was lost.
+    Connection,
+    /// Buffers of the sink that are on their way to the source: there are too few of them for this distance.
+    SinkBuffers,
+    /// Taking bytes from the system at the sink, as far as processors do it.
+    SinkReceive,
+    /// Deciphering.
+    SinkCipher,
+    /// Checking hashes at the sink.
+    SinkHash,
+    /// The sink's storage, to write.
+    SinkWrite,
+    /// The answers of the sink's file system about names and attributes.
+    SinkMetadata,
+    /// Making durable at the sink.
+    SinkSync,
+}
+
+impl Bottleneck {
+    /// All, in the order of the walk of an object.
+    pub const ALL: [Bottleneck; 16] = [
+        Bottleneck::Scan,
+        Bottleneck::SourceRead,
+        Bottleneck::SourceHash,
+        Bottleneck::SourceSpill,
+        Bottleneck::SourceCipher,
+        Bottleneck::SourceSend,
+        Bottleneck::BandwidthLimit,
+        Bottleneck::Network,
+        Bottleneck::Connection,
+        Bottleneck::SinkBuffers,
+        Bottleneck::SinkReceive,
+        Bottleneck::SinkCipher,
+        Bottleneck::SinkHash,
+        Bottleneck::SinkWrite,
+        Bottleneck::SinkMetadata,
+        Bottleneck::SinkSync,
+    ];
+
+    /// Stable, for scripts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bottleneck::Scan => "scan",
+            Bottleneck::SourceRead => "source-read",
+            Bottleneck::SourceHash => "source-hash",
+            Bottleneck::SourceSpill => "source-spill",
+            Bottleneck::SourceCipher => "source-cipher",
+            Bottleneck::SourceSend => "source-send",
+            Bottleneck::BandwidthLimit => "bandwidth-limit",
+            Bottleneck::Network => "network",
+            Bottleneck::Connection => "connection",
+            Bottleneck::SinkBuffers => "sink-buffers",
+            Bottleneck::SinkReceive => "sink-receive",
+            Bottleneck::SinkCipher => "sink-cipher",
+            Bottleneck::SinkHash => "sink-hash",
+            Bottleneck::SinkWrite => "sink-write",
+            Bottleneck::SinkMetadata => "sink-metadata",
+            Bottleneck::SinkSync => "sink-sync",
+        }
+    }
+
+    /// It is something that a processor does, and more of them would do faster.
+    fn of_processors(at_source: bool, stage: Stage) -> Bottleneck {
+        match (stage, at_source) {
+            (Stage::Scan, _) => Bottleneck::Scan,
+            (Stage::Read | Stage::Log | Stage::Limit, _) => Bottleneck::SourceRead,
+            (Stage::Hash, true) => Bottleneck::SourceHash,
+            (Stage::Hash, false) => Bottleneck::SinkHash,
+            (Stage::Spill, _) => Bottleneck::SourceSpill,
+            (Stage::Cipher, true) => Bottleneck::SourceCipher,
+            (Stage::Cipher, false) => Bottleneck::SinkCipher,
+            (Stage::Send, _) => Bottleneck::SourceSend,
+            (Stage::Receive, _) => Bottleneck::SinkReceive,
+            (Stage::Write, _) => Bottleneck::SinkWrite,
+            (Stage::Create | Stage::Names, _) => Bottleneck::SinkMetadata,
+            (Stage::Sync, _) => Bottleneck::SinkSync,
+        }
+    }
+}
+
+/// How long a run waited for what.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waits {
+    /// Of the whole run.
+    pub run_nanos: f64,
+    nanos: [f64; Bottleneck::ALL.len()],
+}
+
+/// Why something is the bottleneck.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Why {
+    /// This part of the run was spent waiting for it.
+    Waited(f64),
+    /// The processors of its end were busy all the time, this part of their time of this process with it.
+    Processors(f64),
+}
+
+impl Waits {
+    /// Nothing can be said unless both ends have told.
+    pub fn of(profiles: &Profiles) -> Option<Waits> {
+        let (source, sink) = (profiles.source.as_ref()?, profiles.sink.as_ref()?);
+        let mut waits =
+            Waits { run_nanos: source.wall_nanos.max(sink.wall_nanos) as f64, ..Waits::default() };
+        waits.add_source(source, sink);
+        waits.add_sink(source, sink);
+        Some(waits)
+    }
+
+    /// Of the run, how much was spent waiting for this; at most 1.
+    pub fn share(&self, bottleneck: Bottleneck) -> f64 {
+        let share = self.nanos[bottleneck as usize] / self.run_nanos;
+        if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
+    }
+
+    fn divide(&mut self, nanos: f64, parts: &[(Bottleneck, f64)]) {
+        let all: f64 = parts.iter().map(|(_, part)| part).sum();
+        for (bottleneck, part) in parts {
+            if *part > 0.0 {
+                self.nanos[*bottleneck as usize] += nanos * part / all;
+            }
+        }
+    }
+
+    /// What the source waited for at its own end and on the way.
+    fn add_source(&mut self, source: &Profile, sink: &Profile) {
+        // A scan that has found something, and was not asked for it at once, held nothing up.
+        let scanning = waited(source, Waiting::Scan).min(busy(source, Stage::Scan));
+        self.divide(scanning, &[(Bottleneck::Scan, 1.0)]);
+        self.divide(waited(source, Waiting::Link), &[(Bottleneck::Connection, 1.0)]);
+        let reading = [
+            (Bottleneck::SourceRead, busy(source, Stage::Read).max(1.0)),
+            (Bottleneck::SourceHash, busy(source, Stage::Hash)),
+            (Bottleneck::SourceSpill, busy(source, Stage::Spill)),
+        ];
+        self.divide(waited(source, Waiting::Read), &reading);
+        let sending = waited(source, Waiting::Send);
+        let working = processor(source, Stage::Send);
+        let blocked = (busy(source, Stage::Send) - working).max(1.0);
+        let all = busy(source, Stage::Cipher) + busy(source, Stage::Limit) + working + blocked;
+        let own = [
+            (Bottleneck::SourceCipher, busy(source, Stage::Cipher)),
+            (Bottleneck::BandwidthLimit, busy(source, Stage::Limit)),
+            (Bottleneck::SourceSend, working),
+        ];
+        self.divide(sending * (1.0 - blocked / all), &own);
+        // The system takes no more bytes because the way is slow, or because the sink takes none from it.
+        self.divide(sending * blocked / all, &receiving(sink));
+    }
+
+    /// What it waited for at the sink.
+    fn add_sink(&mut self, source: &Profile, sink: &Profile) {
+        let writing = [
+            (Bottleneck::SinkWrite, busy(sink, Stage::Write).max(1.0)),
+            (Bottleneck::SinkHash, busy(sink, Stage::Hash)),
+            (Bottleneck::SinkMetadata, busy(sink, Stage::Create)),
+        ];
+        // It waited for slots, and at the end for what it had sent to be durable; the sink's own end comes later still where the
+        // source stops its watch before.
+        let credit = waited(source, Waiting::Credit);
+        let after = sink.wall_nanos.saturating_sub(source.wall_nanos) as f64;
+        let settle = waited(source, Waiting::Settle) + after;
+        let (write, sync) = (waited(sink, Waiting::Write), waited(sink, Waiting::Sync));
+        let settling = settle.min(waited(sink, Waiting::Settle));
+        let explained = (credit + settle - settling).min(write + sync);
+        let part = explained / (write + sync).max(1.0);
+        self.divide(write * part, &writing);
+        self.divide(sync * part, &[(Bottleneck::SinkSync, 1.0)]);
+        let finishing = [
+            (Bottleneck::SinkSync, busy(sink, Stage::Sync).max(1.0)),
+            (Bottleneck::SinkMetadata, busy(sink, Stage::Names) + busy(sink, Stage::Create)),
+        ];
+        self.divide(settling, &finishing);
+        // What that does not explain was on its way, in the hands of the threads that take it from there as well.
+        let left = (credit + settle - settling - explained).max(0.0);
+        let settle_left = left.min(settle - settling);
+        self.divide(settle_left, &receiving(sink));
+        let credit_left = left - settle_left;
+        let [_, by_system, by_cipher] = receiving(sink);
+        let working = credit_left.min(by_system.1 + by_cipher.1);
+        self.divide(working, &[by_system, by_cipher]);
+        self.divide(credit_left - working, &[(Bottleneck::SinkBuffers, 1.0)]);
+        let answers = waited(source, Waiting::Answers);
+        let names = answers.min(busy(sink, Stage::Names));
+        self.divide(names, &[(Bottleneck::SinkMetadata, 1.0)]);
+        self.divide(answers - names, &[(Bottleneck::Network, 1.0)]);
+    }
+}
+
+/// What the threads that receive were busy with, the way first.
+fn receiving(sink: &Profile) -> [(Bottleneck, f64); 3] {
+    let working = processor(sink, Stage::Receive);
+    [
+        (Bottleneck::Network, (busy(sink, Stage::Receive) - working).max(1.0)),
+        (Bottleneck::SinkReceive, working),
+        (Bottleneck::SinkCipher, busy(sink, Stage::Cipher)),
+    ]
+}
+
+fn waited(profile: &Profile, waiting: Waiting) -> f64 {
+    profile.waited_nanos(waiting) as f64
+}
+
+fn busy(profile: &Profile, stage: Stage) -> f64 {
+    profile.spent(stage).busy_nanos as f64
+}
+
+fn processor(profile: &Profile, stage: Stage) -> f64 {
+    let spent = profile.spent(stage);
+    spent.processor_nanos.min(spent.busy_nanos) as f64
+}
+
+/// What held the transfer up, if anything stands out.
+pub fn name(profiles: &Profiles) -> Option<(Bottleneck, Why)> {
+    let waits = Waits::of(profiles)?;
+    let shares = Bottleneck::ALL.map(|bottleneck| (bottleneck, waits.share(bottleneck)));
+    let longest = shares.into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    if let Some((bottleneck, share)) = longest.filter(|(_, share)| *share >= SHARE_MIN) {
+        return Some((bottleneck, Why::Waited(share)));
+    }
+    let ends = [(true, profiles.source), (false, profiles.sink)];
+    let busy = ends.into_iter().filter_map(|(at_source, profile)| Some((at_source, profile?)));
+    let busy = busy.filter(|(_, profile)| has_busy_processors(profile)).flat_map(|(at_source, profile)| {
+        Stage::ALL.iter().map(move |stage| {
+            let share = processor(&profile, *stage) / profile.processor_nanos.max(1) as f64;
+            (
+                Bottleneck::of_processors(at_source, *stage),
+                share.min(1.0),
+                profile.spent(*stage).processor_nanos,
+            )
+        })
+    });
+    let (bottleneck, share, _) = busy.max_by_key(|(_, _, nanos)| *nanos).filter(|(.., nanos)| *nanos > 0)?;
+    Some((bottleneck, Why::Processors(share)))
+}
+
+fn has_busy_processors(profile: &Profile) -> bool {
+    let all = profile.wall_nanos as f64 * f64::from(profile.processors);
+    profile.host_busy_permille >= HOST_BUSY_PERMILLE_MIN
+        && profile.processor_nanos as f64 >= all * OWN_SHARE_MIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haul_model::profile::Spent;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Seconds that each end waited, and seconds that its threads were busy and computing.
+    fn profiles(
+        source: (&[(Waiting, u64)], &[(Stage, u64, u64)]),
+        sink: (&[(Waiting, u64)], &[(Stage, u64, u64)]),
+    ) -> Profiles {
+        let profile = |(waited, spent): (&[(Waiting, u64)], &[(Stage, u64, u64)])| {
+            let mut profile = Profile { wall_nanos: 10 * SECOND, processors: 2, ..Profile::default() };
+            for (waiting, seconds) in waited {
+                *profile.waited_nanos_mut(*waiting) = seconds * SECOND;
+            }
+            for (stage, busy, processor) in spent {
+                let (busy_nanos, processor_nanos) = (busy * SECOND, processor * SECOND);
+                *profile.spent_mut(*stage) = Spent { busy_nanos, processor_nanos, times: 1, bytes: 1 };
+            }
+            Some(profile)
+        };
+        Profiles { source: profile(source), sink: profile(sink) }
+    }
+
+    fn named(profiles: &Profiles) -> Option<Bottleneck> {
+        name(profiles).map(|(bottleneck, _)| bottleneck)
+    }
+
+    #[test]
+    fn what_the_source_waited_for_is_divided_by_what_its_threads_were_busy_with() {
+        use Waiting::{Read, Scan, Send};
+        let idle: (&[_], &[_]) = (&[(Waiting::Payload, 10)], &[]);
+        for (waited, spent, expected) in [
+            (Scan, &[(Stage::Scan, 9, 1)][..], Bottleneck::Scan),
+            (Read, &[(Stage::Read, 30, 1), (Stage::Hash, 5, 5)], Bottleneck::SourceRead),
+            (Read, &[(Stage::Read, 5, 5), (Stage::Hash, 15, 15)], Bottleneck::SourceHash),
+            (Read, &[(Stage::Read, 5, 5), (Stage::Spill, 15, 1)], Bottleneck::SourceSpill),
+            (Send, &[(Stage::Cipher, 7, 7), (Stage::Send, 3, 2)], Bottleneck::SourceCipher),
+            (Send, &[(Stage::Cipher, 1, 1), (Stage::Send, 9, 1)], Bottleneck::Network),
+            (Send, &[(Stage::Cipher, 1, 1), (Stage::Send, 9, 8)], Bottleneck::SourceSend),
+            (Send, &[(Stage::Limit, 9, 0), (Stage::Send, 1, 1)], Bottleneck::BandwidthLimit),
+            (Waiting::Link, &[], Bottleneck::Connection),
+        ] {
+            assert_eq!(
+                named(&profiles((&[(waited, 9)], spent), idle)),
+                Some(expected),
+                "{waited:?} {spent:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_source_that_cannot_send_is_held_up_by_the_way_or_by_a_sink_that_takes_nothing() {
+        let source: (&[_], &[_]) = (&[(Waiting::Send, 10)], &[(Stage::Send, 10, 0)]);
+        for (spent, expected) in [
+            (&[(Stage::Receive, 9, 1), (Stage::Cipher, 1, 1)][..], Bottleneck::Network),
+            (&[(Stage::Receive, 2, 1), (Stage::Cipher, 8, 8)], Bottleneck::SinkCipher),
+            (&[(Stage::Receive, 9, 9)], Bottleneck::SinkReceive),
+            (&[], Bottleneck::Network),
+        ] {
+            assert_eq!(named(&profiles(source, (&[], spent))), Some(expected), "{spent:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_waited_for_the_sink_is_divided_by_what_the_sink_waited_for() {
+        use Waiting::{Answers, Credit, Names, Payload, Settle, Sync, Write};
+        let busy = [(Stage::Write, 9, 1), (Stage::Hash, 2, 2), (Stage::Create, 1, 1), (Stage::Sync, 1, 0)];
+        for (source, sink, spent, expected) in [
+            (Credit, Write, &busy[..], Bottleneck::SinkWrite),
+            (Credit, Write, &[(Stage::Hash, 9, 9), (Stage::Write, 3, 2)], Bottleneck::SinkHash),
+            (Credit, Write, &[(Stage::Create, 9, 1), (Stage::Write, 3, 2)], Bottleneck::SinkMetadata),
+            (Credit, Sync, &busy, Bottleneck::SinkSync),
+            (Credit, Payload, &busy, Bottleneck::SinkBuffers),
+            (Credit, Payload, &[(Stage::Cipher, 9, 9)], Bottleneck::SinkCipher),
+            (Settle, Payload, &[(Stage::Cipher, 9, 9), (Stage::Receive, 1, 1)], Bottleneck::SinkCipher),
+            (Answers, Names, &[(Stage::Names, 9, 1)], Bottleneck::SinkMetadata),
+            (Answers, Payload, &busy, Bottleneck::Network),
+            (Settle, Settle, &[(Stage::Sync, 9, 0), (Stage::Names, 1, 0)], Bottleneck::SinkSync),
+            (Settle, Settle, &[(Stage::Sync, 1, 0), (Stage::Names, 9, 0)], Bottleneck::SinkMetadata),
+            (Settle, Write, &busy, Bottleneck::SinkWrite),
+            (Settle, Payload, &busy, Bottleneck::Network),
+        ] {
+            let found = named(&profiles((&[(source, 8)], &[]), (&[(sink, 9)], spent)));
+            assert_eq!(found, Some(expected), "{source:?} {sink:?} {spent:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_run_is_explained_by_what_the_sink_did_at_the_end() {
+        // It was writing all the time, at the pace of the network; then it had to sync.
+        let source: (&[_], &[_]) = (&[(Waiting::Send, 4), (Waiting::Settle, 6)], &[(Stage::Send, 4, 0)]);
+        let spent = [(Stage::Write, 4, 1), (Stage::Sync, 6, 0), (Stage::Receive, 4, 0)];
+        let waits =
+            Waits::of(&profiles(source, (&[(Waiting::Write, 4), (Waiting::Settle, 6)], &spent))).unwrap();
+        assert_eq!(waits.share(Bottleneck::SinkSync), 0.6);
+        assert!((waits.share(Bottleneck::Network) - 0.4).abs() < 1e-6);
+        assert_eq!(waits.share(Bottleneck::SinkWrite), 0.0);
+    }
+
+    #[test]
+    fn nothing_is_named_that_does_not_stand_out() {
+        let even = profiles(
+            (&[(Waiting::Scan, 3), (Waiting::Read, 3), (Waiting::Settle, 4)], &[(Stage::Scan, 9, 1)]),
+            (&[(Waiting::Payload, 9)], &[]),
+        );
+        assert_eq!(name(&even), None);
+        assert_eq!(name(&Profiles { sink: None, ..even }), None);
+        assert_eq!(name(&Profiles::default()), None);
+        let just = |scan| {
+            profiles((&[(Waiting::Scan, 5), (Waiting::Read, 4)], &[(Stage::Scan, scan, 1)]), (&[], &[]))
+        };
+        assert_eq!(name(&just(5)), Some((Bottleneck::Scan, Why::Waited(0.5))));
+        assert_eq!(name(&just(4)), None, "the scan was not at it all the time");
+    }
+
+    #[test]
+    fn where_nothing_stands_out_it_is_what_busy_processors_were_busiest_with() {
+        let spent = [(Stage::Hash, 6, 5), (Stage::Cipher, 3, 3)];
+        let mut even =
+            profiles((&[(Waiting::Read, 4), (Waiting::Send, 4)], &spent), (&[], &[(Stage::Cipher, 4, 4)]));
+        assert_eq!(name(&even), None, "there was room on the processors");
+        let source = even.source.as_mut().unwrap();
+        (source.host_busy_permille, source.processor_nanos) = (950, 10 * SECOND);
+        assert_eq!(name(&even), Some((Bottleneck::SourceHash, Why::Processors(0.5))));
+        even.source.as_mut().unwrap().processor_nanos = SECOND;
+        assert_eq!(name(&even), None, "it was somebody else who used them");
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense_name_something_or_nothing() {
+        for number in [0, 1, u64::MAX] {
+            let mut wild = Profile {
+                wall_nanos: number,
+                processor_nanos: number,
+                processors: u32::MAX,
+                host_busy_permille: u16::MAX,
+                ..Profile::default()
+            };
+            for stage in Stage::ALL {
+                *wild.spent_mut(*stage) = Spent {
+                    busy_nanos: number,
+                    processor_nanos: u64::MAX - number,
+                    times: number,
+                    bytes: number,
+                };
+            }
+            for waiting in Waiting::ALL {
+                *wild.waited_nanos_mut(*waiting) = number;
+            }
+            for other in [Profile::default(), wild] {
+                for profiles in [
+                    Profiles { source: Some(wild), sink: Some(other) },
+                    Profiles { source: Some(other), sink: Some(wild) },
+                ] {
+                    if let Some((_, Why::Waited(share) | Why::Processors(share))) = name(&profiles) {
+                        assert!((0.0..=1.0).contains(&share), "{share}");
+                    }
+                }
+            }
+        }
+    }
+}

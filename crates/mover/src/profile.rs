@@ -1,0 +1,156 @@
+//! Keeps account of where the time of this end goes, and takes what the other end says of its.
+
+use std::time::Instant;
+
+use haul_meter::Meter;
+use haul_model::profile::{Profile, Waiting};
+use haul_wire::Role;
+
+use crate::end::Profiles;
+
+/// Of one session.
+pub(crate) struct Profiler {
+    pub(crate) meter: Meter,
+    /// Since the first connection.
+    began: Option<(Instant, HostTime)>,
+    waited_nanos: [u64; Waiting::COUNT],
+    waiting: Option<Waiting>,
+    since: Instant,
+    peer: Option<Profile>,
+}
+
+impl Profiler {
+    pub(crate) fn new(meter: Meter) -> Self {
+        Profiler {
+            meter,
+            began: None,
+            waited_nanos: [0; Waiting::COUNT],
+            waiting: None,
+            since: Instant::now(),
+            peer: None,
+        }
+    }
+
+    /// The first connection stands, or another one.
+    pub(crate) fn connected(&mut self) {
+        if self.began.is_none() {
+            self.began = Some((Instant::now(), HostTime::now()));
+        }
+    }
+
+    /// From now on the master waits for this.
+    pub(crate) fn waits(&mut self, waiting: Option<Waiting>) {
+        self.waiting = waiting;
+    }
+
+    /// The time until now was spent waiting for what it waited for.
+    pub(crate) fn passed(&mut self, now: Instant) {
+        if let Some(waiting) = self.waiting {
+            self.waited_nanos[waiting as usize] += nanos(self.since, now);
+        }
+        self.since = now;
+    }
+
+    /// The other end has told its own.
+    pub(crate) fn hear(&mut self, peer: Profile) {
+        self.peer = Some(peer);
+    }
+
+    /// Of this end, until now.
+    pub(crate) fn own(&self) -> Option<Profile> {
+        let (began, host) = self.began?;
+        let now = Instant::now();
+        let mut profile = Profile {
+            wall_nanos: nanos(began, now),
+            processor_nanos: process_nanos(),
+            processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+            host_busy_permille: HostTime::now().busy_permille_since(host),
+            ..Profile::default()
+        };
+        self.meter.read(&mut profile);
+        for waiting in Waiting::ALL {
+            *profile.waited_nanos_mut(*waiting) = self.waited_nanos[*waiting as usize];
+        }
+        Some(profile)
+    }
+
+    /// Of both.
+    pub(crate) fn both(&self, role: Role) -> Profiles {
+        match role {
+            Role::Source => Profiles { source: self.own(), sink: self.peer },
+            Role::Sink => Profiles { source: self.peer, sink: self.own() },
+        }
+    }
+}
+
+fn nanos(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.saturating_duration_since(from).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Of this process, since it began.
+fn process_nanos() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
+/// Time of all processors of the host, in its ticks.
+#[derive(Clone, Copy, Default)]
+struct HostTime {
+    all: u64,
+    idle: u64,
+}
+
+impl HostTime {
+    /// Nothing where `/proc` does not tell.
+    fn now() -> HostTime {
+        std::fs::read_to_string("/proc/stat").ok().and_then(|text| HostTime::of(&text)).unwrap_or_default()
+    }
+
+    /// From the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+    fn of(text: &str) -> Option<HostTime> {
+        let fields = text.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> =
+            fields.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
+        let idle = ticks.get(3)? + ticks.get(4).unwrap_or(&0);
+        Some(HostTime { all: ticks.iter().sum(), idle })
+    }
+
+    fn busy_permille_since(self, before: HostTime) -> u16 {
+        let (all, idle) = (self.all.saturating_sub(before.all), self.idle.saturating_sub(before.idle));
+        let busy = all.saturating_sub(idle);
+        (busy * 1000).checked_div(all).unwrap_or(0) as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_busy_the_host_was_is_what_was_not_idle() {
+        let before = HostTime::of("cpu  100 0 50 1000 10 0 0 0 0 0\ncpu0 1 2").unwrap();
+        let after = HostTime::of("cpu  160 0 70 1010 20 0 0 0 7 7\n").unwrap();
+        assert_eq!(after.busy_permille_since(before), 800);
+        assert_eq!(before.busy_permille_since(after), 0, "clocks that run backwards are no trouble");
+        assert!(HostTime::of("").is_none() && HostTime::of("cpu  1 2 3\n").is_none());
+    }
+
+    #[test]
+    fn time_belongs_to_what_was_waited_for_when_it_passed() {
+        let mut profiler = Profiler::new(Meter::default());
+        let start = profiler.since;
+        let at = |millis| start + std::time::Duration::from_millis(millis);
+        profiler.passed(at(5));
+        profiler.waits(Some(Waiting::Read));
+        profiler.passed(at(25));
+        profiler.waits(Some(Waiting::Send));
+        profiler.passed(at(26));
+        profiler.passed(at(29));
+        let mut expected = [0; Waiting::COUNT];
+        (expected[Waiting::Read as usize], expected[Waiting::Send as usize]) = (20_000_000, 4_000_000);
+        assert_eq!(profiler.waited_nanos, expected);
+        assert!(profiler.own().is_none(), "no connection ever stood");
+        profiler.connected();
+        assert_eq!(profiler.own().unwrap().waited_nanos(Waiting::Read), 20_000_000);
+    }
+}
