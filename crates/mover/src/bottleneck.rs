@@ -287,12 +287,11 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Seconds that each end waited, and seconds that its threads were busy and computing.
-    fn profiles(
-        source: (&[(Waiting, u64)], &[(Stage, u64, u64)]),
-        sink: (&[(Waiting, u64)], &[(Stage, u64, u64)]),
-    ) -> Profiles {
-        let profile = |(waited, spent): (&[(Waiting, u64)], &[(Stage, u64, u64)])| {
+    /// Seconds that an end waited, and seconds that its threads were busy and computing.
+    type Seconds<'a> = (&'a [(Waiting, u64)], &'a [(Stage, u64, u64)]);
+
+    fn profiles(source: Seconds<'_>, sink: Seconds<'_>) -> Profiles {
+        let profile = |(waited, spent): Seconds<'_>| {
             let mut profile = Profile { wall_nanos: 10 * SECOND, processors: 2, ..Profile::default() };
             for (waiting, seconds) in waited {
                 *profile.waited_nanos_mut(*waiting) = seconds * SECOND;
