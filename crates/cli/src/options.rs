@@ -50,7 +50,7 @@ pub enum Command {
 
 const COPY_EXIT_CODES: &str = "\
 Exit codes:
-  0    all done: every file is there, durable and verified
+  0    all done: every file is there and durable
   1    the transfer failed (no space, state directory not writable, policy, ...)
   2    the command is not well formed
   3    finished, but some files failed; each is named

@@ -80,6 +80,8 @@ pub struct Shared(Arc<Mutex<Reporter>>);
 pub struct Setup {
     /// Data is encrypted on its way; none where it leaves no process.
     pub encrypted: Option<bool>,
+    /// By what hash all that was sent was compared with what was read; none where nobody does, as within one process.
+    pub verified: Option<HashKind>,
     /// Which end's report this is.
     pub log: Option<haul_mover::log::LogSummary>,
 }
@@ -361,7 +363,7 @@ impl Reporter {
         }
         let began = stats.files_total > 0 || summary.outcome.failure.is_none();
         if !self.json && !self.quiet && began {
-            let mut line = summary_line(&stats, state, elapsed, setup.encrypted, self.cipher);
+            let mut line = summary_line(&stats, state, elapsed, setup, self.cipher);
             if let Some(cause) = &self.log_lost {
                 line.push_str(&format!("; the object log was LOST ({cause})"));
             } else if setup.log.as_ref().is_some_and(|log| log.mechanism == "none") {
@@ -577,7 +579,7 @@ fn summary_line(
     stats: &Stats,
     state: &str,
     elapsed: Duration,
-    encrypted: Option<bool>,
+    setup: &Setup,
     cipher: Option<&str>,
 ) -> String {
     let seconds = elapsed.as_secs_f64();
@@ -614,9 +616,12 @@ fn summary_line(
         parts.push(format!("{} hard links copied as files", stats.hard_links));
     }
     if state == "done" && stats.files_done > 0 {
-        parts.push("durable, BLAKE3-verified".into());
+        parts.push(match setup.verified {
+            Some(hash) => format!("durable, {}-verified", hash.name().to_uppercase()),
+            None => "durable".into(),
+        });
     }
-    match (encrypted, cipher) {
+    match (setup.encrypted, cipher) {
         (Some(true), Some(cipher)) => parts.push(format!("encrypted ({cipher})")),
         (Some(true), None) => parts.push("encrypted".into()),
         (Some(false), _) => parts.push("data in CLEAR text (--plain)".into()),

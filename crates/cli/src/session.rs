@@ -85,7 +85,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
             let error = Some(error);
             let profiles = Profiles::default();
             let summary = Summary { outcome, error, profiles, log: None, hanging: 0 };
-            (summary, Setup { encrypted: None, log: None })
+            (summary, Setup { encrypted: None, verified: None, log: None })
         }
     };
     record(&mut job, &summary);
@@ -206,6 +206,11 @@ pub struct Spill {
 type Stored = (Arc<dyn SourceStorage>, u64);
 
 impl Ends<'_> {
+    /// By what hash contents are compared at the end that writes.
+    fn verified(&self) -> Option<HashKind> {
+        Some(self.hash).filter(|hash| *hash != HashKind::None && !self.lends)
+    }
+
     /// What reads the SOURCEs, of these names below the destination.
     pub fn reader(&self, labels: &[Box<[u8]>]) -> Arc<PosixSource> {
         use std::os::unix::ffi::OsStrExt;
@@ -390,7 +395,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     let sink = sink.wait();
     summary.hanging += sink.hanging;
     let log = summary.log.clone();
-    Ok((summary, Setup { encrypted: None, log }))
+    Ok((summary, Setup { encrypted: None, verified: ends.verified(), log }))
 }
 
 /// Tuning and log settings, as words for the greeting.
@@ -530,7 +535,7 @@ fn run_remote(
     let summary = running.wait();
     drop(ssh);
     let log = summary.log.clone();
-    Ok((summary, Setup { encrypted: Some(!plain), log }))
+    Ok((summary, Setup { encrypted: Some(!plain), verified: ends.verified(), log }))
 }
 
 /// Which way connections are made, once that is known.
