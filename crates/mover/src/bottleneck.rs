@@ -192,6 +192,8 @@ impl Waits {
     fn add_sink(&mut self, source: &Profile, sink: &Profile) {
         let writing = [
             (Bottleneck::SinkWrite, busy(sink, Stage::Write).max(1.0)),
+            // Within one host it reads the source's files itself.
+            (Bottleneck::SourceRead, busy(sink, Stage::Read)),
             (Bottleneck::SinkHash, busy(sink, Stage::Hash)),
             (Bottleneck::SinkMetadata, busy(sink, Stage::Create)),
         ];
@@ -352,6 +354,7 @@ mod tests {
         for (source, sink, spent, expected) in [
             (Credit, Write, &busy[..], Bottleneck::SinkWrite),
             (Credit, Write, &[(Stage::Hash, 9, 9), (Stage::Write, 3, 2)], Bottleneck::SinkHash),
+            (Credit, Write, &[(Stage::Read, 9, 1), (Stage::Write, 3, 2)], Bottleneck::SourceRead),
             (Credit, Write, &[(Stage::Create, 9, 1), (Stage::Write, 3, 2)], Bottleneck::SinkMetadata),
             (Credit, Sync, &busy, Bottleneck::SinkSync),
             (Credit, Payload, &busy, Bottleneck::SinkBuffers),

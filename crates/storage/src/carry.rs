@@ -11,6 +11,7 @@
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use haul_model::profile::Stage;
 use haul_model::{Code, Failure};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
@@ -220,8 +221,10 @@ fn copy_through_buffer(
         while done < length {
             let part = (length - done).min(BUFFERED_BYTES_MAX);
             let at = offset + done as u64;
+            let reading = haul_meter::within(Stage::Read);
             let count =
                 retry_on_intr(|| pread(source, &mut buffer[..part], at)).map_err(|_| Trouble::Source)?;
+            drop(reading.bytes(count as u64));
             if count == 0 {
                 return Err(Trouble::Source);
             }
