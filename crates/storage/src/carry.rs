@@ -23,8 +23,11 @@ use crate::source::{Status, mapping};
 
 /// At a time. Two huge pages: a mapping of that costs nothing beside the hash, and one thread copies while another hashes.
 const PIECE_BYTES: usize = 4 << 20;
-/// Up to here a buffer costs less than what the kernel sets up for a copy and for a mapping; and it stays in the core's cache.
+/// At a time through a buffer: it stays in the core's cache. Up to here, where the bytes are hashed, it costs less than what the
+/// kernel sets up for a copy and for a mapping.
 const BUFFERED_BYTES_MAX: usize = 128 << 10;
+/// Where nothing is hashed, the kernel's copy is the faster one from here on.
+const UNHASHED_BUFFERED_BYTES_MAX: usize = 8 << 10;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -37,17 +40,24 @@ pub(crate) struct Range {
     pub length: u64,
     /// So many bytes at a time at most; a multiple of a page.
     pub piece: usize,
+    /// Whether the source has holes, where that is known.
+    pub sparse: Option<bool>,
 }
 
 impl Range {
     /// In pieces as they suit the copy.
     pub fn new(offset: u64, length: u64) -> Range {
-        Range { offset, length, piece: PIECE_BYTES }
+        Range { offset, length, piece: PIECE_BYTES, sparse: None }
     }
 
     /// In pieces of this size, or smaller ones.
     pub fn in_pieces(self, piece: usize) -> Range {
         Range { piece: piece.min(self.piece), ..self }
+    }
+
+    /// It is known whether the source has holes.
+    pub fn with_holes(self, sparse: bool) -> Range {
+        Range { sparse: Some(sparse), ..self }
     }
 }
 
@@ -78,8 +88,12 @@ pub(crate) fn carry(
     mut hasher: Option<&mut ObjectHasher>,
 ) -> Result<(), Trouble> {
     let end = range.offset.checked_add(range.length).ok_or(Trouble::Source)?;
-    let mut kernel = range.length > BUFFERED_BYTES_MAX as u64;
-    let sparse = kernel && Status::of(source).map_err(|_| Trouble::Source)?.has_holes();
+    let buffered = if hasher.is_some() { BUFFERED_BYTES_MAX } else { UNHASHED_BUFFERED_BYTES_MAX };
+    let mut kernel = range.length > buffered as u64;
+    let sparse = match range.sparse {
+        Some(sparse) => sparse,
+        None => Status::of(source).map_err(|_| Trouble::Source)?.has_holes(),
+    };
     let mut at = range.offset;
     while at < end {
         let (data, data_end) = if sparse { next_data(source, at, end)? } else { (at, end) };

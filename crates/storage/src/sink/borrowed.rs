@@ -53,11 +53,11 @@ impl PosixSink {
         contents: BorrowedFd<'_>,
         piece: usize,
     ) -> Result<(), Failure> {
-        let source = lent.open(entry).map_err(|_| ASK_AGAIN)?;
+        let (source, has_holes) = lent.open(entry).map_err(|_| ASK_AGAIN)?;
         self.hooks.before_write().map_err(sink_failure)?;
         if entry.size() > 0 {
             let _passing = Passing::new(&source);
-            let range = Range::new(0, entry.size()).in_pieces(piece);
+            let range = Range::new(0, entry.size()).in_pieces(piece).with_holes(has_holes);
             carry(source.as_fd(), contents, range, None)?;
             lent.check(&source, entry).map_err(|_| ASK_AGAIN)?;
         }

@@ -52,7 +52,7 @@ pub(crate) fn open_regular(
     location: &Location<'_>,
     noatime: &Noatime,
     entry: &Entry,
-) -> Result<OwnedFd, Failure> {
+) -> Result<(OwnedFd, Status), Failure> {
     if entry.kind != Kind::File {
         return Err(Code::Internal.into());
     }
@@ -62,15 +62,15 @@ pub(crate) fn open_regular(
             retry_on_intr(|| fs::openat(location.directory(), location.name, flags | extra, Mode::empty()))
         })
     })?;
-    check_version(&descriptor, &entry.identity)?;
-    Ok(descriptor)
+    let status = check_version(&descriptor, &entry.identity)?;
+    Ok((descriptor, status))
 }
 
-/// Is the descriptor a regular file of this version?
-pub(crate) fn check_version(descriptor: &OwnedFd, identity: &Identity) -> Result<(), Failure> {
+/// Is the descriptor a regular file of this version? Its status.
+pub(crate) fn check_version(descriptor: &OwnedFd, identity: &Identity) -> Result<Status, Failure> {
     let status = Status::of(descriptor).map_err(crate::confine::source_failure)?;
     if status.kind() == Kind::File && status.identity() == *identity {
-        Ok(())
+        Ok(status)
     } else {
         Err(Code::SourceChanged.into())
     }

@@ -50,14 +50,15 @@ impl fmt::Debug for Lender {
 pub(crate) struct LentMembers<'a>(MemberReader<'a>);
 
 impl LentMembers<'_> {
-    /// The file, in the version that the scan has seen.
-    pub fn open(&mut self, entry: &Entry) -> Result<OwnedFd, Failure> {
-        self.0.open(entry)
+    /// The file, in the version that the scan has seen, and whether it has holes.
+    pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, bool), Failure> {
+        let (file, status) = self.0.open(entry)?;
+        Ok((file, status.has_holes()))
     }
 
     /// Is it still that version, now that all of it was read?
     pub fn check(&self, file: &OwnedFd, entry: &Entry) -> Result<(), Failure> {
-        check_version(file, &entry.identity)
+        check_version(file, &entry.identity).map(drop)
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::io::{read, retry_on_intr};
 use super::directories::{Directories, Location};
 use super::files::{Noatime, check_version, open_regular};
 use super::objects::hash_object;
+use super::status::Status;
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
 use crate::page_cache::Passing;
@@ -94,7 +95,7 @@ impl<'a> MemberReader<'a> {
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
     pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
-        let file = self.open(entry)?;
+        let (file, _) = self.open(entry)?;
         let large = !space.is_empty() && self.in_place.is_some_and(|least| space.len() >= least);
         if large && self.left > 0 && local::is_known(&file).unwrap_or(false) {
             self.left -= 1;
@@ -113,7 +114,7 @@ impl<'a> MemberReader<'a> {
     }
 
     /// Opens the file, if it is the version of the entry.
-    pub fn open(&mut self, entry: &Entry) -> Result<OwnedFd, Failure> {
+    pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, Status), Failure> {
         let location = self.locate(entry)?;
         open_regular(self.directories, &location, self.noatime, entry)
     }
@@ -168,7 +169,7 @@ fn read_exactly(file: &impl AsFd, mut rest: &mut [u8]) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::faults::moments::{Moment, once};
-    use crate::source::{Root, Status};
+    use crate::source::Root;
     use std::fs;
     use std::io::Write;
     use std::path::{Path, PathBuf};

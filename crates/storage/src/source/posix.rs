@@ -138,7 +138,7 @@ impl PosixSource {
 
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
         let location = self.directories.locate(entry)?;
-        let descriptor = open_regular(&self.directories, &location, &self.noatime, entry)?;
+        let (descriptor, _) = open_regular(&self.directories, &location, &self.noatime, entry)?;
         // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
         let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
         let known = (self.in_place || self.lend) && local::is_known(&descriptor).unwrap_or(false);
@@ -148,7 +148,7 @@ impl PosixSource {
 
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
         if let Some(file) = self.files.get(entry) {
-            return check_version(&file.descriptor, &entry.identity);
+            return check_version(&file.descriptor, &entry.identity).map(drop);
         }
         // Nothing was read in this session: the log proved every object, so the name is all there is to ask.
         let now = self.look(entry)?;
