@@ -58,7 +58,13 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
             assert!(ended.status.success(), "{to} {options:?}: {}", String::from_utf8_lossy(&ended.stderr));
             for (name, size) in FILES {
                 let pages = cached(&source(name)).unwrap();
-                assert_eq!(pages > 0, warm || in_memory, "{to} {options:?}: {name} of the source");
+                if warm || in_memory {
+                    assert!(pages > 0, "{to} {options:?}: {name} of the source");
+                } else {
+                    // What left straight from the cache stays there until the other end's kernel has acknowledged it.
+                    let on_their_way = if options.is_empty() { 0 } else { size as u64 / 4096 / 2 };
+                    assert!(pages <= on_their_way, "{to} {options:?}: {pages} pages of {name} of the source");
+                }
                 let copy = bed.path().join("copy").join(name);
                 if size > 64 << 10 && !in_memory {
                     assert_eq!(cached(&copy), Some(0), "{to} {options:?}: {name} of the copy");
