@@ -26,7 +26,7 @@ pub fn layout(arguments: &options::Layout) -> Result<u8, Error> {
         Error::new(Code::Usage, error.to_string())
             .hint("its lines are PATH SIZE TARGET..., SIZE is - for no stripes")
     })?;
-    let layouts = Layouts::new(Options { layout_file, ..Options::default() });
+    let layouts = Layouts::new(Options { layout_file, eager: true, ..Options::default() });
     let report = Report::new(&layouts, BufWriter::new(io::stdout().lock()), arguments.json);
     let mut walk = Walk { layouts: &layouts, report, recursive: arguments.recursive, failed: 0 };
     let walked = arguments.paths.iter().try_for_each(|path| walk.named(Path::new(path)));

@@ -8,8 +8,8 @@ use std::os::unix::fs::symlink;
 use haul_model::layout::STRIPE_BYTES_MIN;
 use haul_model::{Layout, TargetId};
 use haul_storage::layout::{
-    Answer, Attributes, Ceph, FileSystem, Gluster, LayoutFile, LayoutSource, Local, Lustre, Mount, PerMount,
-    Subject, TARGETS_MAX, Targets,
+    Answer, Attributes, Ceph, CephPrograms, FileSystem, Gluster, LayoutFile, LayoutSource, Local, Lustre,
+    Mount, PerMount, Subject, TARGETS_MAX, Targets,
 };
 use rustix::io::{Errno, Result};
 
@@ -82,7 +82,7 @@ fn samples(sys: &tempfile::TempDir) -> Vec<Sample> {
             true,
         ),
         sample(
-            Box::new(Ceph),
+            Box::new(Ceph::new(CephPrograms::default(), true)),
             c"ceph.file.layout",
             b"stripe_unit=1048576 stripe_count=2 object_size=2097152 pool=data",
             &["data.0", "data.1", "data.0", "data.1", "data.2", "data.3"],
@@ -296,11 +296,12 @@ fn directories_say_how_their_new_files_are_striped() {
     let plan = Plan::plain(Count::All, 4 << 20, Pool::new("flash"));
     let value = haul_storage::layout::lov::encode(&plan);
     assert_eq!(ask(&Lustre, c"lustre.lov", &value), Some(plan));
+    let ceph_source = Ceph::new(CephPrograms::default(), true);
     let ceph = b"stripe_unit=1048576 stripe_count=2 object_size=2097152 pool=data";
     assert_eq!(
-        ask(&Ceph, c"ceph.dir.layout", ceph),
+        ask(&ceph_source, c"ceph.dir.layout", ceph),
         Some(Plan::plain(Count::Exactly(2), 1 << 20, Pool::new("data")))
     );
-    assert_eq!(ask(&Ceph, c"ceph.dir.layout", b""), None);
+    assert_eq!(ask(&ceph_source, c"ceph.dir.layout", b""), None);
     assert_eq!(ask(&PerMount, c"none", b""), None);
 }

@@ -16,10 +16,19 @@ pub trait Attributes {
     /// The value of one, at most 64 KiB.
     fn get(&self, name: &CStr) -> Result<Vec<u8>>;
 
-    /// The number of the file on its file system, where that is known.
-    fn inode(&self) -> Option<u64> {
+    /// What else is known of the file, where something is.
+    fn status(&self) -> Option<Status> {
         None
     }
+}
+
+/// A file on its file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Status {
+    /// Its number.
+    pub inode: u64,
+    /// Its bytes.
+    pub size: u64,
 }
 
 impl Attributes for BorrowedFd<'_> {
@@ -37,8 +46,9 @@ impl Attributes for BorrowedFd<'_> {
         }
     }
 
-    fn inode(&self) -> Option<u64> {
-        fs::fstat(self).ok().map(|found| found.st_ino)
+    fn status(&self) -> Option<Status> {
+        let found = fs::fstat(self).ok()?;
+        Some(Status { inode: found.st_ino, size: found.st_size.try_into().unwrap_or(0) })
     }
 }
 

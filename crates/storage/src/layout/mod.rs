@@ -5,7 +5,7 @@
 //!
 //! What must stay true: attributes are bytes that somebody else wrote, so no length, count or number in them is
 //! believed before it was checked; memory is bounded whatever they say ([`Targets`]); asking costs a file one system
-//! call or two, and files on local disks none.
+//! call or two, and files on local disks none. (A Ceph cluster is asked by programs, once for a pool, in bounded time.)
 //!
 //! | module | part |
 //! |---|---|
@@ -42,8 +42,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use haul_model::{Layout, TargetId};
 use rustix::fs::{self, Mode, OFlags};
 
-pub use attributes::Attributes;
-pub use ceph::Ceph;
+pub use attributes::{Attributes, Status};
+pub use ceph::{Ceph, CephPrograms};
 pub use create::{Outcome, create};
 pub use gluster::Gluster;
 pub use local::Local;
@@ -147,11 +147,21 @@ pub struct Options {
     pub sys: PathBuf,
     /// Where the mounts of this process are listed.
     pub mountinfo: PathBuf,
+    /// What asks a Ceph cluster.
+    pub ceph: CephPrograms,
+    /// Whatever takes a moment to find out is found out for the first file already, and not only where it may be worth it.
+    pub eager: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { layout_file: None, sys: "/sys".into(), mountinfo: "/proc/self/mountinfo".into() }
+        Options {
+            layout_file: None,
+            sys: "/sys".into(),
+            mountinfo: "/proc/self/mountinfo".into(),
+            ceph: CephPrograms::default(),
+            eager: false,
+        }
     }
 }
 
@@ -223,7 +233,7 @@ impl Layouts {
             mountinfo: options.mountinfo,
             targets: Targets::default(),
             rules: options.layout_file,
-            asked: [Box::new(Lustre), Box::new(Gluster), Box::new(Ceph)],
+            asked: [Box::new(Lustre), Box::new(Gluster), Box::new(Ceph::new(options.ceph, options.eager))],
             fixed: [Box::new(Local::new(options.sys)), Box::new(PerMount)],
             devices: Mutex::new(HashMap::new()),
         }

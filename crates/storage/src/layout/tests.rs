@@ -41,7 +41,7 @@ impl LayoutSource for Lists {
 
     fn hides_names(&self, directory: &Subject<'_>) -> Option<bool> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.knows.then(|| directory.attributes.inode() == Some(self.lacks))
+        self.knows.then(|| directory.attributes.status().is_some_and(|status| status.inode == self.lacks))
     }
 }
 
