@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and showing haul needs, if it is missing: a C compiler, sshd, FUSE, a Rust toolchain.
-# With `gluster` also GlusterFS, and what its bricks stand on; with `ceph` also Ceph.
+# With `gluster` also GlusterFS, and what its bricks stand on; with `ceph` also Ceph, and the same.
 # With `bench` also the programs that haul is measured against, the source tree that they copy, and what draws.
 #
 # Packages come from apt (Debian, Ubuntu), as root or with `sudo -n`. Where that is not possible, the one command that
@@ -72,6 +72,8 @@ if [ "${1:-}" = ceph ]; then
     need ceph-mds ceph-mds
     need ceph-fuse ceph-fuse
     need ceph ceph-common
+    need osdmaptool ceph-base
+    need mkfs.xfs xfsprogs
     need getfattr attr
     need ip iproute2
 fi

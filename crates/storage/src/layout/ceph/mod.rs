@@ -6,8 +6,8 @@
 //! `10000000000.0000002a`; the hash of the name leads to a placement group ([`hash`]), and the cluster's map from there to the OSDs
 //! ([`cluster`]). The first of them reads and writes for all: it is the target.
 //!
-//! Asking the cluster takes a few tenths of a second, so it is done when it may be worth it: for a file of more than one object, or
-//! after some files. Where nobody can be asked, all that is known is that any two objects are most likely on different OSDs; so the
+//! Asking the cluster takes a few tenths of a second, so it is done when it may be worth it: for all but a
+//! single small file. Where nobody can be asked, all that is known is that any two objects are most likely on different OSDs; so the
 //! number of the file and that of the object in it, together modulo a small number, stand in for its target. The file counts too, or
 //! all files of one object would be on one target, which may never have more than its share of the threads.
 
@@ -36,8 +36,11 @@ const STRIPE_COUNT_MAX: usize = 256;
 /// Of so many pieces of a file the OSD is told; the number of the object stands for that of the others. It leaves room for these in what a
 /// master can be told of a file.
 const PIECES_MAX: u64 = PLACEMENT_TARGETS_MAX as u64 * 3 / 4;
-/// So many files of one object are told by number before their cluster is asked.
-const FILES_BEFORE: u32 = 16;
+/// A file of so much is worth to ask the cluster.
+const WORTH_BYTES: u64 = 1 << 20;
+/// So many smaller ones are told by number before it is asked. More would spread the objects of an OSD over more targets than one, each
+/// with a part of the threads and slots of its own: an OSD that hangs could get all of them.
+const FILES_BEFORE: u32 = 1;
 /// More pools are not asked for.
 const POOLS_MAX: usize = 16;
 
@@ -67,9 +70,8 @@ impl Ceph {
     /// same.
     fn pool(&self, file: &Subject<'_>, striping: &Striping, size: u64) -> Option<Arc<Pool>> {
         let device = file.file_system.device;
-        let is_worth_it = self.eager
-            || size > striping.object_size
-            || self.files.fetch_add(1, Ordering::Relaxed) >= FILES_BEFORE;
+        let is_worth_it =
+            self.eager || size >= WORTH_BYTES || self.files.fetch_add(1, Ordering::Relaxed) >= FILES_BEFORE;
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let of_device = || pools.iter().filter(|known| known.device == device);
         if let Some(known) = of_device().find(|known| known.name == striping.pool) {
@@ -406,12 +408,12 @@ mod tests {
         let first = |size| names(&ask(&ceph, &file(SIMPLE, size), 1, &targets), 1, 1, &targets).remove(0);
         let by_number = format!("{POOL}.{}", INODE % 16);
         for _ in 0..FILES_BEFORE {
-            assert_eq!(first(4 << 20), by_number);
+            assert_eq!(first(WORTH_BYTES - 1), by_number);
         }
-        assert_eq!(first(4 << 20), "osd.1", "there are many");
+        assert_eq!(first(WORTH_BYTES - 1), "osd.1", "it is not the only one");
         let (ceph, targets) = (Ceph::new(programs(scratch.path()), false), Targets::default());
         let first = |size| names(&ask(&ceph, &file(SIMPLE, size), 1, &targets), 1, 1, &targets).remove(0);
-        assert_eq!(first((4 << 20) + 1), "osd.1", "it has two objects");
+        assert_eq!(first(WORTH_BYTES), "osd.1", "it is large");
         assert_eq!(first(1), "osd.1", "it is known by now");
         let asked = || std::fs::read_to_string(scratch.path().join("asked")).unwrap().lines().count();
         assert_eq!(asked(), 2);
