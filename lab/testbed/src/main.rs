@@ -85,6 +85,8 @@ enum Command {
     Ceph(ParallelArguments),
     /// Serve a GlusterFS volume; ends when its standard input is closed.
     GlusterVolume(VolumeArguments),
+    /// Serve a CephFS; ends when its standard input is closed.
+    CephVolume(CephVolumeArguments),
     /// Cut the power of hosts whose disks lose what was not synced, continue, compare.
     Crash {
         #[command(flatten)]
@@ -132,6 +134,30 @@ struct VolumeArguments {
     #[arg(long)]
     mount: PathBuf,
     /// As for `gluster volume set`; may be given again.
+    #[arg(long = "option", value_name = "NAME=VALUE", value_parser = parse_option)]
+    options: Vec<(String, String)>,
+}
+
+#[derive(Args)]
+struct CephVolumeArguments {
+    /// Where the cluster's files go; made if missing.
+    directory: PathBuf,
+    /// Where an OSD keeps its objects; given once for each.
+    #[arg(long = "osd", required = true)]
+    osds: Vec<PathBuf>,
+    /// Room of each OSD.
+    #[arg(long, value_name = "BYTES")]
+    osd_bytes: u64,
+    /// Where it is mounted: an existing directory.
+    #[arg(long)]
+    mount: PathBuf,
+    /// Placement groups: the more, the more even OSDs are filled.
+    #[arg(long, default_value_t = 128)]
+    groups: u32,
+    /// One more OSD has all names, and nothing else.
+    #[arg(long)]
+    names_apart: bool,
+    /// As for ceph.conf; may be given again.
     #[arg(long = "option", value_name = "NAME=VALUE", value_parser = parse_option)]
     options: Vec<(String, String)>,
 }
@@ -314,6 +340,17 @@ fn run(command: Command) -> io::Result<bool> {
             bricks: arguments.bricks,
             mount: arguments.mount,
             options: arguments.options,
+        }),
+        Command::CephVolume(arguments) => ceph::stand(&ceph::Standing {
+            directory: arguments.directory,
+            mount: arguments.mount,
+            plan: ceph::Plan {
+                osds: arguments.osds,
+                osd_bytes: arguments.osd_bytes,
+                groups: arguments.groups,
+                names_apart: arguments.names_apart,
+                options: arguments.options,
+            },
         }),
         Command::Demo(arguments) => in_new_directory(&arguments.dir, arguments.keep, |directory| {
             demo::run(&demo::Settings {

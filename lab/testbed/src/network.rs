@@ -67,7 +67,12 @@ fn ip(arguments: &[&str]) -> io::Result<()> {
 
 /// Runs a command to its end; what it said if it failed.
 pub fn succeed(command: &mut Command) -> io::Result<Output> {
-    let output = command.stdin(Stdio::null()).output();
+    succeed_with(command.stdin(Stdio::null()))
+}
+
+/// The same for one that has a standard input.
+pub fn succeed_with(command: &mut Command) -> io::Result<Output> {
+    let output = command.output();
     let output = output.map_err(|error| io::Error::new(error.kind(), format!("{command:?}: {error}")))?;
     if output.status.success() {
         return Ok(output);

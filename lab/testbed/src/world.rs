@@ -144,6 +144,8 @@ pub struct World {
     directory: PathBuf,
     near_state: PathBuf,
     far_state: PathBuf,
+    /// Where both hosts look for programs first.
+    programs: Option<PathBuf>,
     runs: std::cell::Cell<u64>,
 }
 
@@ -155,20 +157,42 @@ impl World {
         let sshd = Sshd::start(&directory.join("sshd"))?;
         let (near_state, far_state) =
             states.unwrap_or_else(|| (directory.join("near-state"), directory.join("far-state")));
-        let script = directory.join("far-haul");
+        fs::create_dir_all(directory.join("runs"))?;
+        let world = World {
+            program,
+            sshd,
+            directory,
+            near_state,
+            far_state,
+            programs: None,
+            runs: std::cell::Cell::new(0),
+        };
+        world.write_far_script()?;
+        Ok(world)
+    }
+
+    /// Both hosts find programs in this directory before all others.
+    pub fn with_programs(self, directory: PathBuf) -> io::Result<World> {
+        let world = World { programs: Some(directory), ..self };
+        world.write_far_script()?;
+        Ok(world)
+    }
+
+    fn write_far_script(&self) -> io::Result<()> {
+        let script = self.directory.join("far-haul");
+        let path = self.programs.as_ref().map(|programs| format!("PATH={}:$PATH ", programs.display()));
         // exec keeps the process id that is noted.
         fs::write(
             &script,
             format!(
-                "#!/bin/sh\necho $$ >> {}\nHAUL_STATE_DIR={} exec {} \"$@\"\n",
-                directory.join("far.pids").display(),
-                far_state.display(),
-                program.path().display()
+                "#!/bin/sh\necho $$ >> {}\n{}HAUL_STATE_DIR={} exec {} \"$@\"\n",
+                self.directory.join("far.pids").display(),
+                path.unwrap_or_default(),
+                self.far_state.display(),
+                self.program.path().display()
             ),
         )?;
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-        fs::create_dir_all(directory.join("runs"))?;
-        Ok(World { program, sshd, directory, near_state, far_state, runs: std::cell::Cell::new(0) })
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
     }
 
     /// The far host's sshd.
@@ -186,9 +210,21 @@ impl World {
         (&self.near_state, &self.far_state)
     }
 
+    /// The program at the near host.
+    pub fn haul(&self) -> Command {
+        let mut command = Command::new(self.program.path());
+        if let Some(programs) = &self.programs {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let all = std::iter::once(programs.clone()).chain(std::env::split_paths(&path));
+            // Names without a colon, as they were made here or in a PATH.
+            command.env("PATH", std::env::join_paths(all).unwrap_or(path));
+        }
+        command
+    }
+
     /// The command of a job, as it would be typed.
     pub fn command(&self, job: &Job) -> Command {
-        let mut command = Command::new(self.program.path());
+        let mut command = self.haul();
         command.arg("cp").arg("-r").arg("-v").arg("--json");
         if job.plain {
             command.arg("--plain");

@@ -1,19 +1,19 @@
-//! Ceph on this machine: a monitor, a metadata server, OSDs that keep objects in memory, a CephFS, a mount.
+//! Ceph on this machine: a monitor, a metadata server, OSDs, a CephFS, a mount.
 //!
 //! All of it runs in a network of its own, with its files below one directory, without authentication and with one copy
 //! of each object. Call from the main thread: everything dies with the thread that started it.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::network::{Network, succeed};
+use crate::network::{Network, succeed, succeed_with};
 use crate::process::{Guarded, wait_until};
 use crate::remember_mount;
 
@@ -23,6 +23,21 @@ const POOL: &str = "contents";
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Fixed, as nothing else of its kind is in its network.
 const FSID: &str = "3f0d5c2e-6f0a-4c0f-9b1e-6f1f3f2a7c11";
+
+/// What a cluster is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where each OSD keeps its objects; made if missing.
+    pub osds: Vec<PathBuf>,
+    /// Room of each.
+    pub osd_bytes: u64,
+    /// Placement groups of the contents: the more, the more even OSDs are filled.
+    pub groups: u32,
+    /// One more OSD, beside the cluster's own files, has all names and nothing else.
+    pub names_apart: bool,
+    /// As for ceph.conf.
+    pub options: Vec<(String, String)>,
+}
 
 /// A running cluster. All of it ends when this is dropped.
 pub struct Cluster {
@@ -37,15 +52,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it with all its files in `directory`, and mounts its file system at `directory/mount`.
-    pub fn start(directory: &Path, osds: usize, osd_bytes: u64) -> io::Result<Cluster> {
+    /// Starts it with all its files in `directory`, and mounts its file system at `at`, an existing directory.
+    pub fn start(directory: &Path, at: &Path, plan: &Plan) -> io::Result<Cluster> {
         fs::create_dir_all(directory)?;
         let directory = directory.canonicalize()?;
-        let at = directory.join("mount");
-        for part in ["log", "run", "mon", "mds", "mount"] {
+        for part in ["log", "run", "mon", "mds", "bin"] {
             fs::create_dir_all(directory.join(part))?;
         }
-        fs::write(directory.join("ceph.conf"), configuration_of(&directory, osd_bytes))?;
+        fs::write(directory.join("ceph.conf"), configuration_of(&directory, plan))?;
         let network = Network::new(ADDRESS)?;
         let keys = directory.join("keyring");
         let all = ["mon", "osd", "mds", "mgr"].map(|part| ["--cap", part, "allow *"]).concat();
@@ -65,8 +79,8 @@ impl Cluster {
         tool.args(["--create", "--clobber", "--fsid", FSID, "--addv", "a"]);
         succeed(tool.arg(format!("[v2:{ADDRESS}:3300/0,v1:{ADDRESS}:6789/0]")).arg(&map))?;
         let mut cluster = Cluster {
+            at: at.canonicalize()?,
             directory,
-            at,
             client: RefCell::new(None),
             osds: RefCell::new(Vec::new()),
             _others: Vec::new(),
@@ -75,14 +89,20 @@ impl Cluster {
         let mut made = cluster.command("ceph-mon");
         succeed(made.args(["-i", "a", "--mkfs", "--monmap"]).arg(&map).arg("--keyring").arg(&keys))?;
         let monitor = cluster.server("ceph-mon", "a")?;
+        cluster.write_client(monitor.pid())?;
         cluster._others.push(monitor);
-        for number in 0..osds {
+        let of_names = plan.names_apart.then(|| cluster.directory.join("names"));
+        for (number, place) in plan.osds.iter().chain(&of_names).enumerate() {
+            fs::create_dir_all(place)?;
+            std::os::unix::fs::symlink(
+                place.canonicalize()?,
+                cluster.directory.join(format!("osd{number}")),
+            )?;
             cluster.make_osd(number)?;
         }
         let metadata = cluster.server("ceph-mds", "m")?;
         cluster._others.push(metadata);
-        cluster.ask(&["osd", "pool", "create", "names", "4"])?;
-        cluster.ask(&["osd", "pool", "create", POOL, "16"])?;
+        cluster.make_pools(plan)?;
         cluster.ask(&["fs", "new", "cephfs", "names", POOL])?;
         cluster.wait_for("a metadata server", |cluster| {
             cluster.ask(&["mds", "stat"]).is_ok_and(|told| told.contains("up:active"))
@@ -94,12 +114,31 @@ impl Cluster {
     fn make_osd(&self, number: usize) -> io::Result<()> {
         let id = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
         self.ask(&["osd", "new", &id])?;
-        fs::create_dir(self.directory.join(format!("osd{number}")))?;
         let mut made = self.command("ceph-osd");
         succeed(made.args(["-i", &number.to_string(), "--mkfs", "--osd-uuid", &id]))?;
         let osd = self.server("ceph-osd", &number.to_string())?;
         self.osds.borrow_mut().push(osd);
         Ok(())
+    }
+
+    /// A pool of names and one of contents, on OSDs of their own if that is planned.
+    fn make_pools(&self, plan: &Plan) -> io::Result<()> {
+        self.wait_for("all OSDs", Cluster::all_are_up)?;
+        let mut questions = Vec::new();
+        if plan.names_apart {
+            for number in 0..=plan.osds.len() {
+                let class = if number < plan.osds.len() { POOL } else { "names" };
+                questions.push(format!("osd crush set-device-class {class} osd.{number}"));
+            }
+            for class in ["names", POOL] {
+                questions.push(format!("osd crush rule create-replicated {class} default osd {class}"));
+            }
+        }
+        let rule = |pool: &str| if plan.names_apart { format!(" replicated {pool}") } else { String::new() };
+        for (pool, groups) in [("names", 4), (POOL, plan.groups)] {
+            questions.push(format!("osd pool create {pool} {groups} {groups}{}", rule(pool)));
+        }
+        self.ask_all(&questions).map(drop)
     }
 
     /// Mounts it anew, so that its client knows nothing and has nothing in its memory.
@@ -133,6 +172,29 @@ impl Cluster {
         self.osds.borrow()[number].pid()
     }
 
+    /// The process of the client.
+    pub fn client(&self) -> i32 {
+        self.client.borrow().as_ref().map_or(0, Guarded::pid)
+    }
+
+    /// A directory with a program `ceph` in it that asks this cluster, wherever it is started.
+    pub fn programs(&self) -> PathBuf {
+        self.directory.join("bin")
+    }
+
+    fn write_client(&self, monitor: i32) -> io::Result<()> {
+        let path = self.programs().join("ceph");
+        let configuration = self.directory.join("ceph.conf");
+        // This file is no program of that name: the one behind it on the PATH is.
+        let text = format!(
+            "#!/bin/sh\nPATH=${{PATH#{}:}}\nexec nsenter --net=/proc/{monitor}/ns/net ceph -c {} \"$@\"\n",
+            self.programs().display(),
+            configuration.display()
+        );
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+    }
+
     /// Starts OSDs that have ended, and waits until all are up.
     pub fn restart(&self) -> io::Result<()> {
         let count = self.osds.borrow().len();
@@ -143,18 +205,51 @@ impl Cluster {
                 self.osds.borrow_mut()[number] = osd;
             }
         }
-        self.wait_for("all OSDs", |cluster| {
-            let told = cluster.ask(&["osd", "stat", "-f", "json"]);
-            let told: Value = told.ok().and_then(|told| serde_json::from_str(&told).ok()).unwrap_or_default();
-            told["num_up_osds"].as_u64() == Some(count as u64)
-        })
+        self.wait_for("all OSDs", Cluster::all_are_up)
     }
 
-    /// Which OSD has an object of the contents.
-    pub fn holder(&self, object: &str) -> io::Result<usize> {
-        let told: Value = serde_json::from_str(&self.ask(&["osd", "map", POOL, object, "-f", "json"])?)?;
-        let holder = told["acting_primary"].as_u64();
-        holder.map(|osd| osd as usize).ok_or_else(|| io::Error::other(format!("nobody has {object}: {told}")))
+    fn all_are_up(&self) -> bool {
+        let told = self.ask(&["osd", "stat", "-f", "json"]);
+        let told: Value = told.ok().and_then(|told| serde_json::from_str(&told).ok()).unwrap_or_default();
+        told["num_up_osds"].as_u64() == Some(self.osds.borrow().len() as u64)
+    }
+
+    /// Which OSD has each of some objects of the contents.
+    pub fn holders(&self, objects: &[String]) -> io::Result<Vec<usize>> {
+        let questions: Vec<String> =
+            objects.iter().map(|object| format!("osd map {POOL} {object}")).collect();
+        let told = self.ask_all(&questions)?;
+        if told.len() != objects.len() {
+            return Err(io::Error::other(format!(
+                "of {} objects ceph told of {}",
+                objects.len(),
+                told.len()
+            )));
+        }
+        let holder = |told: &Value| Some(told["acting_primary"].as_u64()? as usize);
+        let named =
+            |told: &Value| holder(told).ok_or_else(|| io::Error::other(format!("nobody has it: {told}")));
+        told.iter().map(named).collect()
+    }
+
+    /// What `ceph` says to each of these lines that it says something to.
+    fn ask_all(&self, questions: &[String]) -> io::Result<Vec<Value>> {
+        let mut lines = tempfile::tempfile_in(&self.directory)?;
+        questions.iter().try_for_each(|question| writeln!(lines, "{question}"))?;
+        lines.rewind()?;
+        let mut command = self.command("ceph");
+        command.args(["--connect-timeout", "20", "-f", "json"]).stdin(lines);
+        let output = succeed_with(&mut command)?;
+        // It goes on after a question that it could not answer.
+        let said = String::from_utf8_lossy(&output.stderr);
+        if let Some(error) =
+            said.lines().find(|line| line.starts_with("Error") || line.contains("Invalid command"))
+        {
+            return Err(io::Error::other(format!("ceph: {error}")));
+        }
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let objects = text.lines().filter_map(|line| line.find('{').map(|start| &line[start..]));
+        objects.map(|line| serde_json::from_str(line).map_err(io::Error::other)).collect()
     }
 
     /// What `ceph` says to these words.
@@ -201,8 +296,9 @@ impl Drop for Cluster {
     }
 }
 
-fn configuration_of(directory: &Path, osd_bytes: u64) -> String {
-    let directory = directory.display();
+fn configuration_of(directory: &Path, plan: &Plan) -> String {
+    let (directory, osd_bytes) = (directory.display(), plan.osd_bytes);
+    let options: String = plan.options.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
     format!(
         "[global]
 fsid = {FSID}
@@ -240,8 +336,9 @@ osd_op_num_shards = 2
 osd_op_num_threads_per_shard = 2
 mon_data = {directory}/mon/a
 mds_data = {directory}/mds/m
+osd_class_update_on_start = false
 client_mount_timeout = 20
-[client]
+{options}[client]
 admin_socket = {directory}/run/$name.$pid.asok
 "
     )

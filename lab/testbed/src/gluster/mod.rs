@@ -6,15 +6,14 @@
 
 mod cluster;
 mod disk;
-mod evaluation;
 mod layouts;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
@@ -34,19 +33,7 @@ const RECONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Plays the scenarios. True if all went as they should.
 pub fn run(settings: &Settings) -> io::Result<bool> {
-    let is_evaluation = |name: &String| name == evaluation::NAME;
-    let (evaluation, only): (Vec<String>, Vec<String>) =
-        settings.only.iter().cloned().partition(is_evaluation);
-    let all = settings.only.is_empty();
-    let mut passed = true;
-    if all || !only.is_empty() {
-        let gluster = Gluster::start(&settings.directory.join("gluster"))?;
-        passed &= parallel::run(&Settings { only, ..settings.clone() }, &gluster)?;
-    }
-    if all || !evaluation.is_empty() {
-        passed &= evaluation::run(settings)?;
-    }
-    Ok(passed)
+    parallel::run_all(settings, "gluster", Gluster::start)
 }
 
 /// Two volumes on the same disks. Fields are dropped in this order.
@@ -107,7 +94,7 @@ impl System for Gluster {
         [self.plain_mount.directory().to_owned(), self.sharded_at.clone()]
     }
 
-    fn layout_is_wrong(&self, haul: &Path, tree: &Path) -> io::Result<Option<String>> {
+    fn layout_is_wrong(&self, haul: &dyn Fn() -> Command, tree: &Path) -> io::Result<Option<String>> {
         layouts::is_wrong(haul, tree)
     }
 
@@ -174,8 +161,7 @@ pub fn stand(standing: &Standing) -> io::Result<bool> {
     let mount = cluster.mount(&volume, &standing.mount.canonicalize()?)?;
     let mut told = Vec::new();
     for brick in volume.bricks() {
-        let device = fs::metadata(brick)?.dev();
-        let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+        let device = parallel::device_of(brick)?;
         told.push(json!({"directory": brick, "device": device, "pid": cluster.brick(brick)?}));
     }
     println!("{}", json!({"mount": mount.directory(), "client": mount.pid(), "bricks": told}));

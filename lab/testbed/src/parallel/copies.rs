@@ -67,7 +67,7 @@ fn copy(bed: &Bed, system: &dyn System, job: &Job) -> io::Result<Option<String>>
 
 fn layout(bed: &Bed, system: &dyn System) -> io::Result<Option<String>> {
     for tree in [data(system), other_data(system)] {
-        if let Some(wrong) = system.layout_is_wrong(bed.haul(), &tree)? {
+        if let Some(wrong) = system.layout_is_wrong(&|| bed.world.haul(), &tree)? {
             return Ok(Some(wrong));
         }
     }

@@ -4,16 +4,20 @@
 //! Called for GlusterFS (`make gluster`) and CephFS (`make ceph`); what differs between them is a [`System`]. Every
 //! result is looked at by other means than haul's: bytes are compared, and where files lie is asked of the file system.
 //!
-//! [`copies`]: what has to work when all servers do. [`faults`]: when one of them dies, pauses or hangs.
+//! [`copies`]: what has to work when all servers do. [`faults`]: when one of them dies, pauses or hangs. [`layouts`]: how what haul says
+//! of a tree is looked at. [`evaluation`]: the evaluation of the scheduler, on a file system of its own.
 
 mod copies;
+mod evaluation;
 mod faults;
+pub(crate) mod layouts;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -43,8 +47,13 @@ pub trait System {
     /// Two directories on it to copy between.
     fn places(&self) -> [PathBuf; 2];
 
-    /// What is wrong with what `haul layout` says of the files of a tree; `haul` is the program.
-    fn layout_is_wrong(&self, haul: &Path, tree: &Path) -> io::Result<Option<String>>;
+    /// A directory with programs that haul asks of it, if there are any.
+    fn programs(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// What is wrong with what `haul layout` says of the files of a tree; `haul` starts the program.
+    fn layout_is_wrong(&self, haul: &dyn Fn() -> Command, tree: &Path) -> io::Result<Option<String>>;
 
     /// Does what it takes to see what is stored, and not what a client remembers.
     fn refresh(&self) -> io::Result<()>;
@@ -75,9 +84,28 @@ pub struct Settings {
     pub only: Vec<String>,
 }
 
-/// Plays the scenarios on a system. True if all went as they should.
-pub fn run(settings: &Settings, system: &dyn System) -> io::Result<bool> {
-    let bed = Bed::new(&settings.haul, &settings.directory)?;
+/// Starts a system in a directory of this name and plays the scenarios on it, then the evaluation. True if all went as they should.
+pub(crate) fn run_all<S: System>(
+    settings: &Settings,
+    name: &'static str,
+    start: impl FnOnce(&Path) -> io::Result<S>,
+) -> io::Result<bool> {
+    let (evaluation, only): (Vec<String>, Vec<String>) =
+        settings.only.iter().cloned().partition(|name| name == evaluation::NAME);
+    let all = settings.only.is_empty();
+    let mut passed = true;
+    if all || !only.is_empty() {
+        let system = start(&settings.directory.join(name))?;
+        passed &= run(&Settings { only, ..settings.clone() }, &system)?;
+    }
+    if all || !evaluation.is_empty() {
+        passed &= evaluation::run(settings, name)?;
+    }
+    Ok(passed)
+}
+
+fn run(settings: &Settings, system: &dyn System) -> io::Result<bool> {
+    let bed = Bed::new(&settings.haul, &settings.directory, system.programs())?;
     let mut passed = true;
     let mut scenarios: Vec<(&str, Scenario)> = [&copies::SCENARIOS[..], &faults::SCENARIOS].concat();
     if system.gives_up_after().is_some() {
@@ -113,8 +141,12 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(haul: &Path, directory: &Path) -> io::Result<Bed> {
+    fn new(haul: &Path, directory: &Path, programs: Option<PathBuf>) -> io::Result<Bed> {
         let world = World::new(Program::new(haul)?, &directory.join("world"), None)?;
+        let world = match programs {
+            Some(programs) => world.with_programs(programs)?,
+            None => world,
+        };
         let local = directory.join("local");
         fs::create_dir(&local)?;
         for place in 0..4 {
@@ -130,10 +162,6 @@ impl Bed {
         std::os::unix::fs::symlink("part-0/file-00", local.join("link"))?;
         small_files(&local.join("small"), 1, SMALL_FILES)?;
         Ok(Bed { world, directory: directory.to_owned(), local })
-    }
-
-    fn haul(&self) -> &Path {
-        self.world.program().path()
     }
 
     fn job(&self, route: Route, source: &Path, destination: &Path) -> Job {
@@ -240,6 +268,17 @@ pub(crate) fn files(root: &Path) -> io::Result<BTreeSet<Vec<u8>>> {
 /// A path below a root.
 pub(crate) fn join(root: &Path, path: &[u8]) -> PathBuf {
     root.join(OsStr::from_bytes(path))
+}
+
+/// A path without its root.
+pub(crate) fn below(root: &Path, path: &Path) -> Vec<u8> {
+    path.strip_prefix(root).unwrap_or(path).as_os_str().as_bytes().to_vec()
+}
+
+/// The block device that a directory is on, `major:minor`.
+pub(crate) fn device_of(directory: &Path) -> io::Result<String> {
+    let device = fs::metadata(directory)?.dev();
+    Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
 }
 
 /// How many files are in a set, and the first ones.

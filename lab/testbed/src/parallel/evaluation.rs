@@ -1,4 +1,4 @@
-//! `haul bench congestion --file-system gluster`, as small as it can be: a volume of eleven bricks is made, one brick is slow,
+//! `haul bench congestion --file-system gluster` (or `ceph`), as small as it can be: eleven servers stand on devices, one of these is slow,
 //! files are read and written, and what came out is written. In a laboratory of its own.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::parallel::Settings;
+use super::Settings;
 
 /// As a scenario is asked for.
 pub(super) const NAME: &str = "evaluation";
@@ -14,12 +14,12 @@ pub(super) const NAME: &str = "evaluation";
 const NO_THROTTLE: &str = "the kernel's I/O throttle is not there";
 
 /// True if it went as it should. Where the machine cannot slow a device, that is said.
-pub(super) fn run(settings: &Settings) -> io::Result<bool> {
+pub(super) fn run(settings: &Settings, system: &str) -> io::Result<bool> {
     let directory = settings.directory.join(NAME);
     let (report, scratch) = (directory.join("report"), directory.join("scratch"));
     fs::create_dir(&directory)?;
     let mut command = Command::new(&settings.haul);
-    command.args(["bench", "congestion", "--file-system", "gluster", "--scale", "0.0001"]);
+    command.args(["bench", "congestion", "--file-system", system, "--scale", "0.0001"]);
     command.args(["--end", "source,sink", "--slow", "1", "--motion", "moving", "--step", "1"]);
     command.args(["--mover", "file-order,adaptive", "--runs", "1"]);
     command.arg("--testbed").arg(std::env::current_exe()?);
@@ -28,19 +28,19 @@ pub(super) fn run(settings: &Settings) -> io::Result<bool> {
     let said = String::from_utf8_lossy(&output.stderr);
     let finding = match output.status.success() {
         false if said.contains(NO_THROTTLE) => {
-            println!("gluster: {NAME:<24} NOT RUN: {NO_THROTTLE}");
+            println!("{system}: {NAME:<24} NOT RUN: {NO_THROTTLE}");
             return Ok(true);
         }
         false => Some(said.trim().to_owned()),
-        true => is_wrong(&report, &scratch)?,
+        true => is_wrong(system, &report, &scratch)?,
     };
-    println!("gluster: {NAME:<24}          {}", finding.as_deref().unwrap_or("as it should be"));
+    println!("{system}: {NAME:<24}          {}", finding.as_deref().unwrap_or("as it should be"));
     Ok(finding.is_none())
 }
 
 /// What is wrong with what it wrote, or left behind.
-fn is_wrong(report: &Path, scratch: &Path) -> io::Result<Option<String>> {
-    let transfers = fs::read_to_string(report.join("lads-gluster-transfers.csv"))?;
+fn is_wrong(system: &str, report: &Path, scratch: &Path) -> io::Result<Option<String>> {
+    let transfers = fs::read_to_string(report.join(format!("lads-{system}-transfers.csv")))?;
     for end in ["source", "sink"] {
         for mover in ["file-order", "adaptive"] {
             let start = format!("{end},1,true,{mover},0,");
@@ -50,10 +50,10 @@ fn is_wrong(report: &Path, scratch: &Path) -> io::Result<Option<String>> {
             }
         }
     }
-    let page = fs::read_to_string(report.join("lads-gluster.md"))?;
-    let lacks = ["| source | 1 |", "| sink | 1 |", "lads-gluster-moving.svg"]
-        .into_iter()
-        .find(|part| !page.contains(part));
+    let page = fs::read_to_string(report.join(format!("lads-{system}.md")))?;
+    let picture = format!("lads-{system}-moving.svg");
+    let parts = ["| source | 1 |", "| sink | 1 |", &picture];
+    let lacks = parts.into_iter().find(|part| !page.contains(part));
     if let Some(part) = lacks {
         return Ok(Some(format!("{part} is not in the report")));
     }
@@ -63,7 +63,7 @@ fn is_wrong(report: &Path, scratch: &Path) -> io::Result<Option<String>> {
     Ok(is_left.then(|| "something of the laboratory is left over".to_owned()))
 }
 
-/// Nobody is faster than the bound, which is that of a file at least on some brick (8 MiB at 5.45 MB/s); and nothing is said of
+/// Nobody is faster than the bound, which is that of what the fullest server has (at least 8 MiB, at 5.45 MB/s); and nothing is said of
 /// requests, as nobody has seen any.
 fn is_plausible(row: &str) -> bool {
     let fields: Vec<&str> = row.split(',').collect();
