@@ -87,10 +87,11 @@ faults: release ## What object logs cost and what a fault costs; writes docs/eva
 	lab/deps.sh bench
 	$(RELEASED)/haul bench faults --report docs/evaluation $(ARGS)
 
-congestion: release ## Slow storage targets and what each policy makes of them; writes docs/evaluation/lads.md (as root; ARGS="--scale paper ...", "--file-system gluster")
+congestion: release ## Slow storage targets and what each policy makes of them; writes docs/evaluation/lads.md (as root; ARGS="--scale paper ...", "--file-system gluster", "ceph")
 	$(CARGO) build --locked --release -p haul-stripefs -p haul-testbed
 	lab/deps.sh bench
 	$(if $(findstring gluster,$(ARGS)),lab/deps.sh gluster)
+	$(if $(findstring ceph,$(ARGS)),lab/deps.sh ceph)
 	$(AS_ROOT) $(RELEASED)/haul bench congestion --report docs/evaluation $(ARGS)
 
 fuzz: ## Fuzz the reader of object logs (needs a nightly toolchain and cargo-fuzz): SECONDS=n

@@ -443,13 +443,13 @@ pub struct BenchCongestion {
     /// The emulated parallel file system [default: stripefs beside this program]
     #[arg(long, value_name = "PROGRAM")]
     pub stripefs: Option<PathBuf>,
-    /// What serves a GlusterFS volume [default: testbed beside this program]
+    /// What serves GlusterFS and CephFS [default: testbed beside this program]
     #[arg(long, value_name = "PROGRAM")]
     pub testbed: Option<PathBuf>,
     /// Of the paper's bytes (5.9 GB a run; needs that much memory at each end): a share from 0.0001 to 1, or `paper`
     #[arg(long, value_name = "SHARE", value_parser = parse_scale, default_value = "0.25")]
     pub scale: f64,
-    /// Bytes a second of all targets of an end together [default: 400MB; gluster: 60MB, what two cores serve with room to spare]
+    /// Bytes a second of all targets of an end together [default: 400MB; gluster: 60MB, ceph: 40MB, what two cores serve with room to spare]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<u64>,
     /// What slows targets: the kernel's I/O throttle on devices of their own, or the emulated file system
@@ -459,10 +459,10 @@ pub struct BenchCongestion {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: u16,
     /// Which parts: devices (how fast targets are), transfers, neighbour (what others on the same target have to wait) [default:
-    /// all; gluster: transfers]
+    /// all; gluster, ceph: transfers]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub part: Vec<BenchCongestionPart>,
-    /// Whose targets are slow [default: source,sink,both; gluster: source,sink]
+    /// Whose targets are slow [default: source,sink,both; gluster, ceph: source,sink]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub end: Vec<BenchEnd>,
     /// How many of the 11 targets are slow
@@ -501,7 +501,7 @@ files and pictures. Needs root, FUSE, mkfs.xfs and the kernel's I/O throttle (co
 
 With --file-system gluster one end is a GlusterFS volume of 11 bricks on such devices, served and mounted by the testbed in a \
 network of its own (packages: lab/deps.sh gluster), and the report is lads-gluster.md: transfers from it or to it, without the \
-parts that need files on chosen targets.
+parts that need files on chosen targets. With --file-system ceph it is the same on a CephFS of 11 OSDs (lab/deps.sh ceph; lads-ceph.md).
 
 What is done is written at once, and a part that is run again replaces its own file only; of transfers with the same \
 settings its own kinds only. `--part report` writes the page anew. A quick look: --end source,sink --slow 0,1 --motion moving --mover file-order,layout,lads,adaptive --runs 1";
@@ -513,6 +513,8 @@ pub enum BenchFileSystem {
     Stripefs,
     /// A GlusterFS volume: each file on one brick
     Gluster,
+    /// A CephFS: objects of files on OSDs
+    Ceph,
 }
 
 /// Whose targets are slow.

@@ -14,16 +14,16 @@ use std::sync::{Mutex, PoisonError};
 
 use super::filesystem::FileSystem;
 use super::stripes::Stripes;
-use super::volume::Volume;
-use super::{Settings, System, TARGETS, Throttle, device};
+use super::volume::{Servers, Volume};
+use super::{Settings, TARGETS, Throttle, device};
 use crate::evaluation::{Lottery, say, tool};
 use crate::tree::remove;
 
 /// Room for what a file system keeps beside the files: its own log, other objects than those of a run, probes.
 const SPARE_BYTES: u64 = 192 << 20;
 
-/// How far the fullest brick may be above the mean, as files lie where their names hash to; and there are two trees.
-const BRICKS_ROOM: u64 = 3;
+/// How far the fullest server may be above the mean, as files lie where their names hash to; and there are two trees.
+const SERVERS_ROOM: u64 = 3;
 
 /// The laboratory.
 pub struct Laboratory {
@@ -128,6 +128,14 @@ impl Laboratory {
         }
     }
 
+    /// Where movers find programs that ask the file system, before all others, if it has such.
+    pub fn programs(&self) -> Option<&Path> {
+        match &self.systems {
+            Systems::Stripes(_) => None,
+            Systems::Volume(volume) => volume.programs(),
+        }
+    }
+
     /// Where a run keeps what it needs besides the file systems.
     pub fn scratch_path(&self) -> PathBuf {
         self.root.0.join("run")
@@ -166,20 +174,16 @@ impl Laboratory {
 impl Systems {
     fn new(settings: &Settings, root: &Path) -> io::Result<Systems> {
         let even = settings.bytes() / TARGETS as u64;
-        match settings.system {
-            System::Stripefs => {
-                say("making two parallel file systems");
-                let bytes = even * 5 / 4 + SPARE_BYTES;
-                let make =
-                    |name| Stripes::new(&root.join(name), &settings.stripefs, bytes, settings.throttle);
-                Ok(Systems::Stripes(Box::new([make("source")?, make("sink")?])))
-            }
-            System::Gluster => {
-                say("making a GlusterFS volume");
-                let bytes = even * BRICKS_ROOM + SPARE_BYTES;
-                Ok(Systems::Volume(Volume::new(&root.join("gluster"), &settings.testbed, bytes)?.into()))
-            }
-        }
+        let Some(servers) = Servers::of(settings.system) else {
+            say("making two parallel file systems");
+            let bytes = even * 5 / 4 + SPARE_BYTES;
+            let make = |name| Stripes::new(&root.join(name), &settings.stripefs, bytes, settings.throttle);
+            return Ok(Systems::Stripes(Box::new([make("source")?, make("sink")?])));
+        };
+        let name = settings.system.name();
+        say(&format!("making a volume ({name})"));
+        let bytes = even * SERVERS_ROOM + SPARE_BYTES;
+        Ok(Systems::Volume(Volume::new(&root.join(name), &settings.testbed, servers, bytes)?.into()))
     }
 }
 

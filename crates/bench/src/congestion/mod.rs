@@ -2,7 +2,7 @@
 //! haul.
 //!
 //! - [`laboratory`]: parallel file systems on devices that are slowed one by one ([`device`]), in a mount namespace of their own:
-//!   two emulated ones ([`stripes`]), or a GlusterFS volume ([`volume`]). [`filesystem`]: what is asked of either.
+//!   two emulated ones ([`stripes`]), or one that really runs ([`volume`]: GlusterFS, CephFS). [`filesystem`]: what is asked of any.
 //! - [`weather`]: which targets are slow, and when. [`mover`]: who moves the files. [`transfer`]: one run, and what it was
 //!   worth; [`trace`]: what the targets saw of it; [`sampler`]: what can be seen of them from outside.
 //! - [`devices`]: how fast the targets really are. [`probe`]: how long a neighbour waits.
@@ -11,6 +11,7 @@
 //! What must stay true: all movers of a round meet the same weather; the bound is computed from the rates that were really
 //! set, at the times at which they were.
 
+mod about;
 pub mod csv;
 pub mod device;
 pub mod devices;
@@ -58,6 +59,8 @@ pub enum System {
     Stripefs,
     /// A GlusterFS volume that really runs: each file is on one brick, by the hash of its name. One volume, for either end.
     Gluster,
+    /// A CephFS that really runs: files are cut into objects, each on one OSD by the hash of its name. One, for either end.
+    Ceph,
 }
 
 impl System {
@@ -66,6 +69,7 @@ impl System {
         match self {
             System::Stripefs => "stripefs",
             System::Gluster => "gluster",
+            System::Ceph => "ceph",
         }
     }
 
@@ -74,15 +78,16 @@ impl System {
         match self {
             System::Stripefs => "lads",
             System::Gluster => "lads-gluster",
+            System::Ceph => "lads-ceph",
         }
     }
 
-    /// Bytes of a file, at any scale. Where files are whole on a target there are more of them, or their number would be all that
+    /// Bytes of a file, at any scale. Where files are on one target or two there are more of them, or their number would be all that
     /// is measured.
     pub const fn file_bytes(self) -> u64 {
         match self {
             System::Stripefs => 64 << 20,
-            System::Gluster => 8 << 20,
+            System::Gluster | System::Ceph => 8 << 20,
         }
     }
 
@@ -332,7 +337,7 @@ mod tests {
 
     #[test]
     fn every_scale_has_the_same_bytes_on_every_target() {
-        for system in [System::Stripefs, System::Gluster] {
+        for system in [System::Stripefs, System::Gluster, System::Ceph] {
             for scale in [0.01, 0.125, 0.3, 1.0] {
                 let settings = Settings { scale, system, ..settings() };
                 assert_eq!(settings.files() % TARGETS as u64, 0);

@@ -1,9 +1,10 @@
-//! The evaluation for people: lads.md, or lads-gluster.md, with a table and a picture for each question.
+//! The evaluation for people: lads.md, lads-gluster.md or lads-ceph.md, with a table and a picture for each question.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
+use super::about;
 use super::csv::{Files, Made};
 use super::devices::{Measured, State};
 use super::mover::Mover;
@@ -103,36 +104,8 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn head(&mut self, settings: &Settings, parts: [(&str, Option<&Made>); 3]) {
-        self.page.line(match self.system {
-            System::Stripefs => "# What it is worth to know which targets are slow\n",
-            System::Gluster => "# What it is worth on GlusterFS to know which bricks are slow\n",
-        });
-        self.page.line(match self.system {
-            System::Stripefs => format!(
-                "The evaluation of LADS, run with haul: {TARGETS} storage targets at an end, files on four of them each, and some \
-                 targets ten times slower than the others, always the same ones or others every few seconds. A target is XFS on a \
-                 device in memory that the kernel's I/O throttle slows; an emulated parallel file system (lab/stripefs) stripes files \
-                 over them, past the page cache. The other end is no file system (contents are computed, or checked and \
-                 forgotten), so that it cannot be the bound; with `both`, both ends are parallel file systems with slow targets \
-                 of their own. All movers of a round meet the same weather; runs are in an order drawn by lot."
-            ),
-            System::Gluster => format!(
-                "The evaluation of LADS, run with haul on a file system that really is one: a GlusterFS volume that distributes whole \
-                 files of {} MiB over {TARGETS} bricks, some of them ten times slower than the others, always the same ones or others \
-                 every few seconds. A brick is XFS on a device in memory that the kernel's I/O throttle slows; it writes through a \
-                 page cache that may hold 4 MiB for a device. Everything (bricks, client, mover) runs on this machine. The other end \
-                 is no file system (contents are computed, or checked and forgotten), so that it cannot be the bound. All movers of a \
-                 round meet the same weather; runs are in an order drawn by lot.\n\n\
-                 Where a file lies is decided by the hash of its name: how evenly bricks are filled is the volume's doing and nobody's \
-                 choice here, and differs from run to run where files are written (haul's unfinished files have names drawn by lot). \
-                 So each run is compared with a bound of its own, made of the bytes that really are on each brick. A run that \
-                 writes ends when everything is on the devices, also where the mover did not wait for that (`cp` and `rsync`); before \
-                 one that reads nothing of the files is in a page cache. The client's own caches of contents (`performance.io-cache`, \
-                 `performance.quick-read`) are off; everything else is as GlusterFS comes. It tells of no requests, so nothing is \
-                 said of these; when a brick had moved its bytes is seen at its device, every 50 ms.",
-                self.system.file_bytes() >> 20
-            ),
-        });
+        self.page.line(about::title(self.system));
+        self.page.line(about::laboratory(self.system));
         self.page.line(
             "\n- `file-order`: haul in the order of files, with the same number of threads: what tools do that know no layout.\n\
              - `layout`: target by target, the one with the fewest requests under way next.\n\

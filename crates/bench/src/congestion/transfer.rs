@@ -140,6 +140,11 @@ pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Move
         false => To::Nothing(laboratory.plain.join(Laboratory::COPY)),
     };
     let mut command = mover.command(settings, &from, &to, &scratch.join("state"));
+    if let Some(programs) = laboratory.programs() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&path));
+        command.env("PATH", std::env::join_paths(all).map_err(io::Error::other)?);
+    }
     command.stdin(Stdio::null()).stdout(fs::File::create(scratch.join("stdout"))?);
     command.stderr(fs::File::create(scratch.join("stderr"))?);
     Guarded::spawn(unblock_signals(&mut command))

@@ -22,6 +22,8 @@ const PROBE_SHARE: f64 = 0.7;
 const STRIPEFS_RATE: u64 = 400_000_000;
 /// The same through bricks and client of GlusterFS: with haul they take some 16 s of processor time for a gigabyte that is written.
 const GLUSTER_RATE: u64 = 60_000_000;
+/// And through OSDs and client of Ceph: some 18 s of processor time for a gigabyte that is written.
+const CEPH_RATE: u64 = 40_000_000;
 
 /// `haul bench congestion`
 pub fn run(arguments: &BenchCongestion) -> Result<u8, Error> {
@@ -35,7 +37,7 @@ pub fn run(arguments: &BenchCongestion) -> Result<u8, Error> {
         }
         let (program, name) = match settings.system {
             System::Stripefs => (&settings.stripefs, "stripefs"),
-            System::Gluster => (&settings.testbed, "testbed"),
+            System::Gluster | System::Ceph => (&settings.testbed, "testbed"),
         };
         if !program.is_file() {
             return Err(Error::new(Code::Usage, format!("there is no {}", program.display())).hint(format!(
@@ -59,6 +61,7 @@ fn settings(arguments: &BenchCongestion) -> Result<Settings, Error> {
     let system = match arguments.file_system {
         BenchFileSystem::Stripefs => System::Stripefs,
         BenchFileSystem::Gluster => System::Gluster,
+        BenchFileSystem::Ceph => System::Ceph,
     };
     let (parts, ends) = what(arguments, system)?;
     let testbed = arguments.testbed.clone().unwrap_or_else(|| haul.with_file_name("testbed"));
@@ -79,6 +82,7 @@ fn settings(arguments: &BenchCongestion) -> Result<Settings, Error> {
         rate: arguments.rate.unwrap_or(match system {
             System::Stripefs => STRIPEFS_RATE,
             System::Gluster => GLUSTER_RATE,
+            System::Ceph => CEPH_RATE,
         }),
         throttle: match arguments.throttle {
             BenchThrottle::Kernel => Throttle::Kernel,
@@ -117,7 +121,7 @@ fn what(
         System::Stripefs => {
             (&[Devices, Transfers, Neighbour, Report], &[BenchEnd::Source, BenchEnd::Sink, BenchEnd::Both])
         }
-        System::Gluster => (&[Transfers, Report], &[BenchEnd::Source, BenchEnd::Sink]),
+        System::Gluster | System::Ceph => (&[Transfers, Report], &[BenchEnd::Source, BenchEnd::Sink]),
     };
     let lacks = |what: String| {
         let text = format!("there is no {what} with --file-system {}", system.name());
@@ -129,7 +133,7 @@ fn what(
     if let Some(end) = arguments.end.iter().find(|end| !ends.contains(end)) {
         return lacks(format!("end {end:?}").to_lowercase());
     }
-    if system == System::Gluster && arguments.throttle == BenchThrottle::Emulated {
+    if system != System::Stripefs && arguments.throttle == BenchThrottle::Emulated {
         return lacks("emulated throttle".to_owned());
     }
     let parts = if arguments.part.is_empty() { parts } else { &arguments.part };

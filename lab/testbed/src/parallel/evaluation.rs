@@ -63,7 +63,7 @@ fn is_wrong(system: &str, report: &Path, scratch: &Path) -> io::Result<Option<St
     Ok(is_left.then(|| "something of the laboratory is left over".to_owned()))
 }
 
-/// Nobody is faster than the bound, which is that of what the fullest server has (at least 8 MiB, at 5.45 MB/s); and nothing is said of
+/// Nobody is faster than the bound, which is that of what the fullest server has (at least 8 MiB, at 5.45 MB/s or less); and nothing is said of
 /// requests, as nobody has seen any.
 fn is_plausible(row: &str) -> bool {
     let fields: Vec<&str> = row.split(',').collect();
