@@ -42,12 +42,15 @@ pub(crate) struct Range {
     pub piece: usize,
     /// Whether the source has holes, where that is known.
     pub sparse: Option<bool>,
+    /// Nothing of the file is behind it.
+    pub ends_file: bool,
 }
 
 impl Range {
-    /// In pieces as they suit the copy.
-    pub fn new(offset: u64, length: u64) -> Range {
-        Range { offset, length, piece: PIECE_BYTES, sparse: None }
+    /// Of a file of so many bytes, in pieces as they suit the copy.
+    pub fn new(offset: u64, length: u64, file_bytes: u64) -> Range {
+        let ends_file = offset.checked_add(length) == Some(file_bytes);
+        Range { offset, length, piece: PIECE_BYTES, sparse: None, ends_file }
     }
 
     /// In pieces of this size, or smaller ones.
@@ -113,8 +116,9 @@ pub(crate) fn carry(
             at += length as u64;
         }
     }
-    // A hole at the end makes the file no longer.
-    if sparse && Status::of(sink).map_err(Trouble::Sink)?.identity().size < end {
+    // A hole at the end makes the file no longer. Only the last range may say how long it is: what others write
+    // meanwhile behind an earlier one would be cut off.
+    if sparse && range.ends_file && Status::of(sink).map_err(Trouble::Sink)?.identity().size < end {
         fs::ftruncate(sink, end).map_err(Trouble::Sink)?;
     }
     Ok(())
@@ -343,7 +347,7 @@ mod tests {
                                 None => kernel_refuses(usize::MAX, Errno::IO),
                             }
                             let sink = made(&place, "sink");
-                            let range = Range::new(4 << 20, length).in_pieces(piece);
+                            let range = Range::new(4 << 20, length, (4 << 20) + length).in_pieces(piece);
                             let hash = carried(HashKind::Blake3, &source, &sink, range).unwrap();
                             let expected = &all[4 << 20..][..length as usize];
                             let found = read(&sink);
@@ -364,11 +368,11 @@ mod tests {
         let (source, all) = (made(place, "source"), bytes(2 << 20));
         source.write_all_at(&all, 0).unwrap();
         for kind in [HashKind::Blake3, HashKind::Xxh3] {
-            let hash = carried(kind, &source, &made(place, "sink"), Range::new(0, 2 << 20)).unwrap();
+            let hash = carried(kind, &source, &made(place, "sink"), Range::new(0, 2 << 20, 2 << 20)).unwrap();
             assert_eq!(hash, object_hash(kind, &all, 0, false));
         }
         let sink = made(place, "sink");
-        carry(source.as_fd(), sink.as_fd(), Range::new(0, 2 << 20), None).unwrap();
+        carry(source.as_fd(), sink.as_fd(), Range::new(0, 2 << 20, 2 << 20), None).unwrap();
         assert!(read(&sink) == all);
     }
 
@@ -378,7 +382,7 @@ mod tests {
             for (there, length) in [(0, 10), (9, 10), (1 << 20, 4 << 20), ((4 << 20) - 1, 4 << 20)] {
                 let (source, sink) = (made(&place, "source"), made(&place, "sink"));
                 source.write_all_at(&bytes(there), 0).unwrap();
-                let result = carried(HashKind::Blake3, &source, &sink, Range::new(0, length));
+                let result = carried(HashKind::Blake3, &source, &sink, Range::new(0, length, length));
                 assert_eq!(result, Err(Trouble::Source), "{there} of {length}");
             }
         }
@@ -391,7 +395,7 @@ mod tests {
         source.write_all_at(&bytes(4 << 20), 0).unwrap();
         let only_read = File::open(place.path().join("source")).unwrap();
         for length in [10, 4 << 20] {
-            let result = carried(HashKind::Blake3, &source, &only_read, Range::new(0, length));
+            let result = carried(HashKind::Blake3, &source, &only_read, Range::new(0, length, length));
             assert_eq!(result, Err(Trouble::Sink(Errno::BADF)));
         }
     }
@@ -412,7 +416,8 @@ mod tests {
                     // What an earlier attempt has left there.
                     sink.write_all_at(&[0xee; 3 * DATA as usize], 10 * DATA).unwrap();
                     let (all, blocks) = (read(&source), source.metadata().unwrap().blocks());
-                    let hash = carried(HashKind::Blake3, &source, &sink, Range::new(0, 4 << 20)).unwrap();
+                    let hash =
+                        carried(HashKind::Blake3, &source, &sink, Range::new(0, 4 << 20, 4 << 20)).unwrap();
                     assert_eq!(hash, object_hash(HashKind::Blake3, &all, 0, false), "{written:?}");
                     assert_eq!(source.metadata().unwrap().blocks(), blocks, "the source's holes are filled");
                     let found = sink.metadata().unwrap();
@@ -420,6 +425,29 @@ mod tests {
                     assert!(found.blocks() * 512 <= (written.len() as u64 + 1) * DATA, "{written:?}");
                     assert!(read(&sink) == all, "{written:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_that_ends_in_a_hole_cuts_off_nothing_behind_it() {
+        for place in places() {
+            let source = made(&place, "source");
+            source.set_len(3 << 16).unwrap();
+            source.write_all_at(b"begins", 0).unwrap();
+            source.write_all_at(b"ends", 3 << 16).unwrap();
+            let size = source.metadata().unwrap().len();
+            for _ in 0..500 {
+                let sink = made(&place, "sink");
+                std::thread::scope(|scope| {
+                    for (offset, length) in [(0, 3 << 16), (3 << 16, 4)] {
+                        let (source, sink) = (source.as_fd(), sink.as_fd());
+                        scope.spawn(move || {
+                            carry(source, sink, Range::new(offset, length, size), None).unwrap()
+                        });
+                    }
+                });
+                assert_eq!(read(&sink), read(&source));
             }
         }
     }

@@ -37,7 +37,7 @@ impl PosixSink {
         let Object { offset, length, single, gently, .. } = object;
         // Released: it was dropped while this waited.
         let source = self.lender.as_ref().and_then(|lender| lender.file(entry)).ok_or(ASK_AGAIN)?;
-        let range = Range::new(offset, length.into());
+        let range = Range::new(offset, length.into(), entry.size());
         let range = if gently { range.in_pieces(GENTLE_PIECE_BYTES) } else { range };
         let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
         let looked_at = (self.hash != HashKind::None).then_some(&mut hasher);
@@ -57,7 +57,7 @@ impl PosixSink {
         self.hooks.before_write().map_err(sink_failure)?;
         if entry.size() > 0 {
             let _passing = Passing::new(&source);
-            let range = Range::new(0, entry.size()).in_pieces(piece).with_holes(has_holes);
+            let range = Range::new(0, entry.size(), entry.size()).in_pieces(piece).with_holes(has_holes);
             carry(source.as_fd(), contents, range, None)?;
             lent.check(&source, entry).map_err(|_| ASK_AGAIN)?;
         }
