@@ -1,32 +1,18 @@
 //! A source whose file system lists a directory target by target: what the first target gets while the sink has answered for
 //! nothing else.
 
+mod support;
+
 use haul_model::op::SourceOp;
-use haul_model::placement::Piece;
-use haul_model::{
-    Attributes, Entry, EntryId, Identity, Item, JobId, Kind, Laid, Placement, SessionId, Target, Token,
-};
+use haul_model::{Attributes, Entry, EntryId, Identity, Item, Kind, Target, Token};
 use haul_protocol::scheduler::{Adaptive, Policy};
 use haul_protocol::source::{Config, Source};
-use haul_protocol::{Action, Event, LogView, Logged, Planted};
-use haul_wire::{Answer, Connect, Message, Role, VERSION, VERSION_MIN};
+use haul_protocol::{Action, Event, Planted};
+use haul_wire::{Answer, Message, Role};
+use support::{NoLog, OBJECT, on, peer};
 
-const OBJECT: u32 = 64 << 10;
 const OBJECTS: u32 = 40;
 const THREADS: u32 = 12;
-
-struct NoLog;
-
-impl LogView for NoLog {
-    fn lookup(&mut self, _path: &[u8]) -> Option<Logged> {
-        None
-    }
-}
-
-fn on(target: Target) -> Laid {
-    let pieces = vec![Piece { first: 0, run: 1, targets: [target].into() }];
-    Laid { object_bytes: OBJECT, placement: Placement::new(pieces).unwrap() }
-}
 
 fn file(number: u32) -> Entry {
     Entry {
@@ -43,13 +29,13 @@ fn file(number: u32) -> Entry {
 
 /// How many objects of each file are read at a time, when files are on these targets and the sink has answered for the first, and
 /// then for all.
-fn reads(policy: Policy, targets: &[Target]) -> [Vec<usize>; 2] {
+fn reads(policy: Policy, slots_least: u32, targets: &[Target]) -> [Vec<usize>; 2] {
     let roots = (0..targets.len()).map(|_| b"a".as_slice().into()).collect();
     let mut source = Source::new(Config {
         object_bytes: OBJECT,
         bundle_bytes_max: 0,
         slots: 64,
-        slots_least: 64,
+        slots_least,
         hands: THREADS,
         hands_max: THREADS,
         policy,
@@ -59,16 +45,6 @@ fn reads(policy: Policy, targets: &[Target]) -> [Vec<usize>; 2] {
         report_done: false,
         planted: Planted::default(),
     });
-    let peer = Connect {
-        version: VERSION,
-        version_min: VERSION_MIN,
-        role: Role::Sink,
-        session: SessionId([0; 16]),
-        job: JobId([0; 16]),
-        object_bytes: OBJECT,
-        slots: 64,
-        features: 0,
-    };
     let mut counts = vec![0; targets.len()];
     let mut event = |event: Event| {
         source.on_event(event, &mut NoLog, 0);
@@ -79,7 +55,7 @@ fn reads(policy: Policy, targets: &[Target]) -> [Vec<usize>; 2] {
         }
         counts.clone()
     };
-    event(Event::LinkUp { epoch: 1, peer });
+    event(Event::LinkUp { epoch: 1, peer: peer(Role::Sink, 64) });
     let items =
         (0u32..).zip(targets).map(|(number, target)| Item::Laid(file(number), Box::new(on(*target)), None));
     event(Event::Scanned(items.collect()));
@@ -94,7 +70,7 @@ fn reads(policy: Policy, targets: &[Target]) -> [Vec<usize>; 2] {
 #[test]
 fn the_first_target_of_a_listing_does_not_get_all_threads() {
     for policy in [Policy::Layout, Policy::Adaptive(Adaptive::default())] {
-        let [first, all] = reads(policy, &[1, 1, 2, 3]);
+        let [first, all] = reads(policy, 64, &[1, 1, 2, 3]);
         assert!((2..=THREADS as usize / 3).contains(&first[0]), "{policy:?}: {first:?}");
         assert!(all[2] >= 2 && all[3] >= 2, "{policy:?}: others have theirs: {all:?}");
     }
@@ -102,6 +78,6 @@ fn the_first_target_of_a_listing_does_not_get_all_threads() {
 
 #[test]
 fn where_all_is_on_one_target_it_gets_all_threads() {
-    let [first, _] = reads(Policy::Adaptive(Adaptive::default()), &[1, 1, 1]);
+    let [first, _] = reads(Policy::Adaptive(Adaptive::default()), 64, &[1, 1, 1]);
     assert!(first[0] >= THREADS as usize, "{first:?}");
 }

@@ -1,31 +1,23 @@
 //! The source with a spill beside it, one moment at a time: what it reads ahead, and what becomes of it when its device
 //! answers no more.
 
+mod support;
+
 use haul_model::op::{SourceDone, SourceOp};
-use haul_model::placement::Piece;
 use haul_model::report::Fact;
 use haul_model::{
-    Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, Item, JobId, Kind, Laid, Placement,
-    SessionId, SlotId, Target, Token,
+    Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, Item, Kind, SlotId, Target, Token,
 };
 use haul_protocol::scheduler::Policy;
 use haul_protocol::source::{Config, Source};
-use haul_protocol::{Action, Event, LogView, Logged, Planted};
-use haul_wire::{Answer, Connect, Message, Role, VERSION, VERSION_MIN};
+use haul_protocol::{Action, Event, Planted};
+use haul_wire::{Answer, Message, Role};
+use support::{NoLog, OBJECT, on, peer};
 
-const OBJECT: u32 = 64 << 10;
 const OBJECTS: u32 = 6;
 const SECOND: u64 = 1_000_000_000;
 /// The sink's target that both files are on.
 const THERE: Target = 7;
-
-struct NoLog;
-
-impl LogView for NoLog {
-    fn lookup(&mut self, _path: &[u8]) -> Option<Logged> {
-        None
-    }
-}
 
 /// A source, and what it wants of storage.
 struct Bed {
@@ -39,11 +31,6 @@ struct Bed {
 
 fn hash(id: EntryId, offset: u64) -> Hash {
     Hash([(id.0 * 16 + offset / u64::from(OBJECT)) as u8; 32])
-}
-
-fn on(target: Target) -> Laid {
-    let pieces = vec![Piece { first: 0, run: 1, targets: [target].into() }];
-    Laid { object_bytes: OBJECT, placement: Placement::new(pieces).unwrap() }
 }
 
 impl Bed {
@@ -65,17 +52,7 @@ impl Bed {
         };
         let (wanted, sent, told) = (Vec::new(), Vec::new(), Vec::new());
         let mut bed = Bed { source: Source::new(config), now: 0, wanted, sent, told, files_failed: 0 };
-        let peer = Connect {
-            version: VERSION,
-            version_min: VERSION_MIN,
-            role: Role::Sink,
-            session: SessionId([0; 16]),
-            job: JobId([0; 16]),
-            object_bytes: OBJECT,
-            slots: 16,
-            features: 0,
-        };
-        bed.event(Event::LinkUp { epoch: 1, peer });
+        bed.event(Event::LinkUp { epoch: 1, peer: peer(Role::Sink, 16) });
         let file = |number: u32| Entry {
             id: EntryId(u64::from(number) + 1),
             parent: EntryId::root(number),

@@ -41,7 +41,8 @@ impl PosixSink {
         let range = if gently { range.in_pieces(GENTLE_PIECE_BYTES) } else { range };
         let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
         let looked_at = (self.hash != HashKind::None).then_some(&mut hasher);
-        carry(source.as_fd(), contents, range, looked_at)?;
+        carry(source.descriptor.as_fd(), contents, range, looked_at)?;
+        source.was_read(offset, length);
         Ok(hasher.finish())
     }
 

@@ -14,7 +14,7 @@ use haul_model::op::MemberRead;
 use haul_model::{Code, Entry, Failure, Hash, SlotId};
 
 use super::PosixSource;
-use super::files::check_version;
+use super::files::{OpenFile, check_version};
 use super::members::MemberReader;
 use crate::local;
 
@@ -29,8 +29,8 @@ impl Lender {
     }
 
     /// The file whose objects the source has lent; none if it has been released since.
-    pub(crate) fn file(&self, entry: &Entry) -> Option<Arc<OwnedFd>> {
-        Some(Arc::clone(&self.0.files.get(entry)?.descriptor))
+    pub(crate) fn file(&self, entry: &Entry) -> Option<Arc<OpenFile>> {
+        self.0.files.get(entry)
     }
 
     /// Opens members of one bundle.
