@@ -2,8 +2,11 @@
 //!
 //! As many as go by while one of them is away, twice over, and a few more: enough that neither storage nor the network waits for the
 //! other, and no more, because a slot that comes back soon is still in the processor's cache, and one that was never used costs
-//! no memory. *Away* is the shortest trip of late (over the network and back; out of this end) and what storage takes, with what that
-//! varies by (as TCP reckons how long an answer may take: RFC 6298). It grows at once and shrinks over seconds.
+//! no memory. *Away* is the shortest trip of late (over the network and back; out of this end) and what storage takes for one. It grows
+//! at once and shrinks over seconds.
+//!
+//! Where storage rests for half of the time or more, what it takes is the longest of late: while it stands still the network goes on,
+//! and storage catches up. Storage that is at work nearly always never catches up: what waits for it would only be memory.
 //!
 //! Where files are on several targets all slots are used: which of them will be slow is not known beforehand.
 
@@ -11,10 +14,12 @@
 const PERIOD_NANOS_MIN: u64 = 10_000_000;
 /// What is not needed any more goes within a few times this.
 const SHRINK_NANOS: u64 = 2_000_000_000;
-/// The shortest trip is that of the last one or two times this.
-const TRIP_NANOS: u64 = 5_000_000_000;
+/// *Of late* is the last one or two times this.
+const LATE_NANOS: u64 = 5_000_000_000;
 /// Times what goes by: one part is away while the other one is being used.
 const TIMES: u64 = 2;
+/// Storage that is at work for this share of the time at most can catch up: one in so many.
+const CATCHES_UP: u64 = 2;
 /// Parts of a slot in which it is reckoned.
 const PARTS: u64 = 1024;
 
@@ -27,28 +32,40 @@ pub(crate) struct Window {
     /// Slots that went by in this period, and when it began.
     count: u64,
     since_nanos: u64,
-    storage: Varying,
-    /// The shortest trips of the last while and of this one, and when this one began.
-    trips: [Option<u64>; 2],
-    trips_since_nanos: u64,
+    /// The one before and this one.
+    late: [Seen; 2],
 }
 
-/// How long something takes, and what that varies by.
-#[derive(Default)]
-struct Varying {
-    mean_nanos: u64,
-    deviation_nanos: u64,
+/// What was seen for a while.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    since_nanos: u64,
+    trip_nanos_min: Option<u64>,
+    /// How often storage was used, for how long in all, and for how long at most.
+    stored: u64,
+    storage_nanos: u64,
+    storage_nanos_max: u64,
 }
 
-impl Varying {
-    fn see(&mut self, nanos: u64) {
-        let off = nanos.abs_diff(self.mean_nanos);
-        self.deviation_nanos = (3 * self.deviation_nanos + off) / 4;
-        self.mean_nanos = (7 * self.mean_nanos + nanos) / 8;
+impl Seen {
+    fn and(self, later: Seen) -> Seen {
+        let trips = [self.trip_nanos_min, later.trip_nanos_min];
+        Seen {
+            since_nanos: self.since_nanos,
+            trip_nanos_min: trips.into_iter().flatten().min(),
+            stored: self.stored + later.stored,
+            storage_nanos: self.storage_nanos.saturating_add(later.storage_nanos),
+            storage_nanos_max: self.storage_nanos_max.max(later.storage_nanos_max),
+        }
     }
 
-    fn nanos(&self) -> u64 {
-        self.mean_nanos + 4 * self.deviation_nanos
+    /// A slot is not here for so long.
+    fn away_nanos(&self, now_nanos: u64) -> u64 {
+        let passed = now_nanos.saturating_sub(self.since_nanos);
+        let catches_up = self.storage_nanos <= passed / CATCHES_UP;
+        let mean = self.storage_nanos / self.stored.max(1);
+        let storage = if catches_up { self.storage_nanos_max } else { mean };
+        self.trip_nanos_min.unwrap_or(0).saturating_add(storage)
     }
 }
 
@@ -56,18 +73,7 @@ impl Window {
     /// Of an end with `most` slots; `least` are used in any case.
     pub fn new(least: u32, most: u32) -> Window {
         let (least, most) = (u64::from(least.clamp(1, most)), u64::from(most));
-        let storage = Varying::default();
-        let limit = least * PARTS;
-        Window {
-            least,
-            most,
-            limit,
-            count: 0,
-            since_nanos: 0,
-            storage,
-            trips: [None; 2],
-            trips_since_nanos: 0,
-        }
+        Window { least, most, limit: least * PARTS, count: 0, since_nanos: 0, late: Default::default() }
     }
 
     /// So many may be in use.
@@ -77,27 +83,32 @@ impl Window {
 
     /// Storage has taken so long over one.
     pub fn stored(&mut self, nanos: u64) {
-        self.storage.see(nanos);
+        let seen = &mut self.late[1];
+        seen.stored += 1;
+        seen.storage_nanos = seen.storage_nanos.saturating_add(nanos);
+        seen.storage_nanos_max = seen.storage_nanos_max.max(nanos);
     }
 
     /// One has made a trip that took so long.
     pub fn travelled(&mut self, nanos: u64, now_nanos: u64) {
-        if now_nanos.saturating_sub(self.trips_since_nanos) >= TRIP_NANOS {
-            self.trips = [self.trips[1], None];
-            self.trips_since_nanos = now_nanos;
+        if self.since_nanos == 0 {
+            // Storage did not rest before: there was nothing to do.
+            self.since_nanos = now_nanos.saturating_sub(nanos);
+            self.late.iter_mut().for_each(|seen| seen.since_nanos = self.since_nanos);
         }
-        self.trips[1] = Some(self.trips[1].map_or(nanos, |shortest| shortest.min(nanos)));
+        let seen = &mut self.late[1];
+        seen.trip_nanos_min = Some(seen.trip_nanos_min.map_or(nanos, |shortest| shortest.min(nanos)));
         self.count += 1;
         self.conclude(now_nanos);
     }
 
     fn conclude(&mut self, now_nanos: u64) {
-        let trip = self.trips.into_iter().flatten().min().unwrap_or(0);
+        let late = self.late[0].and(self.late[1]);
         let passed = now_nanos.saturating_sub(self.since_nanos);
-        if passed < PERIOD_NANOS_MIN.max(trip) {
+        if passed < PERIOD_NANOS_MIN.max(late.trip_nanos_min.unwrap_or(0)) {
             return;
         }
-        let away = trip.saturating_add(self.storage.nanos());
+        let away = late.away_nanos(now_nanos);
         let go_by = u128::from(TIMES * self.count * PARTS) * u128::from(away) / u128::from(passed);
         let most = self.most * PARTS;
         let needed = (self.least * PARTS).saturating_add(go_by.min(u128::from(most)) as u64).min(most);
@@ -109,6 +120,9 @@ impl Window {
             None => needed,
         };
         (self.count, self.since_nanos) = (0, now_nanos);
+        if now_nanos.saturating_sub(self.late[1].since_nanos) >= LATE_NANOS {
+            self.late = [self.late[1], Seen { since_nanos: now_nanos, ..Seen::default() }];
+        }
     }
 }
 
@@ -153,15 +167,36 @@ mod tests {
     #[test]
     fn it_grows_at_once_and_shrinks_over_seconds() {
         let (mut window, mut now) = (Window::new(8, 256), 0);
-        run(&mut window, &mut now, (1000, MILLI, MILLI), 1_000_000_000);
+        let often = (1000, MILLI, MILLI / 5);
+        run(&mut window, &mut now, often, 4_000_000_000);
         let before = window.slots();
         window.stored(500 * MILLI);
-        run(&mut window, &mut now, (1000, MILLI, MILLI), 12 * MILLI);
+        run(&mut window, &mut now, often, 12 * MILLI);
         assert_eq!(window.slots(), 256, "storage stood still for half a second");
-        run(&mut window, &mut now, (1000, MILLI, MILLI), 500 * MILLI);
-        assert!((128..256).contains(&window.slots()), "{}", window.slots());
-        run(&mut window, &mut now, (1000, MILLI, MILLI), 12_000 * MILLI);
+        run(&mut window, &mut now, often, 4_000 * MILLI);
+        assert_eq!(window.slots(), 256, "it may do so again");
+        run(&mut window, &mut now, often, 20_000 * MILLI);
         assert!(window.slots() <= before + 1, "{} was {before}", window.slots());
+    }
+
+    #[test]
+    fn storage_that_never_rests_is_not_given_more_to_wait_for_it() {
+        let (mut window, mut now) = (Window::new(8, 256), 0);
+        for _ in 0..200 {
+            run(&mut window, &mut now, (1000, MILLI / 10, MILLI), 50 * MILLI);
+            now += 100 * MILLI;
+            window.stored(100 * MILLI);
+            assert!(window.slots() <= 20, "{}", window.slots());
+        }
+    }
+
+    #[test]
+    fn trips_of_the_past_are_forgotten() {
+        let (mut window, mut now) = (Window::new(8, 256), 0);
+        run(&mut window, &mut now, (1000, MILLI, MILLI / 5), 1_000_000_000);
+        assert!(window.slots() < 16, "{}", window.slots());
+        run(&mut window, &mut now, (1000, 100 * MILLI, MILLI / 5), 12_000_000_000);
+        assert!(window.slots() > 190, "another route: {}", window.slots());
     }
 
     #[test]
