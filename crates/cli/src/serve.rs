@@ -269,6 +269,10 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let stopper = running.stopper();
     owner.on_yield(move || stopper.stop(Code::Superseded.into()));
     let summary = running.wait();
+    if let Some(error) = summary.error.as_ref().filter(|error| error.failure.place.is_known()) {
+        // The other end is told of an internal error, but not where it was noticed.
+        report::error(error);
+    }
     // The initiator reports; here only the exit code is left, and the lock goes with the process.
     Ok(report::verdict(&summary).1)
 }

@@ -4,6 +4,8 @@
 //! follow from the row. Rows are only ever added.
 
 use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::panic::Location;
 
 /// Whose fault it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,21 +121,53 @@ pub struct Failure {
     pub code: Code,
     /// Linux errno, 0 if none.
     pub errno: i32,
+    /// Where in haul, if it is to blame.
+    pub place: Place,
+}
+
+/// Where haul noticed a mistake of its own. It does not cross the network, and two failures are equal wherever they were noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place(Option<&'static Location<'static>>);
+
+impl Place {
+    /// It was noticed in this process.
+    pub const fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, _: &Place) -> bool {
+        true
+    }
+}
+
+impl Eq for Place {}
+
+impl Hash for Place {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 impl Failure {
     /// Without errno.
+    #[track_caller]
     pub const fn new(code: Code) -> Self {
-        Failure { code, errno: 0 }
+        Failure::os(code, 0)
     }
 
     /// With errno.
+    #[track_caller]
     pub const fn os(code: Code, errno: i32) -> Self {
-        Failure { code, errno }
+        let place = match code {
+            Code::Internal => Place(Some(Location::caller())),
+            _ => Place(None),
+        };
+        Failure { code, errno, place }
     }
 }
 
 impl From<Code> for Failure {
+    #[track_caller]
     fn from(code: Code) -> Self {
         Failure::new(code)
     }
@@ -141,9 +175,19 @@ impl From<Code> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.errno {
-            0 => f.write_str(self.code.text()),
-            errno => write!(f, "{} (errno {errno})", self.code.text()),
+        f.write_str(self.code.text())?;
+        if self.errno != 0 {
+            write!(f, " (errno {})", self.errno)?;
+        }
+        write!(f, "{}", self.place)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(place) => write!(f, " (noticed at {}:{}; please report it)", place.file(), place.line()),
+            None => Ok(()),
         }
     }
 }
@@ -151,6 +195,17 @@ impl fmt::Display for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mistake_of_haul_names_its_place_and_is_equal_to_what_the_wire_brings() {
+        let here = Failure::new(Code::Internal);
+        let line = line!() - 1;
+        let words = alloc::format!("internal error (noticed at {}:{line}; please report it)", file!());
+        assert_eq!(alloc::format!("{here}"), words);
+        let from_afar = Failure { code: Code::Internal, errno: 0, place: Place::default() };
+        assert_eq!((alloc::format!("{from_afar}").as_str(), from_afar), ("internal error", here));
+        assert_eq!(alloc::format!("{}", Failure::os(Code::SourceRead, 5)), "cannot be read (errno 5)");
+    }
 
     #[test]
     fn numbers_and_names_are_unique_and_round_trip() {

@@ -22,7 +22,7 @@ pub mod stripe;
 
 pub use bitmap::Bitmap;
 pub use entry::{Attributes, Entry, Identity, Item, Kind, Timestamp};
-pub use error::{Blame, Code, Failure};
+pub use error::{Blame, Code, Failure, Place};
 pub use id::{BlockId, EntryId, Hash, HashKind, JobId, SessionId, SlotId, Token};
 pub use layout::{Layout, TargetId};
 pub use placement::{Laid, Placement, Target};

@@ -57,7 +57,7 @@ impl fmt::Display for Error {
         if !self.about.is_empty() {
             write!(f, "{}: ", self.about)?;
         }
-        write!(f, "{}", self.failure.code.text())?;
+        write!(f, "{}{}", self.failure.code.text(), self.failure.place)?;
         match self.failure.errno {
             errno if errno == 0 || says_as_much(self.failure.code, errno) => Ok(()),
             errno => {

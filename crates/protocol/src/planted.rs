@@ -73,6 +73,7 @@ bugs! {
     HangAwaited            "sink: waits for ever for what hangs";
     AbandonedSyncGood      "sink: takes a sync that it has given up for a good one";
     LateAnswerCounts       "sink: takes the late answer of what it has given up for one in time";
+    NamesOfTwoGroups       "sink: makes the names of a group while those of another one are made durable";
     StragglerSyncedAgain   "sink: syncs a file again while a sync of it is still under way";
     ReliefUnbounded        "sink: replaces however many threads hang";
     AnsweredUnlaid         "sink: says that a file may be sent before it is known how it lies";

@@ -25,6 +25,8 @@ pub(crate) struct Hung {
     threads: BTreeMap<u64, u32>,
     /// Files of which a sync is under way, by errand.
     syncing: BTreeMap<u64, Vec<EntryId>>,
+    /// Groups whose names are made durable, by errand; but for those that may be given up.
+    naming: BTreeMap<u64, u64>,
 }
 
 /// How an errand goes that does not go as usual.
@@ -62,8 +64,15 @@ impl World {
                 }
                 self.hung.syncing.insert(number, files.clone());
             }
+            self.check_names(&op);
         }
         let hang = if present { self.draw_hang(&op) } else { None };
+        if let SinkOp::SyncNames { group, .. } = &op
+            && present
+            && matches!(hang, None | Some(Hang::Long))
+        {
+            self.hung.naming.insert(number, *group);
+        }
         let Some(started) = self.started(session, op, Some(number)) else { return };
         let nanos = match started.op.lane() {
             Lane::Lay => self.plan.delays.names,
@@ -139,6 +148,17 @@ impl World {
         if session == self.session {
             self.hung.relieved.remove(&number);
             self.hung.syncing.remove(&number);
+            self.hung.naming.remove(&number);
+        }
+    }
+
+    /// A directory tells of an error once: a group whose names are made now could take the loss of another one for its success.
+    fn check_names(&mut self, op: &SinkOp) {
+        let (SinkOp::Publish { group, .. } | SinkOp::SyncNames { group, .. }) = op else { return };
+        if let Some(other) = self.hung.naming.values().copied().find(|other| other != group) {
+            self.violate(format!(
+                "names of group {group} are made while those of group {other} are made durable"
+            ));
         }
     }
 }

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use haul_model::{Code, Failure, Hash, Timestamp};
+use haul_model::{Code, Failure, Hash, Place, Timestamp};
 
 /// The bytes are not what the specification says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +130,8 @@ impl<'a> Reader<'a> {
         let number = self.bounded(u64::from(u16::MAX))? as u16;
         let errno = self.u32()? as i32;
         // A row that only a newer version knows is still an error, and still the other end's.
-        Ok(Failure::os(Code::from_number(number).unwrap_or(Code::Internal), errno))
+        let code = Code::from_number(number).unwrap_or(Code::Internal);
+        Ok(Failure { code, errno, place: Place::default() })
     }
 
     pub(crate) fn hash(&mut self) -> Result<Hash, Malformed> {

@@ -65,7 +65,7 @@ fn hash() -> impl Strategy<Value = Hash> {
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
-    (prop::sample::select(Code::ALL), 0i32..200).prop_map(|(code, errno)| Failure { code, errno })
+    (prop::sample::select(Code::ALL), 0i32..200).prop_map(|(code, errno)| Failure::os(code, errno))
 }
 
 fn new_file() -> impl Strategy<Value = NewFile> {

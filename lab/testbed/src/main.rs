@@ -334,7 +334,11 @@ fn run(command: Command) -> io::Result<bool> {
             })
         }
         Command::Gluster(arguments) => arguments.run(2 << 30, gluster::run),
-        Command::Ceph(arguments) => arguments.run(3 << 30, ceph::run),
+        Command::Ceph(arguments) => {
+            // Another laboratory on this machine may hold mounts, and would get copies of these.
+            haul_bench::evaluation::own_mounts()?;
+            arguments.run(3 << 30, ceph::run)
+        }
         Command::GlusterVolume(arguments) => gluster::stand(&gluster::Standing {
             directory: arguments.directory,
             bricks: arguments.bricks,

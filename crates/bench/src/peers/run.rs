@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, FallocateFlags};
+use rustix::fs::Advice;
 
 use super::case::{Case, Dataset};
 use super::servers::Servers;
 use super::tool::{Place, Tool};
 use crate::evaluation::say;
+use crate::machine::touch_free_memory;
 use crate::process::{
     Guarded, POLL, descendants, end_descendants, look, reap_orphans, ticks, unblock_signals, wait_until,
 };
@@ -119,9 +120,9 @@ impl Stage<'_> {
         }
         if self.dataset.case.is_on_disk() {
             self.settle()?;
-        } else {
-            self.touch()?;
         }
+        // Also before runs on a disk: its page cache is memory.
+        touch_free_memory();
         let errors = self.scratch.join("errors");
         let mut command = self.with_place(|place| tool.command(place));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&errors)?);
@@ -241,18 +242,6 @@ impl Stage<'_> {
     fn found(&self) -> PathBuf {
         let inner = self.result().join(self.source.file_name().unwrap_or_default());
         if inner.is_dir() { inner } else { self.result() }
-    }
-
-    /// Pages that the destination will need are touched: the first touch of memory costs more than a copy on a virtual
-    /// machine, and whoever came first would pay for it.
-    fn touch(&self) -> io::Result<()> {
-        let path = self.sink.join("touched");
-        let file = File::create(&path)?;
-        // Files occupy whole pages.
-        let bytes = self.dataset.bytes + self.dataset.files * 4096;
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
-        drop(file);
-        fs::remove_file(path)
     }
 
     /// What was written before is on the disk, and big files are read from there.
