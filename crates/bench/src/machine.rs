@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::mm::Advice;
+
 /// How many cores this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
@@ -38,16 +40,37 @@ pub fn table(haul: &Path) -> String {
 
 /// What is left alone of memory that nobody uses.
 const SPARED_BYTES: usize = 1 << 30;
-const PIECE_BYTES: usize = 64 << 20;
+const PIECE_BYTES: usize = 256 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Memory that nobody uses is written to, once, and given back. A virtual machine may have to get it from its host first, which
 /// costs more than a copy: whoever came first would pay for it. (Space that is only set aside in a memory file system is not
 /// touched.)
 pub fn touch_free_memory() {
+    drop(hold_free_memory(SPARED_BYTES));
+}
+
+/// All memory that nobody uses, but for so many bytes: what is left is soon touched, and soon used again.
+pub fn hold_free_memory(left_bytes: usize) -> Held {
     let free = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(free_bytes).unwrap_or(0);
-    let pieces = free.saturating_sub(SPARED_BYTES) / PIECE_BYTES;
-    let held: Vec<Vec<u8>> = (0..pieces).map(|_| vec![1; PIECE_BYTES]).collect();
-    std::hint::black_box(&held);
+    let pieces = free.saturating_sub(left_bytes) / PIECE_BYTES;
+    Held { _pieces: (0..pieces).map(|_| touched()).collect() }
+}
+
+/// Memory that is given back when this is dropped.
+pub struct Held {
+    _pieces: Vec<Vec<u8>>,
+}
+
+/// A piece of memory of which each byte was written, in huge pages: a host gives those at once.
+fn touched() -> Vec<u8> {
+    let mut piece: Vec<u8> = Vec::with_capacity(PIECE_BYTES);
+    let before = piece.as_ptr().align_offset(HUGE_PAGE_BYTES);
+    let start = piece.as_mut_ptr().wrapping_add(before);
+    // SAFETY: advice on whole pages within the piece, which does not change what is in them. Best effort.
+    let _ = unsafe { rustix::mm::madvise(start.cast(), PIECE_BYTES - before, Advice::LinuxHugepage) };
+    piece.resize(PIECE_BYTES, 1);
+    piece
 }
 
 fn free_bytes(meminfo: &str) -> Option<usize> {

@@ -33,6 +33,7 @@ use servers::Servers;
 use tool::{TOOLS, Tool};
 
 use crate::evaluation::{Lottery, say, tool as system};
+use crate::machine::hold_free_memory;
 use crate::tree::Totals;
 use crate::{process, tree};
 
@@ -168,6 +169,9 @@ impl Places {
     }
 }
 
+/// Memory for programs, beside that of the results.
+const FREE_BYTES: usize = 3 << 30;
+
 fn compare(
     settings: &Settings,
     places: &Places,
@@ -210,6 +214,9 @@ fn compare(
         servers: &servers,
     };
     stage.prepare()?;
+    // The less is free, the sooner it is touched before each run.
+    let needed = (dataset.bytes + dataset.files * 4096) as usize + FREE_BYTES;
+    let _held = (!case.is_on_disk()).then(|| hold_free_memory(needed));
     let contest = Contest { settings, stage, files };
     let done = contest.rounds(present, results);
     contest.stage.clear()?;
