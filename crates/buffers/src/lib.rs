@@ -10,6 +10,9 @@
 //! straight from a file, they are never copied into the slot, whose memory then stays untouched. Where both ends are one
 //! process, a whole payload can be *lent*: the sink takes it from the source's files, and the slot only stands for it.
 //!
+//! The memory of a slot is always the same pages: those who hold on to them (io_uring, for requests) rely on it, so nobody
+//! gives them back to the system while the pool lives.
+//!
 //! A sink slot can be *granted*: then, and only then, a receiving thread may take it for a payload that names it. That
 //! check stands between a hostile peer and a slot that is being written to disk.
 
@@ -17,7 +20,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_model::SlotId;
@@ -32,6 +35,7 @@ const READER: u32 = 8;
 
 /// Slots of one size in one mapping.
 pub struct Pool {
+    number: u64,
     base: NonNull<u8>,
     slot_bytes: usize,
     mapping_bytes: usize,
@@ -79,7 +83,9 @@ impl Pool {
         let states = (0..count).map(|_| AtomicU32::new(0)).collect();
         let ranges = (0..count).map(|_| Mutex::default()).collect();
         let ranges_held = AtomicUsize::new(0);
+        static POOLS: AtomicU64 = AtomicU64::new(0);
         Ok(Arc::new(Pool {
+            number: POOLS.fetch_add(1, Ordering::Relaxed),
             base,
             slot_bytes: slot_bytes as usize,
             mapping_bytes,
@@ -87,6 +93,11 @@ impl Pool {
             ranges,
             ranges_held,
         }))
+    }
+
+    /// No other pool of this process has or had it, also none at the same address.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// How many slots there are.

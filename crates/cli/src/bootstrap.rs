@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 
 use haul_model::{Code, Failure, HashKind};
 use haul_mover::Error;
+use haul_storage::engine::Wish;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Measure;
@@ -70,6 +71,12 @@ pub struct TuningWords {
     pub io_threads: usize,
     pub io_threads_max: usize,
     pub congestion: String,
+    /// How objects are read and written there.
+    #[serde(default = "auto")]
+    pub engine: String,
+    /// Through the page cache or not.
+    #[serde(default = "auto")]
+    pub io: String,
     #[serde(default)]
     pub congestion_threshold_nanos: Option<u64>,
     #[serde(default)]
@@ -119,6 +126,11 @@ pub struct Response {
     /// How contents are hashed there: both ends must do it alike.
     #[serde(default = "blake3")]
     pub hash: String,
+}
+
+/// What is chosen where nobody says.
+fn auto() -> String {
+    Wish::default().words().0.into()
 }
 
 /// What ends do that say nothing of it.

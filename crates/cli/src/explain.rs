@@ -1,9 +1,11 @@
 //! `haul explain`: what a copy would do, each setting with its origin. Nothing is contacted and nothing is changed.
 
 use std::io::Write;
+use std::path::Path;
 
 use haul_mover::Error;
 
+use crate::engines;
 use crate::job::{directory, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism};
 use crate::plan::{Direction, Plan};
@@ -45,6 +47,23 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("memory", memory, slots);
     setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
     setting!("io-threads", io_threads, settings.io_threads.value.to_string());
+    let (engine, io) = settings.engines().words();
+    setting!("engine", engine, engine.to_owned());
+    setting!("io", io, io.to_owned());
+    let wish = settings.engines();
+    let local = plan.direction == Direction::Local && !wish.is_unusual();
+    let end = |path: &Path| match local {
+        true => "from file to file, without buffers where the kernel can".to_owned(),
+        false => engines::forecast(wish, path),
+    };
+    if !matches!(plan.direction, Direction::Pull(_))
+        && let Some(source) = plan.sources.first()
+    {
+        row("  reading here", end(Path::new(source)), String::new());
+    }
+    if let Some(destination) = plan.destination_here() {
+        row("  writing here", end(&destination), String::new());
+    }
     let stripe = settings.stripe.value.as_ref().map_or("by size".into(), ToString::to_string);
     setting!("stripe", stripe, stripe);
     if let Some(file) = &settings.layout_file.value {

@@ -8,6 +8,7 @@
 mod bench;
 mod bootstrap;
 mod congestion;
+mod engines;
 mod explain;
 mod job;
 mod layout;

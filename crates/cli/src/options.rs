@@ -108,6 +108,13 @@ pub struct Copy {
     /// Threads of each end that read or write contents
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub io_threads: Option<u16>,
+    /// How objects of big files are read and written at each end: posix, uring (several requests at a time) or auto: measured
+    /// for each device [default: auto]
+    #[arg(long, value_enum, value_name = "ENGINE", hide_possible_values = true)]
+    pub engine: Option<EngineWord>,
+    /// Through the page cache or past it: buffered, direct or auto: measured for each device [default: auto]
+    #[arg(long, value_enum, value_name = "IO", hide_possible_values = true)]
+    pub io: Option<IoWord>,
     /// What is done about storage targets that are slow: adaptive, lads, layout or none
     #[arg(long, value_enum, value_name = "POLICY")]
     pub congestion: Option<Congestion>,
@@ -179,6 +186,28 @@ pub struct Copy {
     /// End the transfer (exit 1) when the log cannot be written; without it, it goes on and says so
     #[arg(long, help_heading = "Object log")]
     pub log_required: bool,
+}
+
+/// With which calls objects are read and written.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineWord {
+    /// Measured for each device and direction.
+    Auto,
+    /// pread and pwrite.
+    Posix,
+    /// io_uring.
+    Uring,
+}
+
+/// Whether objects pass through the page cache.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoWord {
+    /// Measured for each device and direction.
+    Auto,
+    /// They do.
+    Buffered,
+    /// They do not.
+    Direct,
 }
 
 /// What is done about storage targets that are slow.

@@ -10,9 +10,11 @@ use haul_model::stripe::Unlike;
 use haul_model::{Blame, Code, Failure, Hash, HashKind};
 use haul_mover::end::Summary;
 use haul_mover::{Error, Report, Reports};
+use haul_storage::engine::{Note, Told, Wish};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
+use crate::engines;
 use crate::paths::{hex, show};
 use crate::profile;
 
@@ -28,6 +30,11 @@ pub fn error(error: &Error) {
     if let Some(hint) = &error.hint {
         let _ = writeln!(stderr, "      {hint}");
     }
+}
+
+/// What the far end has to say of how it reads and writes.
+pub fn note_of_far_end(note: &Note) {
+    let _ = writeln!(std::io::stderr(), "haul: at the other end: {note}");
 }
 
 /// Tells the user of one transfer.
@@ -77,6 +84,7 @@ struct Rate {
 pub struct Shared(Arc<Mutex<Reporter>>);
 
 /// What the summary says beside the counters.
+#[derive(Default)]
 pub struct Setup {
     /// Data is encrypted on its way; none where it leaves no process.
     pub encrypted: Option<bool>,
@@ -84,6 +92,10 @@ pub struct Setup {
     pub verified: Option<HashKind>,
     /// Which end's report this is.
     pub log: Option<haul_mover::log::LogSummary>,
+    /// How this end read and wrote.
+    pub engines: (Vec<Told>, Vec<Note>),
+    /// What the user wished of that could not all be.
+    pub wished: Wish,
 }
 
 impl Shared {
@@ -377,9 +389,13 @@ impl Reporter {
             profile::verdict(&summary.profiles).into_iter().for_each(|verdict| self.line(&verdict));
             if self.profile {
                 self.line(&profile::table(&summary.profiles));
+                engines::lines(&setup.engines).iter().for_each(|line| self.line(line));
             }
         } else if !self.json && state == "incomplete" {
             self.note(&format!("{} files failed", stats.files_failed));
+        }
+        if setup.wished.is_unusual() {
+            setup.engines.1.iter().for_each(|note| self.note(&note.to_string()));
         }
         if summary.hanging > 0 {
             let threads = if summary.hanging == 1 { "thread waits" } else { "threads wait" };
@@ -431,6 +447,7 @@ impl Reporter {
             "connections": self.connections,
             "neighbours_peak": self.neighbours_peak,
             "log": log,
+            "engines": engines::values(&setup.engines.0),
             "durability": "object",
             "bottleneck": bottleneck,
             "bottleneck_share": bottleneck_share,

@@ -16,6 +16,7 @@ use haul_mover::end::Common;
 use haul_mover::owner::Owner;
 use haul_mover::{Error, Tuning, log};
 use haul_objectlog::{Config, Mechanism, Method};
+use haul_storage::engine::Wish;
 use haul_storage::sink::SourceName;
 use haul_transport::{Bound, Identity, Listener, Role, Session, StreamKey, tcp};
 
@@ -24,7 +25,7 @@ use crate::congestion::policy_of;
 use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::plan::{decision, labels};
-use crate::session::{Ends, Spill, greeting_bytes, response};
+use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
 use crate::{policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -157,6 +158,8 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let spill = request.tuning.spill.as_deref().map(path).transpose()?;
     let bytes_max = request.tuning.spill_max;
     let spill = spill.map(|directory| Spill { directory: directory.into(), bytes_max });
+    let engines = Wish::from_words(&request.tuning.engine, &request.tuning.io)
+        .ok_or_else(|| Error::new(Code::Protocol, "the greeting names no engine that is known here"))?;
     let job = JobId(array(&request.job)?);
     let instance: [u8; 16] = array(&request.instance)?;
     let sources = request.sources.iter().map(|text| path(text)).collect::<Result<Vec<_>, _>>()?;
@@ -245,6 +248,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         alone: request.tuning.alone,
         measure: &request.measure,
         lends: false,
+        engines: EndEngines::new(engines),
     };
     let answer = response(
         &identity,
@@ -272,6 +276,10 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     if let Some(error) = summary.error.as_ref().filter(|error| error.failure.place.is_known()) {
         // The other end is told of an internal error, but not where it was noticed.
         report::error(error);
+    }
+    if engines.is_unusual() {
+        // ssh may have gone; then nobody listens.
+        ends.engines.told().1.iter().for_each(|note| report::note_of_far_end(note));
     }
     // The initiator reports; here only the exit code is left, and the lock goes with the process.
     Ok(report::verdict(&summary).1)

@@ -14,6 +14,7 @@ use haul_mover::end::{Common, Outcome, Profiles, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log};
 use haul_storage::SourceStorage;
+use haul_storage::engine::{self, Engines, Note, Told, Wish};
 use haul_storage::layout::stripe::StripeSpec;
 use haul_storage::layout::{self, LayoutFile, Layouts};
 use haul_storage::placing::Placing;
@@ -85,7 +86,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
             let error = Some(error);
             let profiles = Profiles::default();
             let summary = Summary { outcome, error, profiles, log: None, hanging: 0 };
-            (summary, Setup { encrypted: None, verified: None, log: None })
+            (summary, Setup::default())
         }
     };
     record(&mut job, &summary);
@@ -192,6 +193,31 @@ pub struct Ends<'a> {
     pub measure: &'a Measure,
     /// The sink is in this process and takes contents from the source's files itself.
     pub lends: bool,
+    /// How objects are read and written.
+    pub engines: EndEngines,
+}
+
+/// Of each end.
+pub struct EndEngines {
+    source: Arc<Engines>,
+    sink: Arc<Engines>,
+}
+
+impl EndEngines {
+    /// Which leave open what the user leaves open.
+    pub fn new(wish: Wish) -> EndEngines {
+        let of = |direction| Arc::new(Engines::new(direction, wish));
+        EndEngines { source: of(engine::Direction::Read), sink: of(engine::Direction::Write) }
+    }
+
+    /// What was found out here, and what does not go as it should.
+    pub fn told(&self) -> (Vec<Told>, Vec<Note>) {
+        let (mut told, mut notes) = self.source.told();
+        let (of_sink, more) = self.sink.told();
+        told.extend(of_sink);
+        notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
+        (told, notes)
+    }
 }
 
 /// `--spill` and `--spill-max`
@@ -224,7 +250,8 @@ impl Ends<'_> {
             lend: self.lends,
             ..SourceOptions::default()
         };
-        Arc::new(PosixSource::new(roots.collect(), options))
+        let engines = Arc::clone(&self.engines.source);
+        Arc::new(PosixSource::with_engines(roots.collect(), options, engines))
     }
 
     /// The end that reads, ready to start; by this `reader`, if there is one already.
@@ -300,6 +327,7 @@ impl Ends<'_> {
             let about = failure.path.as_deref().unwrap_or(&path).display().to_string();
             Error { failure: failure.failure, about, hint: None }
         })?;
+        let storage = storage.with_engines(Arc::clone(&self.engines.sink));
         let shared = (!self.alone).then_some(placing);
         Ok(SinkEnd { common, storage: Arc::new(storage), shared })
     }
@@ -329,14 +357,16 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
         alone: plan.settings.neighbours.value == Neighbours::Ignore,
         measure: &plan.measure,
         lends: lends(plan),
+        engines: EndEngines::new(plan.settings.engines()),
     }
 }
 
 /// Both ends are this process, and nothing asks for bytes that pass through it: a limit of their rate, a place to put them
-/// aside, a layout by which reads are scheduled.
+/// aside, a layout by which reads are scheduled, an engine.
 fn lends(plan: &Plan) -> bool {
     let Settings { bandwidth, spill, layout_file, .. } = &plan.settings;
     let passes = bandwidth.value.is_some() || spill.value.is_some() || layout_file.value.is_some();
+    let passes = passes || plan.settings.engines().is_unusual();
     plan.direction == Direction::Local && !passes && !plan.measure.discard
 }
 
@@ -395,7 +425,8 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     let sink = sink.wait();
     summary.hanging += sink.hanging;
     let log = summary.log.clone();
-    Ok((summary, Setup { encrypted: None, verified: ends.verified(), log }))
+    let (engines, wished) = (ends.engines.told(), plan.settings.engines());
+    Ok((summary, Setup { encrypted: None, verified: ends.verified(), log, engines, wished }))
 }
 
 /// Tuning and log settings, as words for the greeting.
@@ -412,6 +443,8 @@ fn words(tuning: &Tuning, settings: &Settings) -> TuningWords {
         congestion: congestion.into(),
         congestion_threshold_nanos: limits.threshold.map(Time::nanos),
         congestion_skips: limits.skips,
+        engine: settings.engines().words().0.into(),
+        io: settings.engines().words().1.into(),
         hang_after: tuning.hangs_after.map(|after| after.as_secs()),
         alone: settings.neighbours.value == Neighbours::Ignore,
         stripe: settings.stripe.value.as_ref().map(ToString::to_string),
@@ -535,7 +568,8 @@ fn run_remote(
     let summary = running.wait();
     drop(ssh);
     let log = summary.log.clone();
-    Ok((summary, Setup { encrypted: Some(!plain), verified: ends.verified(), log }))
+    let (engines, wished) = (ends.engines.told(), plan.settings.engines());
+    Ok((summary, Setup { encrypted: Some(!plain), verified: ends.verified(), log, engines, wished }))
 }
 
 /// Which way connections are made, once that is known.

@@ -11,12 +11,13 @@ use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_
 use haul_mover::{Error, Tuning, log};
 use haul_objectlog::{Config, Mechanism, Method};
 
+use haul_storage::engine::{Engine, Io, Wish};
 use haul_storage::layout::stripe::StripeSpec;
 
 use crate::congestion::{Limits, SKIPS_MAX, Time, policy};
 use crate::options::{
-    Congestion, Copy, HashWord, Listen, LogMechanism, LogMethod, LogWriter, Neighbours, parse_ports,
-    parse_rate, parse_size,
+    Congestion, Copy, EngineWord, HashWord, IoWord, Listen, LogMechanism, LogMethod, LogWriter, Neighbours,
+    parse_ports, parse_rate, parse_size,
 };
 
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
@@ -75,6 +76,10 @@ pub struct Settings {
     pub streams: Setting<u16>,
     /// `--io-threads`
     pub io_threads: Setting<u16>,
+    /// `--engine`
+    pub engine: Setting<EngineWord>,
+    /// `--io`
+    pub io: Setting<IoWord>,
     /// `--congestion`
     pub congestion: Setting<Congestion>,
     /// `--congestion-threshold`
@@ -212,6 +217,20 @@ impl Settings {
                 number,
                 cores.clamp(2, 8) as u16,
                 "one for each core, from 2 to 8; more where files are on several targets",
+            )?,
+            engine: layers.pick(
+                "engine",
+                arguments.engine,
+                one_of,
+                EngineWord::Auto,
+                "measured for each device, on the first objects",
+            )?,
+            io: layers.pick(
+                "io",
+                arguments.io,
+                one_of,
+                IoWord::Auto,
+                "measured for each device, on the first objects",
             )?,
             congestion: layers.pick(
                 "congestion",
@@ -415,6 +434,21 @@ impl Settings {
         }
     }
 
+    /// What is left open of how objects are read and written.
+    pub fn engines(&self) -> Wish {
+        let engine = match self.engine.value {
+            EngineWord::Auto => None,
+            EngineWord::Posix => Some(Engine::Posix),
+            EngineWord::Uring => Some(Engine::Uring),
+        };
+        let io = match self.io.value {
+            IoWord::Auto => None,
+            IoWord::Buffered => Some(Io::Buffered),
+            IoWord::Direct => Some(Io::Direct),
+        };
+        Wish { engine, io }
+    }
+
     /// For the object log.
     pub fn log(&self) -> log::Settings {
         let mechanism = match self.log_mechanism.value {
@@ -468,6 +502,8 @@ const KEYS: &[&str] = &[
     "bundle-below",
     "streams",
     "io-threads",
+    "engine",
+    "io",
     "congestion",
     "congestion-threshold",
     "congestion-skips",

@@ -121,7 +121,8 @@ struct Own {
     processor_nanos: Cell<u64>,
 }
 
-fn processor_nanos() -> u64 {
+/// Processor time of this thread so far.
+pub fn processor_nanos() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }

@@ -50,6 +50,9 @@ pub enum SourceOp {
         /// The bytes must be in the slot and not change any more: the object is sent again, perhaps because what arrived was
         /// not what was hashed, or it goes on into the spill.
         again: bool,
+        /// In pieces of at most [`GENTLE_PIECE_BYTES`](crate::limits::GENTLE_PIECE_BYTES), one after the other: files are on
+        /// several targets, and others wait for this one, too.
+        gently: bool,
     },
     /// Read whole files one behind the other into `slot`. One that fails or has changed takes no space.
     ReadMembers {

@@ -69,6 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             slot: SlotId(0),
             single: false,
             again: false,
+            gently: false,
         }
     });
     let took = read(&source, objects.collect(), threads)?;

@@ -206,6 +206,7 @@ pub fn read_object(
         slot: SlotId(0),
         single,
         again: false,
+        gently: false,
     };
     match storage.run(op, pool) {
         Some(SourceDone::Object { block: BlockId(5), result }) => result,
@@ -479,6 +480,7 @@ fn threads_share_one_storage<F: Fixture>(fixture: &F) {
                                 slot,
                                 single: true,
                                 again: false,
+                                gently: false,
                             }
                         };
                         let hash = match fixture.storage().run(op, pool) {

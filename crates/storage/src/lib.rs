@@ -7,6 +7,7 @@ mod carry;
 pub mod confine;
 pub mod conformance_sink;
 pub mod conformance_source;
+pub mod engine;
 mod faults;
 mod hashing;
 pub mod layout;

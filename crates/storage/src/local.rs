@@ -15,11 +15,24 @@ const KNOWN: [u64; 4] = [
     0x0102_1994, // tmpfs
 ];
 
+/// Those among them that are on a disk and put data there as it is: btrfs compresses and checks what passes through the page
+/// cache, and what does not it leaves as it is.
+const ON_DISK: [u64; 2] = [KNOWN[0], KNOWN[1]];
+
 /// Is what the descriptor holds on one of them?
 pub(crate) fn is_known(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(KNOWN.contains(&kind(descriptor)?))
+}
+
+/// Is it on a disk, so that it can be worth the while to go past the page cache?
+pub(crate) fn is_disk(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(ON_DISK.contains(&kind(descriptor)?))
+}
+
+fn kind(descriptor: impl AsFd) -> rustix::io::Result<u64> {
     #[allow(clippy::unnecessary_cast)]
     let kind = fs::fstatfs(descriptor)?.f_type as u64 & 0xFFFF_FFFF;
-    Ok(KNOWN.contains(&kind))
+    Ok(kind)
 }
 
 /// How many descriptors the process may have now.

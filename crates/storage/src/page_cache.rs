@@ -34,7 +34,18 @@ struct Pages {
 
 /// How many pages of the file are in the cache; `None` where the kernel cannot tell.
 pub(crate) fn pages(file: impl AsFd) -> Option<u64> {
-    let (range, mut pages) = (Range { offset: 0, length: 0 }, Pages::default());
+    pages_of(file, Range { offset: 0, length: 0 })
+}
+
+/// At least half of the range is in the cache, or the kernel cannot tell. (A little of what comes next always is: whoever reads
+/// through the cache makes the kernel read ahead.)
+pub(crate) fn holds_most_of(file: impl AsFd, offset: u64, length: u32) -> bool {
+    let all = u64::from(length).div_ceil(rustix::param::page_size() as u64);
+    pages_of(file, Range { offset, length: length.into() }).is_none_or(|cached| cached * 2 >= all)
+}
+
+fn pages_of(file: impl AsFd, range: Range) -> Option<u64> {
+    let mut pages = Pages::default();
     // SAFETY: both structures are as the kernel declares them and live until the call returns; flags are 0.
     let result =
         unsafe { libc::syscall(CACHESTAT, file.as_fd().as_raw_fd(), &raw const range, &raw mut pages, 0) };

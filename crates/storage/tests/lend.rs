@@ -142,7 +142,8 @@ fn what_is_asked_for_again_comes_through_the_slot() {
             bed.pool.lease(slot).unwrap().set_lent(true);
         }
         let entry = Arc::clone(&bed.entry);
-        let op = SourceOp::ReadObject { block, entry, offset: 0, length: 1000, slot, single: true, again };
+        let (single, gently) = (true, false);
+        let op = SourceOp::ReadObject { block, entry, offset: 0, length: 1000, slot, single, again, gently };
         match bed.source.run(op, &bed.pool) {
             Some(SourceDone::Object { result, .. }) => assert_eq!(result, Ok(root_of(&all))),
             other => panic!("{other:?}"),

@@ -255,7 +255,8 @@ fn what_changes_between_hash_and_send_is_named_when_it_is_read_again() {
     let pool = Pool::new(1, 4096).unwrap();
     let read = |again| {
         let (block, entry, slot) = (BlockId(1), Arc::clone(entry), SlotId(0));
-        let op = SourceOp::ReadObject { block, entry, offset: 0, length: 4096, slot, single: true, again };
+        let (single, gently) = (true, false);
+        let op = SourceOp::ReadObject { block, entry, offset: 0, length: 4096, slot, single, again, gently };
         match dataset.source.run(op, &pool) {
             Some(SourceDone::Object { result, .. }) => result.map_err(|failure| failure.code),
             other => panic!("{other:?}"),
@@ -292,6 +293,7 @@ fn bytes_stay_in_their_file_only_where_the_sink_would_notice_that_they_have_chan
             slot,
             single: true,
             again,
+            gently: false,
         };
         let members = SourceOp::ReadMembers { block, slot, members: vec![entry()], again };
         for op in [object, members] {

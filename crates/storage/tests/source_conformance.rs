@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{Change, Fixture, SIZES, check_all};
+use haul_storage::engine::{Direction, Engine, Engines, Io, Trouble, Wish};
 use haul_storage::memory_source::MemorySource;
 use haul_storage::scan::Scan;
 use haul_storage::source::{PosixSource, Root, SourceOptions};
@@ -32,6 +33,10 @@ struct Posix {
 
 impl Posix {
     fn new(options: SourceOptions) -> Self {
+        Posix::read_by(options, Wish::default(), Trouble::default())
+    }
+
+    fn read_by(options: SourceOptions, wish: Wish, trouble: Trouble) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         for (at, path, size) in paths() {
             let path = scratch.path().join("data").join(path);
@@ -39,7 +44,8 @@ impl Posix {
             fs::write(path, bytes(at, size)).unwrap();
         }
         let root = Root::new(scratch.path().join("data").to_str().unwrap());
-        Posix { source: PosixSource::new(vec![root], options), scratch }
+        let engines = Arc::new(Engines::with_trouble(Direction::Read, wish, trouble));
+        Posix { source: PosixSource::with_engines(vec![root], options, engines), scratch }
     }
 
     fn path(&self, path: &[u8]) -> PathBuf {
@@ -184,6 +190,21 @@ fn posix_conforms_with_bytes_that_stay_in_their_files() {
     let options =
         SourceOptions { in_place: true, in_place_member_bytes_min: 1024, ..SourceOptions::default() };
     check_all(|| Posix::new(options));
+}
+
+#[test]
+fn posix_conforms_with_every_engine() {
+    let cut_short = Trouble { cut_short: true, ..Trouble::default() };
+    for in_place in [false, true] {
+        let options = SourceOptions { in_place, ..SourceOptions::default() };
+        for engine in [Engine::Posix, Engine::Uring] {
+            for io in [Io::Buffered, Io::Direct] {
+                let wish = Wish { engine: Some(engine), io: Some(io) };
+                check_all(|| Posix::read_by(options, wish, Trouble::default()));
+                check_all(|| Posix::read_by(options, wish, cut_short));
+            }
+        }
+    }
 }
 
 #[test]

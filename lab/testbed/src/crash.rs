@@ -156,6 +156,7 @@ impl Loop {
             log: LogChoice::choose(&mut Random::fork(seed, "crash log")),
             hash: None,
             spill: None,
+            engine: None,
             source: dataset.path.clone(),
             destination: sink.join("data/result"),
             into: random.chance(128),

@@ -71,6 +71,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         log: None,
         hash: None,
         spill: None,
+        engine: None,
         into: destination.is_dir(),
         source,
         destination,

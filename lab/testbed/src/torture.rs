@@ -96,11 +96,20 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
         settings.rounds,
         settings.directory.display()
     );
-    let missing: Vec<_> =
-        ["--streams", "--memory", "--reconnect", "--plain", "--log-mechanism", "--hash", "--spill"]
-            .into_iter()
-            .filter(|option| !looped.world.program().has(option))
-            .collect();
+    let missing: Vec<_> = [
+        "--streams",
+        "--memory",
+        "--reconnect",
+        "--plain",
+        "--log-mechanism",
+        "--hash",
+        "--spill",
+        "--engine",
+        "--io",
+    ]
+    .into_iter()
+    .filter(|option| !looped.world.program().has(option))
+    .collect();
     if !missing.is_empty() {
         println!("torture: not varied, as this haul has no {}", missing.join(" "));
     }
@@ -153,6 +162,7 @@ impl Loop {
             log: None,
             hash: None,
             spill: None,
+            engine: None,
             source: dataset.path.clone(),
             destination: self.settings.directory.join("sink"),
             into,
@@ -163,7 +173,18 @@ impl Loop {
         let mut more = Random::fork(seed.wrapping_add(number), "torture hash and spill");
         let hash = *more.pick(&[None, None, None, Some("xxh3"), Some("none")]);
         let spill = more.chance(64).then(|| self.spill());
-        Ok(Plan { job: Job { log, hash, spill, ..job }, dataset, attacks, older_copy, idle_run, random })
+        let mut more = Random::fork(seed.wrapping_add(number), "torture engine");
+        let engine = more
+            .chance(128)
+            .then(|| (*more.pick(&["auto", "posix", "uring"]), *more.pick(&["auto", "buffered", "direct"])));
+        Ok(Plan {
+            job: Job { log, hash, spill, engine, ..job },
+            dataset,
+            attacks,
+            older_copy,
+            idle_run,
+            random,
+        })
     }
 
     /// Runs one round; what it is, for its line.
@@ -190,7 +211,8 @@ impl Loop {
             if plan.older_copy { " older" } else { "" },
             plan.job.log.map_or(String::new(), |log| format!(" {log}")),
         ) + &plan.job.hash.map_or(String::new(), |hash| format!(" {hash}"))
-            + if plan.job.spill.is_some() { " spill" } else { "" };
+            + if plan.job.spill.is_some() { " spill" } else { "" }
+            + &plan.job.engine.map_or(String::new(), |(engine, io)| format!(" {engine}/{io}"));
         self.disturb_until_done(&mut plan, usual, needed, report)?;
         if fs::read_dir(self.spill())?.next().is_some() {
             report.violate("left over", "something is left in the directory of the spill");

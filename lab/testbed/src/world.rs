@@ -88,6 +88,8 @@ pub struct Job {
     pub hash: Option<&'static str>,
     /// Where the source keeps what the sink cannot take yet, if anywhere.
     pub spill: Option<PathBuf>,
+    /// `--engine` and `--io`, if not as measured.
+    pub engine: Option<(&'static str, &'static str)>,
     /// The tree that is read.
     pub source: PathBuf,
     /// DEST as it is typed.
@@ -245,6 +247,8 @@ impl World {
             option("--log-writer", Some(log.writer.into()));
         }
         option("--hash", job.hash.map(str::to_owned));
+        option("--engine", job.engine.map(|(engine, _)| engine.to_owned()));
+        option("--io", job.engine.map(|(_, io)| io.to_owned()));
         option("--spill", job.spill.as_ref().map(|directory| directory.display().to_string()));
         if job.route != Route::Local {
             command.arg("--ssh").arg(self.sshd.ssh_command());

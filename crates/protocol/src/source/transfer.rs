@@ -88,7 +88,8 @@ impl Source {
         let content = Content::Object { id, index, hash: Hash([0; 32]) };
         let block = self.new_block(local, length, content, ticket);
         let slot = local;
-        let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again };
+        let gently = self.hands.has_several_targets();
+        let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently };
         self.actions.push_back(Action::Source(op));
         Some(block)
     }

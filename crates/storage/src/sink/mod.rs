@@ -53,6 +53,7 @@ use haul_model::{Code, Entry, EntryId, Failure, HashKind, Kind, Token};
 
 use crate::SinkStorage;
 use crate::confine::{check_name, sink_failure};
+use crate::engine::{Direction, Engines, Wish};
 use crate::layout::stripe::StripeSpec;
 use crate::placing::Placing;
 use crate::source::Lender;
@@ -171,6 +172,7 @@ pub struct PosixSink {
     placing: Option<Arc<Placing>>,
     stripe: Option<StripeSpec>,
     lender: Option<Lender>,
+    engines: Arc<Engines>,
     /// It was told that a file is not striped as its source.
     unlike_told: [AtomicBool; Unlike::ALL.len()],
     hooks: Hooks,
@@ -231,6 +233,7 @@ impl PosixSink {
             placing: settings.placing,
             stripe: settings.stripe,
             lender: settings.lender,
+            engines: Arc::new(Engines::new(Direction::Write, Wish::default())),
             unlike_told: Default::default(),
             #[cfg(feature = "faults")]
             hooks: Hooks::new(settings.faults),
@@ -252,6 +255,16 @@ impl PosixSink {
             member_descriptors: AtomicUsize::new(0),
             objects_reread: AtomicU64::new(0),
         })
+    }
+
+    /// With these engines.
+    pub fn with_engines(self, engines: Arc<Engines>) -> PosixSink {
+        PosixSink { engines, ..self }
+    }
+
+    /// What writes the objects of its files.
+    pub fn engines(&self) -> &Arc<Engines> {
+        &self.engines
     }
 
     /// Objects whose hash had to be computed again from the file, because the one beside it was lost or damaged.

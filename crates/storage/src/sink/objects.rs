@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use haul_buffers::Pool;
+use haul_buffers::{Lease, Pool};
 use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::profile::Stage;
 use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
@@ -19,6 +19,7 @@ use super::table::Hashes;
 use super::tokens::TempName;
 use super::{Contents, PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
+use crate::engine::{Engines, Reach, Way};
 use crate::hashing::is_object;
 use crate::layout::{self, stripe::Plan};
 
@@ -56,6 +57,8 @@ pub(super) struct Unfinished {
 #[derive(Default)]
 struct Open {
     contents: Option<Arc<OwnedFd>>,
+    /// How engines get at its contents.
+    reach: Option<Arc<Reach>>,
     /// Device and inode, once the file was made or found.
     identity: Option<(u64, u64)>,
 }
@@ -148,13 +151,23 @@ impl Unfinished {
 
     /// Closes its descriptors; they are opened again when needed.
     pub fn close(&self) {
-        lock(&self.open).contents = None;
+        let mut open = lock(&self.open);
+        (open.contents, open.reach) = (None, None);
+        drop(open);
         lock(&self.hashes).close();
     }
 
     /// The descriptor of its contents, if it is open now.
     pub fn open_contents(&self) -> Option<Arc<OwnedFd>> {
         lock(&self.open).contents.clone()
+    }
+
+    /// How engines get at its contents, which are open there.
+    fn reach(&self, engines: &Engines, contents: &OwnedFd) -> Arc<Reach> {
+        let mut open = lock(&self.open);
+        let device = open.identity.map_or(0, |(device, _)| device);
+        let reach = open.reach.get_or_insert_with(|| Arc::new(engines.reach(contents, device)));
+        Arc::clone(reach)
     }
 
     /// How it is cut into objects.
@@ -179,7 +192,7 @@ impl PosixSink {
     ) -> Result<(), Failure> {
         let cut = Cut::of(entry, object.object_bytes, self.object_bytes)?;
         let index = cut.index(object.offset, object.length, object.single)?;
-        let lease = pool.lease(slot).ok_or(Code::Internal)?;
+        let mut lease = pool.lease(slot).ok_or(Code::Internal)?;
         let bytes = lease.get(..object.length as usize).ok_or(Code::Protocol)?;
         let borrowed = self.borrows(object.hash);
         if !borrowed && !is_object(self.hash, bytes, object.offset, object.single, object.hash) {
@@ -199,16 +212,40 @@ impl PosixSink {
                 hash = self.borrow_object(entry, contents.as_fd(), object)?;
                 Ok(())
             }
-            Contents::Written => {
-                let piece = if object.gently { GENTLE_PIECE_BYTES } else { bytes.len().max(1) };
-                let mut pieces = (object.offset..).step_by(piece).zip(bytes.chunks(piece));
-                pieces.try_for_each(|(offset, piece)| write_all_at(&contents, piece, offset))
-            }
+            Contents::Written => self.write_bytes(&file, &contents, object, (&mut lease, pool)),
             Contents::Discarded => fs::ftruncate(&contents, entry.size()),
         };
         written.map_err(sink_failure)?;
         lock(&file.hashes).gather(index, hash);
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
+    }
+
+    /// Writes the object, which is at the start of the slot.
+    fn write_bytes(
+        &self,
+        file: &Unfinished,
+        contents: &OwnedFd,
+        object: Object,
+        (lease, pool): (&mut Lease<'_>, &Pool),
+    ) -> rustix::io::Result<()> {
+        let Object { offset, length, gently, .. } = object;
+        let reach = file.reach(&self.engines, contents);
+        let to = (&*reach, contents);
+        let mut attempt = self.engines.attempt(&reach, contents, (offset, length), gently);
+        let bytes = length as usize;
+        let mut done = 0;
+        if attempt.way() != Way::USUAL {
+            done = attempt.write(to, offset, bytes, (lease, pool), file.entry.size())?;
+        }
+        let piece = if gently { GENTLE_PIECE_BYTES } else { bytes.max(1) };
+        let mut at = offset + done as u64;
+        for piece in lease[done..bytes].chunks(piece) {
+            write_all_at(contents, piece, at)?;
+            at += piece.len() as u64;
+        }
+        attempt.await_device(to, offset, length.into());
+        attempt.done(length.into());
+        Ok(())
     }
 
     /// The unfinished file `token` of `entry`, new if this is the first that is heard of it.

@@ -11,6 +11,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::directories::{Directories, Location};
 use super::status::Status;
+use crate::engine::Reach;
 use crate::page_cache;
 
 /// Reading must not change what is read: `O_NOATIME` where the kernel permits it, which is for one's own files, or
@@ -83,6 +84,10 @@ pub(crate) struct OpenFile {
     pub in_place: bool,
     /// The sink takes its objects itself.
     pub lent: bool,
+    /// It has holes.
+    pub sparse: bool,
+    /// How engines get at it.
+    pub reach: Reach,
     /// The version that was opened.
     identity: Identity,
     /// Nothing of it was in the page cache.
@@ -90,10 +95,18 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Opened for this entry.
-    pub fn new(entry: &Entry, descriptor: OwnedFd, in_place: bool, lent: bool) -> OpenFile {
+    /// Opened for this entry; nothing is known of it yet.
+    pub fn new(entry: &Entry, descriptor: OwnedFd, reach: Reach) -> OpenFile {
         let passes_by = page_cache::is_absent(&descriptor);
-        OpenFile { descriptor: Arc::new(descriptor), in_place, lent, identity: entry.identity, passes_by }
+        OpenFile {
+            descriptor: Arc::new(descriptor),
+            in_place: false,
+            lent: false,
+            sparse: false,
+            reach,
+            identity: entry.identity,
+            passes_by,
+        }
     }
 
     /// It was read up to here.

@@ -13,7 +13,7 @@ use rustix::io::{read, retry_on_intr};
 
 use super::directories::{Directories, Location};
 use super::files::{Noatime, check_version, open_regular};
-use super::objects::hash_object;
+use super::objects::{Wanted, hash_object};
 use super::status::Status;
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
@@ -100,7 +100,7 @@ impl<'a> MemberReader<'a> {
         if large && self.left > 0 && local::is_known(&file).unwrap_or(false) {
             self.left -= 1;
             let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
-            let hash = hash_object(self.hash, &file, 0, length, true)?;
+            let hash = hash_object(self.hash, &file, Wanted { offset: 0, length, single: true })?;
             check_version(&file, &entry.identity)?;
             return Ok(Packed { hash, file: Some(file) });
         }

@@ -3,34 +3,58 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
+use haul_buffers::{Lease, Pool};
 use haul_model::{Code, Failure, Hash, HashKind};
 use rustix::io::{pread, retry_on_intr};
 
+use super::files::OpenFile;
 use super::mapping;
 use super::status::Status;
 use crate::confine::source_failure;
+use crate::engine::{Attempt, Way};
 use crate::faults;
 use crate::hashing::{ObjectHasher, PIECE_BYTES};
 
-/// Reads `length` bytes at `offset` to the start of `slot` and hashes them piece by piece.
+/// One object, as [`SourceOp::ReadObject`](haul_model::op::SourceOp::ReadObject) asks for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub offset: u64,
+    pub length: u32,
+    pub single: bool,
+}
+
+/// Reads the object to the start of the slot, the way that the attempt is for, and hashes it piece by piece.
 ///
 /// `SourceChanged` where the file ends before: the scan saw it longer.
 pub(crate) fn read_object(
     kind: HashKind,
-    file: &OwnedFd,
-    offset: u64,
-    length: u32,
-    single: bool,
-    slot: &mut [u8],
+    file: &OpenFile,
+    wanted: Wanted,
+    attempt: &mut Attempt<'_>,
+    (lease, pool): (&mut Lease<'_>, &Pool),
 ) -> Result<Hash, Failure> {
+    let Wanted { offset, length, single } = wanted;
     let mut hasher = ObjectHasher::new(kind, offset, length, single)?;
-    let space = slot.get_mut(..length as usize).ok_or(Failure::new(Code::Internal))?;
-    let mut at = offset;
-    for piece in space.chunks_mut(PIECE_BYTES) {
-        read_piece(file, at, piece)?;
+    let length = length as usize;
+    if lease.len() < length {
+        return Err(Code::Internal.into());
+    }
+    let mut hash = |piece: &mut [u8]| {
         faults::source_bytes_read(piece);
         hasher.update(piece);
         faults::source_bytes_hashed(piece);
+    };
+    let mut done = 0;
+    if attempt.way() != Way::USUAL {
+        let from = (&file.reach, &*file.descriptor);
+        done = attempt
+            .read(from, offset, length, (lease, pool), faults::source_read, &mut hash)
+            .map_err(source_failure)?;
+    }
+    let mut at = offset + done as u64;
+    for piece in lease[done..length].chunks_mut(PIECE_BYTES) {
+        read_piece(&file.descriptor, at, piece)?;
+        hash(piece);
         at += piece.len() as u64;
     }
     Ok(hasher.finish())
@@ -38,13 +62,8 @@ pub(crate) fn read_object(
 
 /// As [`read_object`], but the bytes are only hashed: where they are, or else through a piece of memory that stays in the
 /// core's cache.
-pub(crate) fn hash_object(
-    kind: HashKind,
-    file: &OwnedFd,
-    offset: u64,
-    length: u32,
-    single: bool,
-) -> Result<Hash, Failure> {
+pub(crate) fn hash_object(kind: HashKind, file: &OwnedFd, wanted: Wanted) -> Result<Hash, Failure> {
+    let Wanted { offset, length, single } = wanted;
     thread_local! {
         static PIECE: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
     }

@@ -16,9 +16,10 @@ use super::Root;
 use super::directories::Directories;
 use super::files::{Noatime, OpenFile, OpenFiles, check_version, open_regular};
 use super::members::{MemberReader, pack};
-use super::objects::{hash_object, read_object};
+use super::objects::{Wanted, hash_object, read_object};
 use super::status::{Status, link_target};
 use crate::confine::source_failure;
+use crate::engine::{Direction, Engines, Way, Wish};
 use crate::scan::PosixScan;
 use crate::{SourceStorage, faults, local, spill};
 
@@ -59,14 +60,6 @@ impl Default for SourceOptions {
     }
 }
 
-/// One object, as [`SourceOp::ReadObject`] asks for it.
-struct Wanted {
-    offset: u64,
-    length: u32,
-    single: bool,
-    again: bool,
-}
-
 /// Reads datasets from a POSIX file system.
 pub struct PosixSource {
     pub(super) directories: Arc<Directories>,
@@ -77,11 +70,18 @@ pub struct PosixSource {
     in_place: bool,
     in_place_member_bytes_min: usize,
     lend: bool,
+    engines: Arc<Engines>,
 }
 
 impl PosixSource {
     /// The SOURCEs in the order of the command line.
     pub fn new(roots: Vec<Root>, options: SourceOptions) -> Self {
+        let engines = Engines::new(Direction::Read, Wish::default());
+        PosixSource::with_engines(roots, options, Arc::new(engines))
+    }
+
+    /// With these engines.
+    pub fn with_engines(roots: Vec<Root>, options: SourceOptions, engines: Arc<Engines>) -> Self {
         local::raise_descriptor_limit();
         let directories = Directories::new(roots, !options.recursive, options.directory_descriptors_max);
         PosixSource {
@@ -93,7 +93,13 @@ impl PosixSource {
             in_place: options.in_place && options.hash != HashKind::None && !faults::changes_source_bytes(),
             in_place_member_bytes_min: options.in_place_member_bytes_min,
             lend: options.lend && !faults::changes_source_bytes(),
+            engines,
         }
+    }
+
+    /// What reads the objects of its files.
+    pub fn engines(&self) -> &Arc<Engines> {
+        &self.engines
     }
 
     /// Walks the SOURCEs. `ids` is the next free entry id, 1 in a new session.
@@ -103,8 +109,15 @@ impl PosixSource {
         PosixScan::new(Arc::clone(&self.directories), self.recursive, ids)
     }
 
-    fn read_object(&self, entry: &Entry, wanted: Wanted, slot: SlotId, pool: &Pool) -> Result<Hash, Failure> {
-        let Wanted { offset, length, single, again } = wanted;
+    fn read_object(
+        &self,
+        entry: &Entry,
+        wanted: Wanted,
+        (again, gently): (bool, bool),
+        slot: SlotId,
+        pool: &Pool,
+    ) -> Result<Hash, Failure> {
+        let Wanted { offset, length, .. } = wanted;
         let file = match self.files.get(entry) {
             Some(file) => file,
             None => self.open(entry)?,
@@ -114,13 +127,16 @@ impl PosixSource {
         }
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
         lease.set_lent(false);
+        let usual = again || gently || file.sparse;
+        let mut attempt = self.engines.attempt(&file.reach, &file.descriptor, (offset, length), usual);
         // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
-        if file.in_place && !again {
+        if file.in_place && !again && attempt.way() == Way::USUAL {
             // Where streams need a copy after all, it goes there.
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
             }
-            let hash = hash_object(self.hash, &file.descriptor, offset, length, single)?;
+            let hash = hash_object(self.hash, &file.descriptor, wanted)?;
+            attempt.done(length.into());
             file.was_read(offset, length);
             let (file, length) = (Arc::clone(&file.descriptor), length as usize);
             lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset }]);
@@ -131,19 +147,23 @@ impl PosixSource {
             // A change that does show is named for what it is.
             check_version(&file.descriptor, &entry.identity)?;
         }
-        let hash = read_object(self.hash, &file.descriptor, offset, length, single, &mut lease)?;
+        let hash = read_object(self.hash, &file, wanted, &mut attempt, (&mut lease, pool))?;
+        attempt.done(length.into());
         file.was_read(offset, length);
         Ok(hash)
     }
 
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
         let location = self.directories.locate(entry)?;
-        let (descriptor, _) = open_regular(&self.directories, &location, &self.noatime, entry)?;
+        let (descriptor, status) = open_regular(&self.directories, &location, &self.noatime, entry)?;
         // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
         let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
         let known = (self.in_place || self.lend) && local::is_known(&descriptor).unwrap_or(false);
         let (in_place, lent) = (self.in_place && known, self.lend && known);
-        Ok(self.files.keep(OpenFile::new(entry, descriptor, in_place, lent), entry.id))
+        let reach = self.engines.reach(&descriptor, status.place().device);
+        let mut file = OpenFile::new(entry, descriptor, reach);
+        (file.in_place, file.lent, file.sparse) = (in_place, lent, status.has_holes());
+        Ok(self.files.keep(file, entry.id))
     }
 
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
@@ -179,9 +199,9 @@ impl PosixSource {
 impl SourceStorage for PosixSource {
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         match op {
-            SourceOp::ReadObject { block, entry, offset, length, slot, single, again } => {
-                let wanted = Wanted { offset, length, single, again };
-                let result = self.read_object(&entry, wanted, slot, pool);
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently } => {
+                let wanted = Wanted { offset, length, single };
+                let result = self.read_object(&entry, wanted, (again, gently), slot, pool);
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members, again } => {

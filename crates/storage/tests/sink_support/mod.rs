@@ -12,6 +12,7 @@ use std::sync::Arc;
 use haul_model::{EntryId, HashKind, Kind, Timestamp};
 use haul_storage::SinkStorage;
 use haul_storage::conformance_sink::{Driver, Fixture, JOB, OBJECT, Seen};
+use haul_storage::engine::{Direction, Engines, Trouble, Wish};
 use haul_storage::layout::{self, LayoutFile, Layouts};
 use haul_storage::placing::Placing;
 use haul_storage::sink::{
@@ -27,6 +28,7 @@ pub struct Scratch {
     state: PathBuf,
     mode: SyncMode,
     placing: Option<Arc<Placing>>,
+    engines: Option<(Wish, Trouble)>,
 }
 
 impl Scratch {
@@ -49,6 +51,12 @@ impl Scratch {
         self
     }
 
+    /// Files are written by these engines.
+    pub fn written_by(mut self, wish: Wish, trouble: Trouble) -> Self {
+        self.engines = Some((wish, trouble));
+        self
+    }
+
     fn at(scratch: TempDir, mode: SyncMode) -> Self {
         let at = |name: &str| {
             let path = scratch.path().join(name);
@@ -62,6 +70,7 @@ impl Scratch {
             _scratch: scratch,
             mode,
             placing: None,
+            engines: None,
         }
     }
 
@@ -90,7 +99,13 @@ impl Scratch {
     pub fn with(&self, settings: SinkSettings, sources: &[SourceName]) -> PosixSink {
         let root =
             SinkRoot::open(&self.destination, Decision::Into, sources).expect("the destination is there");
-        PosixSink::open(root, settings).expect("the sink opens")
+        let sink = PosixSink::open(root, settings).expect("the sink opens");
+        match self.engines {
+            Some((wish, trouble)) => {
+                sink.with_engines(Arc::new(Engines::with_trouble(Direction::Write, wish, trouble)))
+            }
+            None => sink,
+        }
     }
 
     /// A session with the directory `top` in it.

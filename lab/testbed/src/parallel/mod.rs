@@ -174,6 +174,7 @@ impl Bed {
             log: None,
             hash: None,
             spill: None,
+            engine: None,
             source: source.to_owned(),
             destination: destination.to_owned(),
             into: false,

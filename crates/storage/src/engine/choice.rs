@@ -1,0 +1,409 @@
+//! Which way a device is read or written: measured on the transfer's own objects.
+//!
+//! A pure function of what was measured: time is passed in. Each way that can be is given a few objects, twice over (the first
+//! time touches memory that nobody has touched before), and what counts is the better time: how long at least one request of it
+//! was under way, and, as far as processors are scarce, what it cost of them. The usual way is the first of the list, and any
+//! other must be clearly better: what is about as good changes nothing.
+
+use super::{Way, Wish};
+
+/// Of each way, at a time.
+const TRIAL_BYTES: u64 = 16 << 20;
+/// And at least so many objects, so that threads overlap as they usually do.
+const TRIAL_OBJECTS: u32 = 3;
+/// How often each way gets its turn.
+const ROUNDS: u32 = 2;
+/// A way takes the place of one before it in the list if it costs less than this share of it.
+const BETTER: f64 = 0.9;
+/// After so many bytes all are measured again: devices fill up, and others come and go.
+const REVIEW_BYTES: u64 = 32 << 30;
+
+/// What an object took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Took {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Of the thread that was at it.
+    pub processor_nanos: u64,
+}
+
+/// One object that is under way: whose turn it was when it began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Turn {
+    trial: usize,
+    number: u64,
+}
+
+/// What is known of one way.
+#[derive(Clone, Debug)]
+struct Trial {
+    way: Way,
+    refused: bool,
+    /// Nanoseconds a byte, of the best turn so far.
+    cost: Option<f64>,
+    /// Bytes a second in that turn.
+    rate: f64,
+}
+
+/// The objects of one turn.
+#[derive(Clone, Copy, Default, Debug)]
+struct Measured {
+    number: u64,
+    under_way: u32,
+    since_nanos: u64,
+    busy_nanos: u64,
+    processor_nanos: u64,
+    bytes: u64,
+    objects: u32,
+}
+
+/// The ways of one device in one direction.
+#[derive(Clone, Debug)]
+pub(crate) struct Choice {
+    trials: Vec<Trial>,
+    processors: u32,
+    /// Whose turn it is, and how often all had theirs; `None`: it is decided.
+    turn: Option<(usize, u32)>,
+    measured: Measured,
+    chosen: usize,
+    since_review: u64,
+}
+
+impl Choice {
+    /// Among these, of which the first is the usual one. Of one there is nothing to be measured.
+    pub fn new(ways: &[Way], processors: u32) -> Choice {
+        let trial = |way: &Way| Trial { way: *way, refused: false, cost: None, rate: 0.0 };
+        let mut choice = Choice {
+            trials: ways.iter().map(trial).collect(),
+            processors: processors.max(1),
+            turn: None,
+            measured: Measured::default(),
+            chosen: 0,
+            since_review: 0,
+        };
+        choice.measure();
+        choice
+    }
+
+    /// There is nothing to choose, and nothing unusual.
+    pub fn is_usual(&self) -> bool {
+        matches!(&self.trials[..], [] | [Trial { way: Way::USUAL, .. }])
+    }
+
+    /// How the next object goes. With a turn, what it took is to be told.
+    pub fn begin(&mut self, now_nanos: u64) -> (Way, Option<Turn>) {
+        let Some((trial, _)) = self.turn else { return (self.chosen_way(), None) };
+        if self.measured.under_way == 0 {
+            self.measured.since_nanos = now_nanos;
+        }
+        self.measured.under_way += 1;
+        (self.trials[trial].way, Some(Turn { trial, number: self.measured.number }))
+    }
+
+    /// An object that had a turn has ended; `None`: it failed, or went another way.
+    pub fn end(&mut self, turn: Turn, now_nanos: u64, took: Option<Took>) {
+        // It began in a turn that has ended since.
+        if turn.number != self.measured.number {
+            return;
+        }
+        let measured = &mut self.measured;
+        measured.busy_nanos += now_nanos.saturating_sub(measured.since_nanos);
+        measured.since_nanos = now_nanos;
+        measured.under_way = measured.under_way.saturating_sub(1);
+        if let Some(Took { bytes, processor_nanos }) = took {
+            measured.bytes += bytes;
+            measured.objects += 1;
+            measured.processor_nanos += processor_nanos;
+        }
+        if measured.bytes >= TRIAL_BYTES && measured.objects >= TRIAL_OBJECTS {
+            self.judge(turn.trial);
+            self.next_turn();
+        }
+    }
+
+    /// So many bytes went the way that was chosen.
+    pub fn went(&mut self, bytes: u64) {
+        self.since_review += bytes;
+        if self.turn.is_none() && self.since_review >= REVIEW_BYTES {
+            self.measure();
+        }
+    }
+
+    /// These cannot be used here.
+    pub fn refuse(&mut self, refused: impl Fn(Way) -> bool) {
+        self.trials.iter_mut().filter(|trial| refused(trial.way)).for_each(|trial| trial.refused = true);
+        match self.turn {
+            Some((trial, _)) if self.trials[trial].refused => self.next_turn(),
+            None if self.trials[self.chosen].refused => self.decide(),
+            _ => {}
+        }
+    }
+
+    /// Which way it is; `None` while it is measured.
+    pub fn decided(&self) -> Option<Way> {
+        self.turn.is_none().then(|| self.chosen_way())
+    }
+
+    /// Those that were measured, in bytes a second.
+    pub fn rates(&self) -> Vec<(Way, f64)> {
+        let measured = self.trials.iter().filter(|trial| trial.cost.is_some());
+        measured.map(|trial| (trial.way, trial.rate)).collect()
+    }
+
+    /// If all are refused, what always works.
+    fn chosen_way(&self) -> Way {
+        self.trials.get(self.chosen).filter(|trial| !trial.refused).map_or(Way::USUAL, |trial| trial.way)
+    }
+
+    fn measure(&mut self) {
+        self.since_review = 0;
+        self.trials.iter_mut().for_each(|trial| trial.cost = None);
+        self.turn = None;
+        if self.trials.iter().filter(|trial| !trial.refused).count() > 1 {
+            let first = self.trials.iter().position(|trial| !trial.refused);
+            self.turn = first.map(|first| (first, 0));
+        }
+        self.measured = Measured { number: self.measured.number + 1, ..Measured::default() };
+    }
+
+    fn judge(&mut self, trial: usize) {
+        let Measured { busy_nanos, processor_nanos, bytes, .. } = self.measured;
+        let trial = &mut self.trials[trial];
+        // A second of one of few processors is worth more than one of many.
+        let nanos = busy_nanos as f64 + processor_nanos as f64 / f64::from(self.processors);
+        let cost = nanos / bytes as f64;
+        if trial.cost.is_none_or(|before| cost < before) {
+            trial.cost = Some(cost);
+            trial.rate = bytes as f64 * 1e9 / busy_nanos.max(1) as f64;
+        }
+    }
+
+    fn next_turn(&mut self) {
+        let Some((trial, round)) = self.turn else { return };
+        let left = self.trials.iter().filter(|trial| !trial.refused).count();
+        let after = |from: usize| (from..self.trials.len()).find(|at| !self.trials[*at].refused);
+        self.turn = match (after(trial + 1), after(0)) {
+            _ if left < 2 => None,
+            (Some(next), _) => Some((next, round)),
+            (None, Some(first)) if round + 1 < ROUNDS => Some((first, round + 1)),
+            _ => None,
+        };
+        self.measured = Measured { number: self.measured.number + 1, ..Measured::default() };
+        if self.turn.is_none() {
+            self.decide();
+        }
+    }
+
+    fn decide(&mut self) {
+        let mut can_be = self.trials.iter().enumerate().filter(|(_, trial)| !trial.refused);
+        let Some((first, trial)) = can_be.next() else { return };
+        let mut best = (first, trial.cost.unwrap_or(f64::INFINITY));
+        for (at, trial) in can_be {
+            if let Some(cost) = trial.cost
+                && cost < best.1 * BETTER
+            {
+                best = (at, cost);
+            }
+        }
+        self.chosen = best.0;
+        self.since_review = 0;
+    }
+}
+
+impl Wish {
+    /// The ways that this leaves, the usual one first.
+    ///
+    /// io_uring through the page cache is tried only for somebody who asks for one of the two: the copies are the same, made
+    /// by other threads.
+    pub fn ways(self) -> Vec<Way> {
+        let all = [Way::USUAL, Way::URING_BUFFERED, Way::POSIX_DIRECT, Way::URING_DIRECT];
+        let wished = |way: &Way| {
+            self.engine.is_none_or(|engine| engine == way.engine)
+                && self.io.is_none_or(|io| io == way.io)
+                && (self != Wish::default() || *way != Way::URING_BUFFERED)
+        };
+        all.into_iter().filter(wished).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Engine, Io};
+
+    const MIB: u64 = 1 << 20;
+    const OBJECT: u64 = 4 * MIB;
+
+    /// Nanoseconds of an object, and of the processor, by way.
+    type Device = fn(Way) -> (u64, u64);
+
+    /// Moves so many objects, one after the other; which ways they went.
+    fn run(choice: &mut Choice, objects: usize, device: Device) -> Vec<Way> {
+        let mut now = 0;
+        let mut went = Vec::new();
+        for _ in 0..objects {
+            let (way, turn) = choice.begin(now);
+            let (nanos, processor_nanos) = device(way);
+            now += nanos;
+            match turn {
+                Some(turn) => choice.end(turn, now, Some(Took { bytes: OBJECT, processor_nanos })),
+                None => choice.went(OBJECT),
+            }
+            went.push(way);
+        }
+        went
+    }
+
+    fn auto() -> Choice {
+        Choice::new(&Wish::default().ways(), 2)
+    }
+
+    #[test]
+    fn the_fastest_way_stays() {
+        let mut choice = auto();
+        let went = run(&mut choice, 40, |way| match way {
+            Way::URING_DIRECT => (1_000_000, 100_000),
+            Way::POSIX_DIRECT => (2_000_000, 100_000),
+            _ => (3_000_000, 1_000_000),
+        });
+        assert_eq!(choice.decided(), Some(Way::URING_DIRECT));
+        assert_eq!(went[..4], [Way::USUAL; 4], "what is short goes as ever");
+        assert!(went[24..].iter().all(|way| *way == Way::URING_DIRECT), "{went:?}");
+        let rates = choice.rates();
+        assert_eq!(rates.len(), 3);
+        assert!((rates[0].1 - OBJECT as f64 / 3e-3).abs() < 1.0, "{rates:?}");
+    }
+
+    #[test]
+    fn what_is_about_as_good_changes_nothing() {
+        let mut choice = auto();
+        run(&mut choice, 40, |way| if way == Way::USUAL { (1_050_000, 0) } else { (1_000_000, 0) });
+        assert_eq!(choice.decided(), Some(Way::USUAL));
+        let mut choice = auto();
+        run(&mut choice, 40, |way| match way {
+            Way::USUAL => (2_000_000, 0),
+            Way::POSIX_DIRECT => (1_000_000, 0),
+            _ => (950_000, 0),
+        });
+        assert_eq!(choice.decided(), Some(Way::POSIX_DIRECT), "and no ring is used for nothing");
+    }
+
+    #[test]
+    fn as_fast_for_less_of_the_processor_is_better_where_processors_are_few() {
+        let device: Device =
+            |way| if way == Way::USUAL { (1_000_000, 900_000) } else { (1_000_000, 100_000) };
+        let of = |processors| {
+            let mut choice = Choice::new(&[Way::USUAL, Way::POSIX_DIRECT], processors);
+            run(&mut choice, 40, device);
+            choice.decided()
+        };
+        assert_eq!((of(2), of(64)), (Some(Way::POSIX_DIRECT), Some(Way::USUAL)));
+    }
+
+    #[test]
+    fn what_the_first_turn_suffers_from_is_forgiven() {
+        let mut choice = auto();
+        let mut now = 0;
+        let mut objects = 0;
+        while let (way, Some(turn)) = choice.begin(now) {
+            // Memory is touched for the first time while the usual way has its turn.
+            let first = objects < 4;
+            now += match way {
+                Way::USUAL if !first => 1_000_000,
+                Way::USUAL => 9_000_000,
+                _ => 2_000_000,
+            };
+            objects += 1;
+            choice.end(turn, now, Some(Took { bytes: OBJECT, processor_nanos: 0 }));
+        }
+        assert_eq!((choice.decided(), objects), (Some(Way::USUAL), 24));
+    }
+
+    #[test]
+    fn objects_under_way_together_count_their_common_time() {
+        // Two threads: each object takes 2 ms, two of them at a time.
+        let mut choice = Choice::new(&[Way::USUAL, Way::POSIX_DIRECT], 1);
+        let took = Some(Took { bytes: OBJECT, processor_nanos: 0 });
+        let mut now = 0;
+        for _ in 0..2 {
+            let (_, one) = choice.begin(now);
+            let (_, other) = choice.begin(now);
+            now += 2_000_000;
+            choice.end(one.unwrap(), now, took);
+            choice.end(other.unwrap(), now, took);
+            // Nothing to do: that is nobody's time.
+            now += 50_000_000;
+        }
+        let rate = choice.rates()[0].1;
+        assert!((rate - 2.0 * OBJECT as f64 / 2e-3).abs() < 1e3, "{rate}");
+    }
+
+    #[test]
+    fn failures_count_nothing_and_stragglers_disturb_no_later_turn() {
+        let mut choice = auto();
+        let took = Some(Took { bytes: TRIAL_BYTES, processor_nanos: 0 });
+        let (_, straggler) = choice.begin(0);
+        for _ in 0..TRIAL_OBJECTS {
+            let (way, turn) = choice.begin(0);
+            assert_eq!(way, Way::USUAL);
+            choice.end(turn.unwrap(), 1000, None);
+        }
+        assert!(choice.rates().is_empty());
+        for _ in 0..TRIAL_OBJECTS {
+            let (_, turn) = choice.begin(1000);
+            choice.end(turn.unwrap(), 2000, took);
+        }
+        let (way, turn) = choice.begin(3000);
+        assert_eq!(way, Way::POSIX_DIRECT);
+        let before = choice.clone();
+        choice.end(straggler.unwrap(), 9_000_000, took);
+        assert_eq!(format!("{before:?}"), format!("{choice:?}"));
+        choice.end(turn.unwrap(), 4000, None);
+    }
+
+    #[test]
+    fn what_is_refused_is_not_used_again() {
+        let mut choice = auto();
+        let device: Device = |way| if way == Way::USUAL { (9_000_000, 0) } else { (1_000_000, 0) };
+        run(&mut choice, 6, device);
+        choice.refuse(|way| way.io == Io::Direct);
+        assert_eq!(choice.decided(), Some(Way::USUAL), "nothing is left to be measured");
+        let mut choice = auto();
+        choice.refuse(|way| way.engine == Engine::Uring);
+        assert!(run(&mut choice, 40, device).iter().all(|way| way.engine == Engine::Posix));
+        assert_eq!(choice.decided(), Some(Way::POSIX_DIRECT));
+        choice.refuse(|way| way.io == Io::Direct);
+        assert_eq!(choice.decided(), Some(Way::USUAL), "after it was chosen, too");
+        let mut forced = Choice::new(&[Way::URING_DIRECT], 1);
+        assert_eq!((forced.decided(), forced.is_usual()), (Some(Way::URING_DIRECT), false));
+        forced.refuse(|_| true);
+        assert_eq!(forced.decided(), Some(Way::USUAL), "something always works");
+    }
+
+    #[test]
+    fn it_is_measured_again_now_and_then() {
+        let mut choice = auto();
+        let fast: Device = |way| if way == Way::USUAL { (2_000_000, 0) } else { (1_000_000, 0) };
+        run(&mut choice, 24, fast);
+        assert_eq!(choice.decided(), Some(Way::POSIX_DIRECT));
+        let objects = (REVIEW_BYTES / OBJECT) as usize;
+        run(&mut choice, objects, |_| (2_000_000, 0));
+        assert_eq!(choice.decided(), None);
+        run(&mut choice, 24, |_| (2_000_000, 0));
+        assert_eq!(choice.decided(), Some(Way::USUAL));
+        let mut alone = Choice::new(&[Way::USUAL], 1);
+        assert!(alone.is_usual());
+        run(&mut alone, objects + 1, fast);
+        assert_eq!(alone.decided(), Some(Way::USUAL));
+    }
+
+    #[test]
+    fn flags_leave_fewer_ways() {
+        let ways = |engine, io| Wish { engine, io }.ways();
+        assert_eq!(ways(None, None), [Way::USUAL, Way::POSIX_DIRECT, Way::URING_DIRECT]);
+        assert_eq!(ways(Some(Engine::Posix), None), [Way::USUAL, Way::POSIX_DIRECT]);
+        assert_eq!(ways(None, Some(Io::Buffered)), [Way::USUAL, Way::URING_BUFFERED]);
+        assert_eq!(ways(Some(Engine::Uring), Some(Io::Direct)), [Way::URING_DIRECT]);
+        assert_eq!(ways(Some(Engine::Posix), Some(Io::Buffered)), [Way::USUAL]);
+    }
+}

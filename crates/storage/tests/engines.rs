@@ -1,0 +1,305 @@
+//! Every engine does what the usual one does, whatever the machine lets it do.
+
+mod sink_support;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use haul_buffers::Pool;
+use haul_model::op::{SourceDone, SourceOp};
+use haul_model::{BlockId, Code, Entry, Failure, Hash, SlotId};
+use haul_storage::SourceStorage;
+use haul_storage::conformance_sink;
+use haul_storage::conformance_source::scan_all;
+use haul_storage::engine::{Direction, Engine, Engines, Io, Note, Trouble, Way, Wish};
+use haul_storage::sink::SyncMode;
+use haul_storage::source::{PosixSource, Root, SourceOptions};
+use sink_support::Scratch;
+
+const OBJECT: usize = 4 << 20;
+
+/// What a user can ask for.
+fn wishes() -> Vec<Wish> {
+    let engines = [None, Some(Engine::Posix), Some(Engine::Uring)];
+    let ios = [None, Some(Io::Buffered), Some(Io::Direct)];
+    engines.into_iter().flat_map(|engine| ios.map(|io| Wish { engine, io })).collect()
+}
+
+/// What a machine can be like.
+fn troubles() -> [Trouble; 5] {
+    [
+        Trouble::default(),
+        Trouble { no_ring: true, ..Trouble::default() },
+        Trouble { no_direct: true, ..Trouble::default() },
+        Trouble { no_registration: true, ..Trouble::default() },
+        Trouble { cut_short: true, ..Trouble::default() },
+    ]
+}
+
+const URING_DIRECT: Wish = Wish { engine: Some(Engine::Uring), io: Some(Io::Direct) };
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + at / 4093) as u8).collect()
+}
+
+/// A file on a disk (directories for temporary files are often in memory), and a source that reads it.
+struct Bed {
+    scratch: tempfile::TempDir,
+    entry: Arc<Entry>,
+    source: PosixSource,
+    engines: Arc<Engines>,
+    pool: Arc<Pool>,
+}
+
+impl Bed {
+    fn new(contents: &[u8], wish: Wish, trouble: Trouble, in_place: bool) -> Bed {
+        let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        Bed::at(scratch, contents, wish, trouble, in_place)
+    }
+
+    fn at(scratch: tempfile::TempDir, contents: &[u8], wish: Wish, trouble: Trouble, in_place: bool) -> Bed {
+        fs::write(scratch.path().join("file"), contents).unwrap();
+        let engines = Arc::new(Engines::with_trouble(Direction::Read, wish, trouble));
+        let root = Root::new(scratch.path().join("file").to_str().unwrap());
+        let options = SourceOptions { in_place, ..SourceOptions::default() };
+        let source = PosixSource::with_engines(vec![root], options, Arc::clone(&engines));
+        let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let entry = Arc::clone(&found.files[0].1);
+        Bed { scratch, entry, source, engines, pool: Pool::new(2, OBJECT as u32).unwrap() }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.scratch.path().join("file")
+    }
+
+    fn objects(&self) -> usize {
+        (self.entry.size() as usize).div_ceil(OBJECT)
+    }
+
+    fn read(&self, number: usize, again: bool) -> Result<Hash, Failure> {
+        let offset = (number * OBJECT) as u64;
+        let length = (OBJECT as u64).min(self.entry.size() - offset) as u32;
+        let (block, entry, slot) = (BlockId(1), Arc::clone(&self.entry), SlotId(number as u32 % 2));
+        let (single, gently) = (self.objects() == 1, false);
+        let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently };
+        match self.source.run(op, &self.pool) {
+            Some(SourceDone::Object { result, .. }) => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Reads all of it, and looks at each slot.
+    fn check(&self, contents: &[u8], about: &str) {
+        for (number, object) in contents.chunks(OBJECT).enumerate() {
+            let hash = self.read(number, false).unwrap_or_else(|failure| panic!("{about}: {failure:?}"));
+            let mut hasher = blake3::Hasher::new();
+            let expected = match self.objects() {
+                1 => *hasher.update(object).finalize().as_bytes(),
+                _ => {
+                    use blake3::hazmat::HasherExt;
+                    hasher.set_input_offset((number * OBJECT) as u64);
+                    hasher.update(object).finalize_non_root()
+                }
+            };
+            assert_eq!(hash.0, expected, "{about}: object {number}");
+            let lease = self.pool.lease(SlotId(number as u32 % 2)).unwrap();
+            assert!(lease[..object.len()] == *object, "{about}: object {number}");
+        }
+    }
+}
+
+#[test]
+fn every_engine_reads_every_length_on_every_machine() {
+    for length in [1, 4095, 4096, 4097, 65_536, OBJECT - 1, OBJECT, OBJECT + 1, 2 * OBJECT + 70_001] {
+        let contents = bytes(length);
+        for wish in wishes() {
+            for trouble in troubles() {
+                let bed = Bed::new(&contents, wish, trouble, false);
+                bed.check(&contents, &format!("{length} bytes, {wish:?}, {trouble:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_short_under_the_reader_is_a_change_with_every_engine() {
+    for wish in wishes() {
+        for left in [0, 1, 4096, OBJECT - 4096, OBJECT - 1] {
+            let bed = Bed::new(&bytes(OBJECT), wish, Trouble::default(), false);
+            // It is open by then.
+            bed.read(0, false).unwrap();
+            File::options().write(true).open(bed.path()).unwrap().set_len(left as u64).unwrap();
+            assert_eq!(bed.read(0, false), Err(Code::SourceChanged.into()), "{wish:?}, {left} bytes");
+        }
+    }
+}
+
+#[test]
+fn holes_are_read_as_zeros_with_every_engine() {
+    let mut contents = vec![0; 2 * OBJECT];
+    contents[OBJECT / 2..][..5000].copy_from_slice(&bytes(5000));
+    for wish in wishes() {
+        let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let path = scratch.path().join("file");
+        let bed = {
+            let bed = Bed::at(scratch, &[], wish, Trouble::default(), true);
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_len(contents.len() as u64).unwrap();
+            file.write_all_at(&bytes(5000), (OBJECT / 2) as u64).unwrap();
+            let found = scan_all(&mut bed.source.scan(Arc::new(AtomicU64::new(1))), 1);
+            Bed { entry: Arc::clone(&found.files[0].1), ..bed }
+        };
+        bed.check_hashes(&contents, &format!("{wish:?}"));
+    }
+}
+
+impl Bed {
+    /// Of bytes that may stay in their file.
+    fn check_hashes(&self, contents: &[u8], about: &str) {
+        use blake3::hazmat::HasherExt;
+        for (number, object) in contents.chunks(OBJECT).enumerate() {
+            let mut hasher = blake3::Hasher::new();
+            hasher.set_input_offset((number * OBJECT) as u64);
+            let expected = hasher.update(object).finalize_non_root();
+            assert_eq!(self.read(number, false).map(|hash| hash.0), Ok(expected), "{about}: object {number}");
+        }
+    }
+}
+
+#[test]
+fn what_a_machine_cannot_do_is_told_once_and_done_otherwise() {
+    let contents = bytes(2 * OBJECT);
+    let notes = |wish, trouble| {
+        let bed = Bed::new(&contents, wish, trouble, false);
+        bed.check(&contents, &format!("{trouble:?}"));
+        let (told, notes) = bed.engines.told();
+        (told[0].chosen, notes)
+    };
+    let (chosen, told) = notes(URING_DIRECT, Trouble { no_ring: true, ..Trouble::default() });
+    assert_eq!(chosen, Some(Way::USUAL));
+    assert!(matches!(told[..], [Note::NoRing(_)]), "{told:?}");
+    let wish = Wish { engine: Some(Engine::Posix), ..URING_DIRECT };
+    let (chosen, told) = notes(wish, Trouble { no_direct: true, ..Trouble::default() });
+    assert_eq!(chosen, Some(Way::USUAL));
+    assert!(matches!(told[..], [Note::NoDirect(..)]), "{told:?}");
+    let (_, told) = notes(wish, Trouble::default());
+    assert_eq!(told, []);
+    let (chosen, told) = notes(URING_DIRECT, Trouble { no_registration: true, ..Trouble::default() });
+    match haul_storage::engine::rings_are_allowed() {
+        Ok(()) => {
+            assert_eq!(chosen, Some(Way::URING_DIRECT));
+            assert!(matches!(told[..], [Note::NotRegistered(_)]), "{told:?}");
+        }
+        Err(_) => assert!(matches!(told[..], [Note::NoRing(_)]), "{told:?}"),
+    }
+}
+
+/// Pages of the file that are in the cache; `None` where the kernel cannot tell (`cachestat` is there from Linux 6.5 on).
+fn cached(path: &Path) -> Option<u64> {
+    let file = File::open(path).unwrap();
+    let (range, mut pages) = ([0u64; 2], [0u64; 5]);
+    // SAFETY: `cachestat(2)` reads two numbers, offset and length, and writes five.
+    let result = unsafe { libc::syscall(451, file.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0) };
+    (result == 0).then_some(pages[0])
+}
+
+fn drop_from_cache(path: &Path) {
+    use rustix::fs::{Advice, fadvise};
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn the_best_way_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
+    let contents = bytes(30 * OBJECT);
+    let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
+    drop_from_cache(&bed.path());
+    // In memory, or on a file system that is not measured.
+    if cached(&bed.path()) != Some(0) || haul_storage::engine::is_measured(&bed.path()) != Some(true) {
+        return;
+    }
+    let (told, _) = {
+        bed.read(0, false).unwrap();
+        bed.engines.told()
+    };
+    assert_eq!((told.len(), told[0].chosen), (1, None), "it is being measured");
+    bed.check_hashes(&contents, "measured");
+    let (told, _) = bed.engines.told();
+    assert!(told[0].chosen.is_some(), "{told:?}");
+    let expected = if haul_storage::engine::rings_are_allowed().is_ok() { 3 } else { 2 };
+    assert_eq!(told[0].rates.len(), expected, "{told:?}");
+    assert!(told[0].rates.iter().all(|(_, rate)| *rate > 1e6), "{told:?}");
+}
+
+#[test]
+fn what_is_in_the_page_cache_is_read_from_there_and_not_measured() {
+    let contents = bytes(8 * OBJECT);
+    let bed = Bed::new(&contents, Wish::default(), Trouble::default(), true);
+    if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
+        return;
+    }
+    bed.check_hashes(&contents, "cached");
+    let (told, _) = bed.engines.told();
+    assert_eq!(told[0].rates, [], "nothing was measured");
+    assert!(!bed.pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty(), "it leaves from its file");
+    // Whoever asks for it gets it all the same, and loses nothing of what was in the cache.
+    let bed = Bed::new(&contents, URING_DIRECT, Trouble::default(), true);
+    File::open(bed.path()).unwrap().sync_all().unwrap();
+    let before = cached(&bed.path());
+    bed.check(&contents, "asked for");
+    assert_eq!(cached(&bed.path()), before);
+}
+
+#[test]
+fn in_memory_there_is_nothing_to_choose() {
+    let Ok(scratch) = tempfile::tempdir_in("/dev/shm") else { return };
+    let contents = bytes(3 * OBJECT);
+    let bed = Bed::at(scratch, &contents, Wish::default(), Trouble::default(), false);
+    bed.check(&contents, "in memory");
+    assert_eq!(bed.engines.told(), (vec![], vec![]));
+}
+
+#[test]
+fn what_is_asked_for_again_and_what_goes_gently_goes_the_usual_way() {
+    let contents = bytes(2 * OBJECT);
+    let bed = Bed::new(&contents, URING_DIRECT, Trouble { no_ring: true, ..Trouble::default() }, false);
+    bed.read(0, true).unwrap();
+    let (block, entry, slot) = (BlockId(1), Arc::clone(&bed.entry), SlotId(0));
+    let (single, again, gently, length) = (false, false, true, OBJECT as u32);
+    let op = SourceOp::ReadObject { block, entry, offset: 0, length, slot, single, again, gently };
+    assert!(matches!(bed.source.run(op, &bed.pool), Some(SourceDone::Object { result: Ok(_), .. })));
+    assert_eq!(bed.engines.told().1, [], "nobody asked for a ring");
+    bed.read(0, false).unwrap();
+    assert!(matches!(bed.engines.told().1[..], [Note::NoRing(_)]));
+}
+
+#[test]
+fn the_sink_conforms_with_every_engine_on_every_machine() {
+    for wish in wishes() {
+        conformance_sink::check_all(|| {
+            Box::new(Scratch::new(SyncMode::Measured).written_by(wish, Trouble::default()))
+        });
+    }
+    for trouble in troubles() {
+        conformance_sink::check_all(|| {
+            Box::new(Scratch::new(SyncMode::EachFile).written_by(URING_DIRECT, trouble))
+        });
+    }
+    let direct = Wish { engine: Some(Engine::Posix), ..URING_DIRECT };
+    let cut_short = Trouble { cut_short: true, ..Trouble::default() };
+    conformance_sink::check_all(|| Box::new(Scratch::new(SyncMode::Never).written_by(direct, cut_short)));
+}
+
+#[test]
+fn the_sink_conforms_in_memory_with_every_engine() {
+    for wish in wishes() {
+        conformance_sink::check_all(|| {
+            Box::new(Scratch::fast(SyncMode::Measured).written_by(wish, Trouble::default()))
+        });
+    }
+}
