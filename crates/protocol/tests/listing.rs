@@ -45,11 +45,13 @@ fn reads(policy: Policy, slots_least: u32, targets: &[Target]) -> [Vec<usize>; 2
         report_done: false,
         planted: Planted::default(),
     });
+    let several = targets.iter().any(|target| *target != targets[0]);
     let mut counts = vec![0; targets.len()];
     let mut event = |event: Event| {
         source.on_event(event, &mut NoLog, 0);
         while let Some(action) = source.next_action() {
-            if let Action::Source(SourceOp::ReadObject { entry, .. }) = action {
+            if let Action::Source(SourceOp::ReadObject { entry, gently, .. }) = action {
+                assert_eq!(gently, several, "several targets are read in small pieces");
                 counts[entry.id.0 as usize - 1] += 1;
             }
         }

@@ -39,6 +39,11 @@ pub trait Fixture {
         false
     }
 
+    /// A file may have its size from its first object on: engines that write past the page cache make room for all of it.
+    fn may_make_room(&self) -> bool {
+        self.sizes_at_once()
+    }
+
     /// Puts something there by other means, replacing what there was.
     fn plant(&self, path: &[u8], seen: &Seen);
 }
@@ -370,7 +375,7 @@ fn roots(fixture: &dyn Fixture) {
     let short = driver.file(top, b"short", 2 * unit);
     let token = driver.start(&short);
     assert_eq!(driver.write_object(&short, token, &content(1, 2 * unit), 0), Ok(()));
-    if !fixture.sizes_at_once() {
+    if !fixture.may_make_room() {
         assert_eq!(code_of(driver.seal(&short, token, None)), Code::SinkWrite, "an object is missing");
     }
 }

@@ -12,6 +12,8 @@
 //! | `HAUL_TEST_SPILL_READ_EIO` | a read from the spill fails with `EIO` |
 //! | `HAUL_TEST_KERNEL_COPY_FAILS` | the kernel refuses to copy from file to file |
 //! | `HAUL_TEST_SOURCE_FLIP_AFTER_HASH` | a bit flips after the bytes were hashed: the sink must notice |
+//!
+//! `HAUL_TEST_ENGINE` takes words instead: what engines find that they cannot do ([`Trouble`](crate::engine::Trouble)).
 
 #[cfg(feature = "faults")]
 pub(crate) use active::*;

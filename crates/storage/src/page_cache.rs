@@ -37,8 +37,7 @@ pub(crate) fn pages(file: impl AsFd) -> Option<u64> {
     pages_of(file, Range { offset: 0, length: 0 })
 }
 
-/// At least half of the range is in the cache, or the kernel cannot tell. (A little of what comes next always is: whoever reads
-/// through the cache makes the kernel read ahead.)
+/// At least half of the range is in the cache, or the kernel cannot tell.
 pub(crate) fn holds_most_of(file: impl AsFd, offset: u64, length: u32) -> bool {
     let all = u64::from(length).div_ceil(rustix::param::page_size() as u64);
     pages_of(file, Range { offset, length: length.into() }).is_none_or(|cached| cached * 2 >= all)

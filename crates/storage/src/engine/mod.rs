@@ -25,7 +25,6 @@ use haul_meter::processor_nanos;
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::local;
-use crate::page_cache;
 use choice::{Choice, Took, Turn};
 use direct::Direct;
 use ring::{Range, with_ring};
@@ -310,21 +309,19 @@ impl Engines {
 
     /// The next object. `usual`: it goes the usual way whatever is best, and is nothing to be measured.
     ///
-    /// So does what is in the page cache already, unless somebody has asked for something else.
+    /// So does what is `cached`, in the page cache already, unless somebody has asked for something else.
     pub(crate) fn attempt<'a>(
         &'a self,
         reach: &'a Reach,
-        file: impl AsFd,
-        (offset, length): (u64, u32),
         usual: bool,
+        cached: impl FnOnce() -> bool,
     ) -> Attempt<'a> {
         let device = &*reach.device;
         let nothing = Attempt { engines: self, device, way: Way::USUAL, turn: None, processor_nanos: 0 };
         if usual || device.usual {
             return nothing;
         }
-        let looks = self.direction == Direction::Read && self.wish.io.is_none();
-        if looks && page_cache::holds_most_of(file, offset, length) {
+        if self.wish.io.is_none() && cached() {
             return nothing;
         }
         let (way, turn) = lock(&device.choice).begin(self.now());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use haul_buffers::Pool;
 use haul_model::SlotId;
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::Direction;
@@ -88,8 +88,15 @@ impl Ring {
         Ok(ring)
     }
 
-    /// That one can be made does not say that it may be used.
+    /// That one can be made does not say that it may be used, nor that it can do what is asked of it here (Linux 5.6).
     fn prove(&mut self) -> Result<(), Errno> {
+        let mut probe = Probe::new();
+        self.uring.submitter().register_probe(&mut probe).map_err(|error| errno(&error))?;
+        let needed =
+            [opcode::Read::CODE, opcode::Write::CODE, opcode::ReadFixed::CODE, opcode::WriteFixed::CODE];
+        if !needed.iter().all(|code| probe.is_supported(*code)) {
+            return Err(Errno::OPNOTSUPP);
+        }
         // SAFETY: it names no memory.
         unsafe { self.uring.submission().push(&opcode::Nop::new().build()) }.map_err(|_| Errno::BUSY)?;
         loop {

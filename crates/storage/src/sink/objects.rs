@@ -231,7 +231,7 @@ impl PosixSink {
         let Object { offset, length, gently, .. } = object;
         let reach = file.reach(&self.engines, contents);
         let to = (&*reach, contents);
-        let mut attempt = self.engines.attempt(&reach, contents, (offset, length), gently);
+        let mut attempt = self.engines.attempt(&reach, gently, || false);
         let bytes = length as usize;
         let mut done = 0;
         if attempt.way() != Way::USUAL {

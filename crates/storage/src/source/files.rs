@@ -109,6 +109,12 @@ impl OpenFile {
         }
     }
 
+    /// Somebody had most of this range in the page cache before it was read. (Of a file that was not there at all, what is there
+    /// now was read ahead for us.)
+    pub fn is_cached(&self, offset: u64, length: u32) -> bool {
+        !self.passes_by && page_cache::holds_most_of(&self.descriptor, offset, length)
+    }
+
     /// It was read up to here.
     pub fn was_read(&self, offset: u64, length: u32) {
         if self.passes_by {

@@ -128,7 +128,7 @@ impl PosixSource {
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
         lease.set_lent(false);
         let usual = again || gently || file.sparse;
-        let mut attempt = self.engines.attempt(&file.reach, &file.descriptor, (offset, length), usual);
+        let mut attempt = self.engines.attempt(&file.reach, usual, || file.is_cached(offset, length));
         // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
         if file.in_place && !again && attempt.way() == Way::USUAL {
             // Where streams need a copy after all, it goes there.
