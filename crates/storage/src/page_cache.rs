@@ -43,6 +43,13 @@ pub(crate) fn holds_most_of(file: impl AsFd, offset: u64, length: u32) -> bool {
     pages_of(file, Range { offset, length: length.into() }).is_none_or(|cached| cached * 2 >= all)
 }
 
+/// All of the range is in the cache.
+pub(crate) fn holds_all_of(file: impl AsFd, offset: u64, length: u32) -> bool {
+    let page = rustix::param::page_size() as u64;
+    let all = (offset + u64::from(length)).div_ceil(page) - offset / page;
+    pages_of(file, Range { offset, length: length.into() }).is_some_and(|cached| cached >= all)
+}
+
 fn pages_of(file: impl AsFd, range: Range) -> Option<u64> {
     let mut pages = Pages::default();
     // SAFETY: both structures are as the kernel declares them and live until the call returns; flags are 0.

@@ -27,6 +27,7 @@ macro_rules! conformance {
             many_parts_arrive_in_order
             a_range_of_a_file_arrives_behind_its_head
             a_file_that_ends_early_arrives_with_zeros
+            what_cannot_be_read_does_not_arrive
             empty_sends_and_receives_do_nothing
             both_directions_run_at_once
             a_finished_direction_ends_cleanly
@@ -283,6 +284,20 @@ pub fn a_file_that_ends_early_arrives_with_zeros(pair: impl Fn() -> (Stream, Str
     expected.extend_from_slice(b"next\0\0\0\0\0\0\0\0\0\0");
     assert!(receive(&mut *receiver, expected.len()) == expected, "other bytes came than were sent");
     assert_fails(receiver.receive(&mut [0]), &[Cause::CleanEnd]);
+    wait_for(sending);
+}
+
+/// Nothing arrives in the place of bytes that cannot be read.
+pub fn what_cannot_be_read_does_not_arrive(pair: impl Fn() -> (Stream, Stream)) {
+    let ((mut sender, _back, _), (_forth, mut receiver, _)) = split(pair());
+    let directory = std::fs::File::open("/").expect("a directory");
+    let sending = spawn(move || {
+        let mut room = vec![0xee; 100_000];
+        assert_fails(sender.send_file(b"head", directory.as_fd(), 0, &mut room), &[Cause::Unreadable]);
+        drop(sender);
+    });
+    let mut bytes = vec![0; 4 + 100_000];
+    assert!(receiver.receive(&mut bytes).is_err(), "a payload arrived that nobody could read");
     wait_for(sending);
 }
 

@@ -45,6 +45,8 @@ table! {
     Silent TimedOut PeerSilent;
     /// The connection broke.
     Lost ConnectionReset ConnectionLost;
+    /// A range of a file that was to be sent could not be read: the stream ends, so that nothing arrives in its place.
+    Unreadable Other ConnectionLost;
     /// The other end could not prove who it is, or did not believe this one.
     Unproven PermissionDenied AuthFailed;
     /// A record came with other bytes than were sent: bad hardware, or an attacker.

@@ -68,8 +68,9 @@ pub trait Sender: Send {
 
     /// Sends `head`, and behind it `room.len()` bytes of `file` from `offset`.
     ///
-    /// What cannot be read any more (the file was cut short) arrives as zeros: the stream keeps its order, and whoever
-    /// knows the hash of the bytes finds out. A driver that can take them straight from the file leaves `room` as it is.
+    /// What the file has no more (it was cut short) arrives as zeros: the stream keeps its order, and whoever knows the hash of
+    /// the bytes, or looks at the file again, finds out. What cannot be read is an error, and no byte of it or behind it leaves.
+    /// A driver that can take them straight from the file leaves `room` as it is.
     fn send_file(
         &mut self,
         head: &[u8],
@@ -77,7 +78,7 @@ pub trait Sender: Send {
         offset: u64,
         room: &mut [u8],
     ) -> io::Result<()> {
-        read_or_zero(file, offset, room);
+        read_or_zero(file, offset, room)?;
         self.send(&[IoSlice::new(head), IoSlice::new(room)])
     }
 
@@ -109,16 +110,21 @@ pub trait Receiver: Send {
     fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()>;
 }
 
-/// Fills `room` from the file; zeros where it ends or cannot be read.
-pub(crate) fn read_or_zero(file: BorrowedFd<'_>, offset: u64, room: &mut [u8]) {
+/// Fills `room` from the file; zeros where it ends.
+pub(crate) fn read_or_zero(file: BorrowedFd<'_>, offset: u64, room: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
     while filled < room.len() {
         match rustix::io::pread(file, &mut room[filled..], offset + filled as u64) {
             Err(rustix::io::Errno::INTR) => {}
-            Ok(0) | Err(_) => return room[filled..].fill(0),
+            Ok(0) => {
+                room[filled..].fill(0);
+                return Ok(());
+            }
             Ok(count) => filled += count,
+            Err(errno) => return Err(Cause::Unreadable.error(format!("reading a file: {errno}"))),
         }
     }
+    Ok(())
 }
 
 /// Fills `into` by repeated calls; see [`Receiver::receive`] for the errors.

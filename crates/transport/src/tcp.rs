@@ -268,7 +268,10 @@ impl Sender for TcpSender {
             return Ok(());
         }
         let rest = &mut room[moved..];
-        crate::read_or_zero(file, offset + moved as u64, rest);
+        if let Err(error) = crate::read_or_zero(file, offset + moved as u64, rest) {
+            self.ended = true;
+            return Err(error);
+        }
         self.send_flags(&[IoSlice::new(rest)], SendFlags::empty())
     }
 

@@ -4,7 +4,7 @@
 //! files, each locked for a look-up and never during a system call that may wait.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use haul_buffers::{FileRange, Pool};
 use haul_model::op::{SourceDone, SourceOp};
@@ -21,7 +21,7 @@ use super::status::{Status, link_target};
 use crate::confine::source_failure;
 use crate::engine::{Direction, Engines, Way, Wish};
 use crate::scan::PosixScan;
-use crate::{SourceStorage, faults, local, spill};
+use crate::{SourceStorage, faults, local, page_cache, spill};
 
 /// Above so many ranges of files in slots, members of bundles are copied: each of them keeps a file open.
 const MEMBERS_IN_PLACE_MAX: usize = 256;
@@ -68,6 +68,8 @@ pub struct PosixSource {
     recursive: bool,
     pub(super) hash: HashKind,
     in_place: bool,
+    /// Something could not be read that had been left in its file, and that nobody hashes.
+    read_in_vain: AtomicBool,
     in_place_member_bytes_min: usize,
     lend: bool,
     engines: Arc<Engines>,
@@ -90,7 +92,8 @@ impl PosixSource {
             noatime: Noatime::new(),
             recursive: options.recursive,
             hash: options.hash,
-            in_place: options.in_place && options.hash != HashKind::None && !faults::changes_source_bytes(),
+            in_place: options.in_place && !faults::changes_source_bytes(),
+            read_in_vain: AtomicBool::new(false),
             in_place_member_bytes_min: options.in_place_member_bytes_min,
             lend: options.lend && !faults::changes_source_bytes(),
             engines,
@@ -130,13 +133,15 @@ impl PosixSource {
         let usual = again || gently || file.sparse;
         let mut attempt = self.engines.attempt(&file.reach, usual, || file.is_cached(offset, length));
         // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
-        if file.in_place && !again && attempt.way() == Way::USUAL {
+        if file.in_place && !again && attempt.way() == Way::USUAL && self.may_stay(&file, wanted) {
             // Where streams need a copy after all, it goes there.
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
             }
             let hash = hash_object(self.hash, &file.descriptor, wanted)?;
-            attempt.done(length.into());
+            if self.hash != HashKind::None {
+                attempt.done(length.into());
+            }
             file.was_read(offset, length);
             let (file, length) = (Arc::clone(&file.descriptor), length as usize);
             lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset }]);
@@ -147,10 +152,21 @@ impl PosixSource {
             // A change that does show is named for what it is.
             check_version(&file.descriptor, &entry.identity)?;
         }
-        let hash = read_object(self.hash, &file, wanted, &mut attempt, (&mut lease, pool))?;
+        let read = read_object(self.hash, &file, wanted, &mut attempt, (&mut lease, pool));
+        if again && read.is_err() {
+            self.read_in_vain.store(true, Ordering::Relaxed);
+        }
+        let hash = read?;
         attempt.done(length.into());
         file.was_read(offset, length);
         Ok(hash)
+    }
+
+    /// Whether this range can be left to a stream. Where nothing is hashed nobody has looked at it: then it must be in memory, as
+    /// streams do not wait for storage, and nothing may have failed before, as a connection is lost with each range that does.
+    fn may_stay(&self, file: &OpenFile, wanted: Wanted) -> bool {
+        let in_memory = || page_cache::holds_all_of(&file.descriptor, wanted.offset, wanted.length);
+        self.hash != HashKind::None || !self.read_in_vain.load(Ordering::Relaxed) && in_memory()
     }
 
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
@@ -211,7 +227,9 @@ impl SourceStorage for PosixSource {
                 {
                     return Some(SourceDone::Members { block, length, results });
                 }
-                let in_place = self.in_place && !again && pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
+                let hashed = self.hash != HashKind::None;
+                let room = pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
+                let in_place = self.in_place && hashed && !again && room;
                 let in_place = in_place.then_some(self.in_place_member_bytes_min);
                 let mut reader = MemberReader::new(&self.directories, &self.noatime, self.hash, in_place);
                 let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));
