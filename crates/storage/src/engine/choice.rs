@@ -5,18 +5,26 @@
 //! was under way, and, as far as processors are scarce, what it cost of them. The usual way is the first of the list, and any
 //! other must be clearly better: what is about as good changes nothing.
 
-use super::{Way, Wish};
+use super::{Io, Way, Wish};
 
 /// Of each way, at a time.
 const TRIAL_BYTES: u64 = 16 << 20;
 /// And at least so many objects, so that threads overlap as they usually do.
-const TRIAL_OBJECTS: u32 = 3;
-/// How often each way gets its turn.
+const TRIAL_OBJECTS: u32 = 4;
+/// How often each way gets its turn,
 const ROUNDS: u32 = 2;
+/// unless its first one cost so many times what the best one did: there is no memory that slow.
+const HOPELESS: f64 = 2.5;
 /// A way takes the place of one before it in the list if it costs less than this share of it.
 const BETTER: f64 = 0.9;
-/// After so many bytes all are measured again: devices fill up, and others come and go.
-const REVIEW_BYTES: u64 = 32 << 30;
+/// So many objects after a turn of the page cache count nothing: the kernel is still reading ahead what nobody will want.
+const SETTLING_OBJECTS: u32 = 2;
+/// After so many bytes all are measured again: somebody may have disturbed the first time.
+const FIRST_REVIEW_BYTES: u64 = 512 << 20;
+/// Then after so many times more,
+const REVIEW_GROWTH: u64 = 8;
+/// at most after so many: devices fill up, and others come and go.
+const REVIEW_BYTES_MAX: u64 = 32 << 30;
 
 /// What an object took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +57,8 @@ struct Trial {
 #[derive(Clone, Copy, Default, Debug)]
 struct Measured {
     number: u64,
+    /// Objects that are still to go by before it begins.
+    settling: u32,
     under_way: u32,
     since_nanos: u64,
     busy_nanos: u64,
@@ -67,6 +77,7 @@ pub(crate) struct Choice {
     measured: Measured,
     chosen: usize,
     since_review: u64,
+    review_after: u64,
 }
 
 impl Choice {
@@ -80,6 +91,7 @@ impl Choice {
             measured: Measured::default(),
             chosen: 0,
             since_review: 0,
+            review_after: FIRST_REVIEW_BYTES,
         };
         choice.measure();
         choice
@@ -93,6 +105,10 @@ impl Choice {
     /// How the next object goes. With a turn, what it took is to be told.
     pub fn begin(&mut self, now_nanos: u64) -> (Way, Option<Turn>) {
         let Some((trial, _)) = self.turn else { return (self.chosen_way(), None) };
+        if self.measured.settling > 0 {
+            self.measured.settling -= 1;
+            return (self.trials[trial].way, None);
+        }
         if self.measured.under_way == 0 {
             self.measured.since_nanos = now_nanos;
         }
@@ -124,7 +140,8 @@ impl Choice {
     /// So many bytes went the way that was chosen.
     pub fn went(&mut self, bytes: u64) {
         self.since_review += bytes;
-        if self.turn.is_none() && self.since_review >= REVIEW_BYTES {
+        if self.turn.is_none() && self.since_review >= self.review_after {
+            self.review_after = (self.review_after * REVIEW_GROWTH).min(REVIEW_BYTES_MAX);
             self.measure();
         }
     }
@@ -180,15 +197,23 @@ impl Choice {
 
     fn next_turn(&mut self) {
         let Some((trial, round)) = self.turn else { return };
-        let left = self.trials.iter().filter(|trial| !trial.refused).count();
-        let after = |from: usize| (from..self.trials.len()).find(|at| !self.trials[*at].refused);
-        self.turn = match (after(trial + 1), after(0)) {
+        let is_left = |at: &usize| !self.trials[*at].refused;
+        let costs = self.trials.iter().filter(|trial| !trial.refused).filter_map(|trial| trial.cost);
+        let bound = costs.fold(f64::INFINITY, f64::min) * HOPELESS;
+        let is_hopeful = |at: &usize| is_left(at) && self.trials[*at].cost.is_none_or(|cost| cost <= bound);
+        let mut all = 0..self.trials.len();
+        // One is enough to come from the first round to the next, and none is worth one of its own alone.
+        let (left, hopeful) = (all.clone().filter(is_left).count(), all.clone().filter(is_hopeful).count());
+        let in_this =
+            (trial + 1..self.trials.len()).find(|at| if round == 0 { is_left(at) } else { is_hopeful(at) });
+        self.turn = match in_this {
             _ if left < 2 => None,
-            (Some(next), _) => Some((next, round)),
-            (None, Some(first)) if round + 1 < ROUNDS => Some((first, round + 1)),
-            _ => None,
+            Some(next) => Some((next, round)),
+            None if round + 1 < ROUNDS && hopeful > 1 => all.find(is_hopeful).map(|first| (first, round + 1)),
+            None => None,
         };
-        self.measured = Measured { number: self.measured.number + 1, ..Measured::default() };
+        let settling = if self.trials[trial].way.io == Io::Buffered { SETTLING_OBJECTS } else { 0 };
+        self.measured = Measured { number: self.measured.number + 1, settling, ..Measured::default() };
         if self.turn.is_none() {
             self.decide();
         }
@@ -229,7 +254,7 @@ impl Wish {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Engine, Io};
+    use crate::engine::Engine;
 
     const MIB: u64 = 1 << 20;
     const OBJECT: u64 = 4 * MIB;
@@ -303,20 +328,31 @@ mod tests {
     #[test]
     fn what_the_first_turn_suffers_from_is_forgiven() {
         let mut choice = auto();
-        let mut now = 0;
-        let mut objects = 0;
-        while let (way, Some(turn)) = choice.begin(now) {
-            // Memory is touched for the first time while the usual way has its turn.
-            let first = objects < 4;
-            now += match way {
-                Way::USUAL if !first => 1_000_000,
-                Way::USUAL => 9_000_000,
-                _ => 2_000_000,
-            };
-            objects += 1;
-            choice.end(turn, now, Some(Took { bytes: OBJECT, processor_nanos: 0 }));
-        }
-        assert_eq!((choice.decided(), objects), (Some(Way::USUAL), 24));
+        // Memory is touched for the first time while the usual way has its turn.
+        run(&mut choice, 4, |_| (4_000_000, 0));
+        run(&mut choice, 24, |way| (if way == Way::USUAL { 1_000_000 } else { 2_000_000 }, 0));
+        assert_eq!(choice.decided(), Some(Way::USUAL));
+    }
+
+    #[test]
+    fn what_is_hopeless_has_no_second_turn() {
+        let mut choice = auto();
+        let went = run(&mut choice, 30, |way| match way {
+            Way::USUAL => (9_000_000, 0),
+            Way::POSIX_DIRECT => (1_500_000, 0),
+            _ => (1_000_000, 0),
+        });
+        assert_eq!(went.iter().filter(|way| **way == Way::USUAL).count(), 4);
+        assert_eq!(went.iter().filter(|way| **way == Way::POSIX_DIRECT).count(), 10, "two settle");
+        assert_eq!(choice.decided(), Some(Way::URING_DIRECT));
+        let mut choice = auto();
+        let went =
+            run(&mut choice, 30, |way| if way == Way::USUAL { (1_000_000, 0) } else { (9_000_000, 0) });
+        assert_eq!(
+            went.iter().filter(|way| **way == Way::USUAL).count(),
+            20,
+            "nobody is left to compare with"
+        );
     }
 
     #[test]
@@ -353,6 +389,9 @@ mod tests {
             let (_, turn) = choice.begin(1000);
             choice.end(turn.unwrap(), 2000, took);
         }
+        for _ in 0..SETTLING_OBJECTS {
+            assert_eq!(choice.begin(3000), (Way::POSIX_DIRECT, None), "it settles");
+        }
         let (way, turn) = choice.begin(3000);
         assert_eq!(way, Way::POSIX_DIRECT);
         let before = choice.clone();
@@ -384,16 +423,20 @@ mod tests {
     fn it_is_measured_again_now_and_then() {
         let mut choice = auto();
         let fast: Device = |way| if way == Way::USUAL { (2_000_000, 0) } else { (1_000_000, 0) };
-        run(&mut choice, 24, fast);
+        run(&mut choice, 28, fast);
         assert_eq!(choice.decided(), Some(Way::POSIX_DIRECT));
-        let objects = (REVIEW_BYTES / OBJECT) as usize;
-        run(&mut choice, objects, |_| (2_000_000, 0));
+        let objects = |bytes: u64| (bytes / OBJECT) as usize;
+        run(&mut choice, objects(FIRST_REVIEW_BYTES), |_| (2_000_000, 0));
         assert_eq!(choice.decided(), None);
-        run(&mut choice, 24, |_| (2_000_000, 0));
+        run(&mut choice, 28, |_| (2_000_000, 0));
         assert_eq!(choice.decided(), Some(Way::USUAL));
+        run(&mut choice, objects(FIRST_REVIEW_BYTES * REVIEW_GROWTH) / 2, fast);
+        assert_eq!(choice.decided(), Some(Way::USUAL), "more and more rarely");
+        run(&mut choice, objects(FIRST_REVIEW_BYTES * REVIEW_GROWTH) / 2 + 28, fast);
+        assert_eq!(choice.decided(), Some(Way::POSIX_DIRECT));
         let mut alone = Choice::new(&[Way::USUAL], 1);
         assert!(alone.is_usual());
-        run(&mut alone, objects + 1, fast);
+        run(&mut alone, objects(REVIEW_BYTES_MAX) + 1, fast);
         assert_eq!(alone.decided(), Some(Way::USUAL));
     }
 

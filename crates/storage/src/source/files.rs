@@ -92,12 +92,20 @@ pub(crate) struct OpenFile {
     identity: Identity,
     /// Nothing of it was in the page cache.
     passes_by: bool,
+    /// Next to nothing of it was.
+    cold: bool,
 }
+
+/// A file of which less than this part was in the page cache is read as if none of it were: what is there later was read ahead
+/// for us, and nobody can tell the one from the other.
+const COLD: u64 = 16;
 
 impl OpenFile {
     /// Opened for this entry; nothing is known of it yet.
     pub fn new(entry: &Entry, descriptor: OwnedFd, reach: Reach) -> OpenFile {
-        let passes_by = page_cache::is_absent(&descriptor);
+        let pages = page_cache::pages(&descriptor);
+        let all = entry.size().div_ceil(rustix::param::page_size() as u64);
+        let (passes_by, cold) = (pages == Some(0), pages.is_some_and(|pages| pages < all.div_ceil(COLD)));
         OpenFile {
             descriptor: Arc::new(descriptor),
             in_place: false,
@@ -106,13 +114,13 @@ impl OpenFile {
             reach,
             identity: entry.identity,
             passes_by,
+            cold,
         }
     }
 
-    /// Somebody had most of this range in the page cache before it was read. (Of a file that was not there at all, what is there
-    /// now was read ahead for us.)
+    /// Somebody had most of this range in the page cache before it was read.
     pub fn is_cached(&self, offset: u64, length: u32) -> bool {
-        !self.passes_by && page_cache::holds_most_of(&self.descriptor, offset, length)
+        !self.cold && page_cache::holds_most_of(&self.descriptor, offset, length)
     }
 
     /// It was read up to here.
