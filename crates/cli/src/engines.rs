@@ -84,7 +84,7 @@ mod tests {
         let lines = lines(&(vec![told.clone()], vec![Note::NoDirect(8, 1)]));
         assert_eq!(
             lines[0],
-            "write device 252:0: io_uring, direct (posix, buffered 400.0 MiB/s; io_uring, direct 1.0 GiB/s)"
+            "write device 252:0: io_uring, direct (posix, buffered 400 MiB/s; io_uring, direct 1.0 GiB/s)"
         );
         assert!(lines[1].contains("8:1 takes no direct I/O"), "{lines:?}");
         let value = values(&[told]);

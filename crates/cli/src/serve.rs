@@ -279,7 +279,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     }
     if engines.is_unusual() {
         // ssh may have gone; then nobody listens.
-        ends.engines.told().1.iter().for_each(|note| report::note_of_far_end(note));
+        ends.engines.told().1.iter().for_each(report::note_of_far_end);
     }
     // The initiator reports; here only the exit code is left, and the lock goes with the process.
     Ok(report::verdict(&summary).1)

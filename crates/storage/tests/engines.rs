@@ -303,3 +303,62 @@ fn the_sink_conforms_in_memory_with_every_engine() {
         });
     }
 }
+
+#[test]
+fn a_read_that_fails_is_named_with_every_engine() {
+    const FAULT: &str = "HAUL_TEST_SOURCE_READ_EIO";
+    // Faults are read once, so this one has a process of its own.
+    if std::env::var_os(FAULT).is_none() {
+        let mut myself = std::process::Command::new(std::env::current_exe().unwrap());
+        myself.args(["--exact", "a_read_that_fails_is_named_with_every_engine", "--nocapture"]);
+        let ended = myself.env(FAULT, "1+").output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
+    for wish in wishes() {
+        let bed = Bed::new(&bytes(OBJECT), wish, Trouble::default(), false);
+        assert_eq!(bed.read(0, false), Err(Failure::os(Code::SourceRead, libc::EIO)), "{wish:?}");
+    }
+}
+
+/// Calls `work` in a thread for which this directory is a file system in memory of so many bytes; not where nobody may mount one.
+fn with_little_room(directory: &Path, room: &str, work: impl FnOnce() + Send) {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: nothing is shared with other threads but memory and descriptors, which it leaves alone.
+            if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+                return;
+            }
+            let apart = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+            mount_change("/", apart).unwrap();
+            let options = std::ffi::CString::new(format!("size={room}")).unwrap();
+            mount("none", directory, "tmpfs", MountFlags::empty(), Some(options.as_c_str())).unwrap();
+            work();
+        });
+    });
+}
+
+#[test]
+fn a_full_disk_is_named_with_every_engine_and_what_fits_is_there() {
+    const UNIT: usize = conformance_sink::OBJECT as usize;
+    for wish in wishes() {
+        let scratch = Scratch::new(SyncMode::Measured).written_by(wish, Trouble::default());
+        with_little_room(&scratch.destination, "1m", || {
+            let (driver, top) = scratch.session([1; 4]);
+            let contents = bytes(32 * UNIT);
+            let entry = driver.file(top, b"file", contents.len());
+            let token = driver.start(&entry);
+            let wrote = |index| driver.write_object(&entry, token, &contents, index);
+            let failed = (0..32).map(wrote).position(|result| match result {
+                Ok(()) => false,
+                Err(failure) => {
+                    assert_eq!(failure.code, Code::SinkNoSpace, "{wish:?}: {failure:?}");
+                    true
+                }
+            });
+            assert!(failed.is_some_and(|failed| (8..=16).contains(&failed)), "{wish:?}: {failed:?}");
+        });
+    }
+}
