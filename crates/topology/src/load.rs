@@ -95,6 +95,15 @@ impl Load {
         Load { cpus: cpus.collect(), nodes: nodes.collect(), memory_pressure: after.memory_pressure }
     }
 
+    /// Without what this process did itself, which was busy for so many CPUs' whole time. On which CPUs is not known: what all
+    /// of them worked is lessened alike.
+    pub fn without(mut self, own_cpus: f64) -> Load {
+        let all: f64 = self.cpus.values().map(|percent| f64::from(*percent) / 100.0).sum();
+        let others = if all > 0.0 { (1.0 - own_cpus / all).clamp(0.0, 1.0) } else { 1.0 };
+        self.cpus.values_mut().for_each(|percent| *percent = (f64::from(*percent) * others).round() as u8);
+        self
+    }
+
     /// Percent of its time that a CPU worked; 0 if that is not known.
     pub fn of(&self, cpu: usize) -> u8 {
         self.cpus.get(&cpu).copied().unwrap_or(0)

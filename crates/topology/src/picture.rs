@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{Cpus, Device, DeviceKind, L3, Load, Machine, Node, Origin, Plan, Seat};
+use crate::{Cpus, Device, DeviceKind, L3, Load, Machine, Node, Origin, Placement, Plan, Seat};
 
 /// Characters of a line at most.
 const WIDTH: usize = 100;
@@ -62,11 +62,27 @@ pub fn words(plan: &Plan) -> String {
         }
         Plan::Placed(placement) => placement,
     };
-    let mut text = format!("plan: {} on their own CPUs\n", counted(placement.seats.len(), "thread"));
-    for seat in &placement.seats {
-        let Seat { kind, index, cpus, node, because, .. } = seat;
-        let cpus = cpus.to_string();
-        text += &wrapped(&format!("  {kind:<8} {index:>3}  CPU {cpus:<6}  node {node:<3}  "), because);
+    let (moving, waiting): (Vec<&Seat>, Vec<&Seat>) =
+        placement.seats.iter().partition(|seat| seat.kind.moves_bytes());
+    let on = if placement.own { "on their own CPUs" } else { "on the CPUs of their nodes" };
+    let mut text = format!("plan: {} {on}", counted(moving.len(), "thread"));
+    if !waiting.is_empty() {
+        let _ = write!(text, ", {} anywhere in the zone", waiting.len());
+    }
+    text.push('\n');
+    let alike = |one: &&Seat, next: &&Seat| {
+        let place = |seat: &Seat| (seat.kind, seat.cpus.clone(), seat.node, seat.because.clone());
+        place(one) == place(next)
+    };
+    for seats in moving.chunk_by(alike) {
+        let Seat { kind, node, cpus, because, .. } = seats[0];
+        let name = if cpus.len() == 1 { "CPU" } else { "CPUs" };
+        let place = format!("{name} {cpus}");
+        text += &wrapped(&format!("  {kind:<8} {:>5}  {place:<10} node {node:<3}  ", range(seats)), because);
+    }
+    for seats in waiting.chunk_by(|one, next| one.kind == next.kind) {
+        let Seat { kind, because, .. } = seats[0];
+        text += &format!("  {kind:<8} {:>5}  zone                 {because}\n", range(seats));
     }
     text += &wrapped("  buffers on node ", &format!("{}: {}", placement.buffers, placement.because));
     text += &wrapped("  zone    CPUs ", &placement.zone.to_string());
@@ -74,6 +90,30 @@ pub fn words(plan: &Plan) -> String {
         text += &wrapped("  others  CPUs ", &placement.others.to_string());
     }
     text
+}
+
+/// `3`, or `3-5`.
+fn range(seats: &[&Seat]) -> String {
+    match seats {
+        [one] => one.index.to_string(),
+        [first, .., last] => format!("{}-{}", first.index, last.index),
+        [] => String::new(),
+    }
+}
+
+/// A placement in one line.
+pub fn summary(placement: &Placement) -> String {
+    let mut text = format!("CPUs {}", placement.zone);
+    let moving = placement.seats.iter().filter(|seat| seat.kind.moves_bytes()).collect::<Vec<_>>();
+    for (number, seats) in moving.chunk_by(|one, next| one.kind == next.kind).enumerate() {
+        let cpus = seats.iter().fold(Cpus::new(), |all, seat| all.or(&seat.cpus));
+        let mut devices: Vec<&str> = seats.iter().filter_map(|seat| seat.device.as_deref()).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        let near = if devices.is_empty() { String::new() } else { format!(" (near {})", devices.join(", ")) };
+        let _ = write!(text, "{}{} on {cpus}{near}", if number == 0 { "; " } else { ", " }, seats[0].kind);
+    }
+    text.chars().map(printed).collect()
 }
 
 fn heading(node: &Node, load: &Load) -> String {

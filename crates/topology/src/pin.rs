@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use crate::Cpus;
 
@@ -11,12 +11,17 @@ use crate::Cpus;
 /// An error (a CPU went offline, the cpuset was narrowed, a number beyond what the call can say) costs speed at most: the
 /// thread stays where it was.
 pub fn pin(cpus: &Cpus) -> io::Result<()> {
+    pin_thread(None, cpus)
+}
+
+/// The same of another thread of this process, which must not end meanwhile: its number would be another's.
+pub(crate) fn pin_thread(thread: Option<Pid>, cpus: &Cpus) -> io::Result<()> {
     let mut set = CpuSet::new();
     if cpus.is_empty() || cpus.iter().any(|cpu| cpu >= CpuSet::MAX_CPU) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     cpus.iter().for_each(|cpu| set.set(cpu));
-    Ok(sched_setaffinity(None, &set)?)
+    Ok(sched_setaffinity(thread, &set)?)
 }
 
 /// Where the calling thread may run.

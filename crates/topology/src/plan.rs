@@ -1,8 +1,10 @@
 //! Which thread of a transfer belongs on which CPU.
 //!
-//! After MDTM: a thread gets a CPU near the device that it works with, mostly one to itself, and the CPUs that a transfer uses
-//! are a zone. What must stay true: only CPUs that are online, allowed, not isolated and not another transfer's are given
-//! out, none twice; within a node no core gets a second thread before each has one; the same input gives the same plan.
+//! After MDTM: a thread that moves bytes gets a CPU near the device that it works with, to itself where there are plenty; where
+//! there are fewer, those of a node share the CPUs that they were given there. Threads that mostly wait are anywhere in the
+//! zone: the CPUs that a transfer uses. What must stay true: only CPUs that are online, allowed, not isolated and not another
+//! transfer's are given out, none twice; within a node no core gets a second thread before each has one; the same input
+//! gives the same plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,9 +15,14 @@ use crate::{Cpus, Load, Machine};
 
 /// More threads than a transfer has.
 const THREADS_MAX: usize = 1024;
-/// CPUs for each thread that must be there. With fewer the kernel's scheduler knows better who has to wait: a thread that is put on a
-/// CPU waits there for whoever else is, and no other CPU is free for long.
-const CPUS_PER_THREAD: usize = 2;
+/// CPUs that must be there for each that is given out, so that a thread has its own. With fewer the kernel's scheduler knows
+/// better who has to wait: a thread that is put on a CPU waits there for whoever else is.
+const CPUS_OWN: usize = 2;
+/// And for every two that are given out, so that anything is placed: with fewer no other CPU is free for long.
+const CPUS_OF_TWO: usize = 3;
+/// Threads that mostly wait, for each CPU that they add to the zone, and how many CPUs that are at most.
+const WAITING_PER_CPU: usize = 2;
+const WAITING_CPUS_MAX: usize = 4;
 /// The CPUs of a machine that is busier than this are others'.
 const BUSY_PERCENT_MAX: u8 = 50;
 /// A node whose memory is so short that this share of the pages wanted there came from elsewhere.
@@ -41,6 +48,17 @@ pub enum ThreadKind {
     Log,
     /// Lists directories.
     Scan,
+    /// Receives or sends messages.
+    Control,
+    /// Makes, names and syncs files.
+    Errand,
+}
+
+impl ThreadKind {
+    /// Whether bytes pass through it; others mostly wait.
+    pub fn moves_bytes(self) -> bool {
+        matches!(self, ThreadKind::Io | ThreadKind::CommIn | ThreadKind::CommOut | ThreadKind::Hash)
+    }
 }
 
 impl fmt::Display for ThreadKind {
@@ -53,6 +71,8 @@ impl fmt::Display for ThreadKind {
             ThreadKind::Hash => "hash",
             ThreadKind::Log => "log",
             ThreadKind::Scan => "scan",
+            ThreadKind::Control => "control",
+            ThreadKind::Errand => "errand",
         })
     }
 }
@@ -75,30 +95,102 @@ pub struct Threads {
     pub log: u16,
     /// [`ThreadKind::Scan`]
     pub scan: u16,
+    /// [`ThreadKind::Control`]
+    pub control: u16,
+    /// [`ThreadKind::Errand`]
+    pub errand: u16,
 }
 
 impl Threads {
-    /// Of all kinds together.
-    pub fn total(&self) -> usize {
-        let Threads { master, io, comm_in, comm_out, hash, log, scan } = *self;
-        [master, io, comm_in, comm_out, hash, log, scan].into_iter().map(usize::from).sum()
+    /// Of an end that reads, with so many threads for contents and so many streams.
+    pub fn of_source(io: u16, streams: u16) -> Threads {
+        let both_ways = 2;
+        Threads {
+            master: 1,
+            io,
+            comm_out: streams,
+            log: 1,
+            scan: 1,
+            control: both_ways,
+            ..Threads::default()
+        }
     }
 
-    /// In the order in which they are given CPUs: the master, then one of each kind that moves bytes in turn, so that none is
-    /// left for what the others did not want, then those that mostly wait.
+    /// Of an end that writes.
+    pub fn of_sink(io: u16, streams: u16) -> Threads {
+        let (both_ways, names_and_syncs) = (2, 2);
+        let errand = names_and_syncs;
+        Threads { master: 1, io, comm_in: streams, control: both_ways, errand, ..Threads::default() }
+    }
+
+    /// Of both ends in one process; nothing leaves it, so their streams mostly wait. Where the end that writes `copies` from
+    /// the files of the other one, that one's threads do so, too.
+    pub fn of_both(io: u16, streams: u16, copies: bool) -> Threads {
+        let (source, sink) = (Threads::of_source(io, streams), Threads::of_sink(io, streams));
+        let (io, waiting) = if copies { (io, io) } else { (io.saturating_mul(2), 0) };
+        let streams = streams.saturating_mul(2);
+        Threads {
+            master: source.master + sink.master,
+            io,
+            control: (source.control + sink.control).saturating_add(streams),
+            errand: sink.errand.saturating_add(waiting),
+            log: source.log,
+            scan: source.scan,
+            ..Threads::default()
+        }
+    }
+
+    /// Of all kinds together.
+    pub fn total(&self) -> usize {
+        self.moving() + self.waiting()
+    }
+
+    /// Those that move bytes.
+    fn moving(&self) -> usize {
+        [self.io, self.comm_in, self.comm_out, self.hash].into_iter().map(usize::from).sum()
+    }
+
+    /// Those that mostly wait.
+    fn waiting(&self) -> usize {
+        let Threads { master, log, scan, control, errand, .. } = *self;
+        [master, log, scan, control, errand].into_iter().map(usize::from).sum()
+    }
+
+    /// CPUs that those add to the zone.
+    fn cpus_of_waiting(&self) -> usize {
+        self.waiting().div_ceil(WAITING_PER_CPU).min(WAITING_CPUS_MAX)
+    }
+
+    /// CPUs that all are given.
+    fn cpus(&self) -> usize {
+        self.moving() + self.cpus_of_waiting()
+    }
+
+    /// Those that move bytes, in the order in which they are given CPUs: one of each kind in turn, so that none is left for what
+    /// the others did not want.
     fn in_order(&self) -> Vec<(ThreadKind, u16)> {
-        let all = |kind, count: u16| (0..count).map(move |index| (kind, index));
         let moving = [
             (ThreadKind::Io, self.io),
             (ThreadKind::CommOut, self.comm_out),
             (ThreadKind::CommIn, self.comm_in),
             (ThreadKind::Hash, self.hash),
         ];
-        let mut order: Vec<_> = moving.into_iter().flat_map(|(kind, count)| all(kind, count)).collect();
+        let all = |(kind, count)| (0..count).map(move |index| (kind, index));
+        let mut order: Vec<_> = moving.into_iter().flat_map(all).collect();
         order.sort_by_key(|(_, index)| *index);
-        order.splice(0..0, all(ThreadKind::Master, self.master));
-        order.extend(all(ThreadKind::Log, self.log).chain(all(ThreadKind::Scan, self.scan)));
         order
+    }
+
+    /// Those that mostly wait.
+    fn that_wait(&self) -> impl Iterator<Item = (ThreadKind, u16)> {
+        let waiting = [
+            (ThreadKind::Master, self.master),
+            (ThreadKind::Log, self.log),
+            (ThreadKind::Scan, self.scan),
+            (ThreadKind::Control, self.control),
+            (ThreadKind::Errand, self.errand),
+        ];
+        waiting.into_iter().flat_map(|(kind, count)| (0..count).map(move |index| (kind, index)))
     }
 }
 
@@ -132,6 +224,8 @@ pub enum Plan {
 pub struct Placement {
     /// One for each thread.
     pub seats: Vec<Seat>,
+    /// Those that move bytes have a CPU each; else those of a node share theirs.
+    pub own: bool,
     /// The node whose memory buffers should be of.
     pub buffers: usize,
     /// Why that one, in words.
@@ -151,12 +245,37 @@ pub struct Seat {
     pub index: u16,
     /// Where it may run.
     pub cpus: Cpus,
-    /// The node of these CPUs.
+    /// The node of these CPUs; for a thread that mostly waits, the one of the buffers.
     pub node: usize,
     /// The device that it works with.
     pub device: Option<String>,
     /// Why there, in words.
     pub because: String,
+}
+
+impl Placement {
+    /// Whether it can be carried out: CPUs that this process may use, a seat for each thread. What a service says need not.
+    pub fn fits(&self, machine: &Machine, threads: &Threads) -> bool {
+        let usable = machine.usable();
+        let may = |cpus: &Cpus| !cpus.is_empty() && cpus.without(&usable).is_empty();
+        let seats = self.seats.iter().map(|seat| (seat.kind, seat.index)).collect::<BTreeSet<_>>();
+        let all = threads.in_order().into_iter().chain(threads.that_wait()).collect::<BTreeSet<_>>();
+        seats == all && may(&self.zone) && self.seats.iter().all(|seat| may(&seat.cpus))
+    }
+
+    /// Where one more thread of a kind may run, for which there is no seat: on the nodes of those that have one, wherever
+    /// nobody else is.
+    pub fn beside(&self, machine: &Machine, kind: ThreadKind) -> Cpus {
+        if !kind.moves_bytes() {
+            return self.zone.clone();
+        }
+        let nodes = self.seats.iter().filter(|seat| seat.kind == kind).map(|seat| seat.node);
+        let nodes = nodes.filter_map(|node| machine.node(node));
+        let near = nodes.fold(Cpus::new(), |all, node| all.or(&node.cpus));
+        let free = self.zone.or(&self.others);
+        let near = near.and(&free);
+        if near.is_empty() { free } else { near }
+    }
 }
 
 impl Plan {
@@ -181,6 +300,7 @@ impl Plan {
 /// Why nothing is to be gained, or something to be lost.
 fn reason_to_leave(machine: &Machine, load: &Load, free: &Cpus, transfer: &Transfer) -> Option<String> {
     let threads = transfer.threads.total();
+    let wanted = transfer.threads.cpus();
     let usable = machine.usable();
     let nodes = machine.nodes.iter().filter(|node| !node.cpus.and(&usable).is_empty()).count();
     if threads == 0 {
@@ -192,13 +312,13 @@ fn reason_to_leave(machine: &Machine, load: &Load, free: &Cpus, transfer: &Trans
             all => format!("this process may use {nodes} of {all} nodes: there is nothing to choose from"),
         });
     }
-    if threads > THREADS_MAX || free.len() < CPUS_PER_THREAD * threads {
+    if threads > THREADS_MAX || 2 * free.len() < CPUS_OF_TWO * wanted {
         let others = usable.len() - free.len();
         let others =
             if others > 0 { format!(" ({others} more are other transfers')") } else { String::new() };
         let free = free.len();
         return Some(format!(
-            "{threads} threads and {free} CPUs{others}: with less than {CPUS_PER_THREAD} CPUs a thread the kernel spreads them better"
+            "{threads} threads that want {wanted} of {free} CPUs{others}: with less than {CPUS_OF_TWO} for 2 the kernel spreads them better"
         ));
     }
     if let Some(quota) = machine.limits.quota_millis.filter(|quota| *quota < usable.len() as u64 * 1000) {
@@ -259,6 +379,7 @@ impl<'a> Planner<'a> {
         let storage = self.posts(&transfer.storage);
         let network = self.posts(&transfer.network);
         let (buffers, because) = self.buffers(&storage, &network);
+        let own = usable.len() >= CPUS_OWN * transfer.threads.cpus();
         let mut seats = Vec::new();
         for (kind, index) in transfer.threads.in_order() {
             let turn = |posts: &[Post]| posts.get(usize::from(index) % posts.len().max(1)).cloned();
@@ -267,13 +388,26 @@ impl<'a> Planner<'a> {
                 ThreadKind::CommIn | ThreadKind::CommOut => turn(&network),
                 _ => None,
             };
-            seats.push(self.seat(kind, index, post, buffers));
+            seats.push(self.seat(kind, index, post, buffers, own));
         }
-        seats.sort_by_key(|seat| (seat.kind, seat.index));
+        for _ in 0..transfer.threads.cpus_of_waiting() {
+            self.take(buffers);
+        }
         let cores = self.given.iter().fold(Cpus::new(), |all, cpu| all.or(&self.machine.siblings(cpu)));
         let zone = cores.and(&usable);
+        if !own {
+            for seat in &mut seats {
+                seat.cpus = self.machine.node(seat.node).map_or(Cpus::new(), |node| node.cpus.and(&zone));
+            }
+        }
+        let (node, device) = (buffers, None);
+        seats.extend(transfer.threads.that_wait().map(|(kind, index)| {
+            let because = "mostly waits".into();
+            Seat { kind, index, cpus: zone.clone(), node, device: device.clone(), because }
+        }));
+        seats.sort_by_key(|seat| (seat.kind, seat.index));
         let others = usable.without(&zone);
-        Placement { seats, buffers, because, zone, others }
+        Placement { seats, own, buffers, because, zone, others }
     }
 
     /// Each device with each of its nodes.
@@ -321,7 +455,7 @@ impl<'a> Planner<'a> {
         (best, because.into())
     }
 
-    fn seat(&mut self, kind: ThreadKind, index: u16, post: Option<Post>, buffers: usize) -> Seat {
+    fn seat(&mut self, kind: ThreadKind, index: u16, post: Option<Post>, buffers: usize, own: bool) -> Seat {
         let wanted = post.as_ref().and_then(|(_, node)| *node).unwrap_or(buffers);
         let (cpu, node) = self.take(wanted);
         let near = match &post {
@@ -341,7 +475,7 @@ impl<'a> Planner<'a> {
         };
         let shared =
             self.machine.cpu(cpu).and_then(|cpu| self.on_core.get(&cpu.core)).copied().unwrap_or(0) > 1;
-        let core = if shared { "; shares its core" } else { "" };
+        let core = if shared && own { "; shares its core" } else { "" };
         let device = post.map(|(device, _)| device);
         Seat { kind, index, cpus: Cpus::from_iter([cpu]), node, device, because: near + &far + core }
     }
@@ -357,7 +491,7 @@ impl<'a> Planner<'a> {
             let cache = cpu.cache.map_or(0, |cache| count(&self.in_cache, cache));
             Some((away, node, count(&self.on_core, cpu.core), busy / LOAD_STEP_PERCENT, cache, cpu.number))
         });
-        let (_, node, _, _, _, cpu) = candidates.min().expect("there are twice as many CPUs as threads");
+        let (_, node, _, _, _, cpu) = candidates.min().expect("there are more CPUs than are given out");
         self.free = self.free.without(&Cpus::from_iter([cpu]));
         self.given.add(cpu);
         self.count(cpu);

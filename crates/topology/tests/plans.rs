@@ -12,8 +12,14 @@ const NAMES_ALL: usize = NAMES.len();
 
 fn transfer(storage: &[&str], network: &[&str], io: u16, streams: u16) -> Transfer {
     let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let threads = Threads { master: 1, io, comm_in: 0, comm_out: streams, hash: 0, log: 1, scan: 1 };
+    let threads = Threads { master: 1, io, comm_out: streams, log: 1, scan: 1, ..Threads::default() };
     Transfer { storage: own(storage), network: own(network), threads }
+}
+
+/// The CPUs of threads that move bytes.
+fn given(placement: &Placement) -> Cpus {
+    let moving = placement.seats.iter().filter(|seat| seat.kind.moves_bytes());
+    moving.fold(Cpus::new(), |all, seat| all.or(&seat.cpus))
 }
 
 fn placed(machine: &Machine, load: &Load, taken: &str, transfer: &Transfer) -> Placement {
@@ -47,11 +53,77 @@ fn threads_are_near_their_devices_and_have_cores_to_themselves() {
     assert_eq!(nodes(&placement, ThreadKind::CommOut), [1, 1, 1, 1]);
     assert_eq!(placement.buffers, 0, "what was read is hashed where it is");
     assert_eq!(nodes(&placement, ThreadKind::Master), [0]);
-    let cores: BTreeSet<usize> =
-        placement.seats.iter().map(|seat| machine.cpu(seat.cpus.first().unwrap()).unwrap().core).collect();
-    assert_eq!(cores.len(), 9, "nine threads on nine cores");
-    assert_eq!(placement.zone.len(), 18, "and nobody beside them");
-    assert_eq!(placement.others.len(), 6);
+    let given = given(&placement);
+    let cores: BTreeSet<usize> = given.iter().map(|cpu| machine.cpu(cpu).unwrap().core).collect();
+    assert_eq!((given.len(), cores.len()), (6, 6), "six threads on six cores");
+    assert_eq!(placement.zone.len(), 16, "nobody beside them, and two cores more for three that mostly wait");
+    assert_eq!(placement.others.len(), 8);
+    for kind in [ThreadKind::Master, ThreadKind::Log, ThreadKind::Scan] {
+        let seat = placement.seats.iter().find(|seat| seat.kind == kind).unwrap();
+        assert_eq!((&seat.cpus, seat.node), (&placement.zone, 0), "{kind}");
+    }
+}
+
+#[test]
+fn where_cpus_are_fewer_threads_share_those_of_their_node() {
+    let machine = machine("xeon-2s-data-transfer-node");
+    let mut transfer = transfer(&["md0"], &["bond0"], 8, 4);
+    transfer.threads = Threads::of_source(8, 4);
+    let placement = placed(&machine, &Load::default(), "", &transfer);
+    assert!(!placement.own);
+    // Six cores and their siblings: the kernel chooses among them.
+    assert_eq!(of_kind(&placement, ThreadKind::Io), vec![(0, "0-5,12-17".to_owned()); 8]);
+    assert_eq!(of_kind(&placement, ThreadKind::CommOut), vec![(1, "6-9,18-21".to_owned()); 4]);
+    assert_eq!(placement.zone, cpus("0-9,12-21"));
+    assert_eq!(placement.others, cpus("10-11,22-23"));
+}
+
+#[test]
+fn one_thread_more_than_there_are_seats_for_is_where_its_kind_is() {
+    let machine = machine("xeon-2s-data-transfer-node");
+    let placement = placed(&machine, &Load::default(), "11,23", &transfer(&["md0"], &["bond0"], 2, 2));
+    assert!(placement.own);
+    assert_eq!(placement.beside(&machine, ThreadKind::Io), cpus("0-5,12-17"), "also where nobody sits");
+    assert_eq!(placement.beside(&machine, ThreadKind::CommOut), cpus("6-10,18-22"), "but others");
+    assert_eq!(placement.beside(&machine, ThreadKind::Errand), placement.zone);
+    let everywhere = placement.zone.or(&placement.others);
+    assert_eq!(placement.beside(&machine, ThreadKind::Hash), everywhere, "it has no node");
+}
+
+#[test]
+fn a_plan_of_somebody_else_is_carried_out_only_if_it_can_be() {
+    let machine = machine("xeon-2s-data-transfer-node");
+    let transfer = transfer(&["md0"], &["bond0"], 2, 2);
+    let good = placed(&machine, &Load::default(), "", &transfer);
+    assert!(good.fits(&machine, &transfer.threads));
+    let fits = |change: &dyn Fn(&mut Placement)| {
+        let mut changed = good.clone();
+        change(&mut changed);
+        changed.fits(&machine, &transfer.threads)
+    };
+    assert!(!fits(&|it| it.seats[0].cpus = Cpus::new()));
+    assert!(!fits(&|it| it.seats[3].cpus = cpus("3,24")), "there is no CPU 24");
+    assert!(!fits(&|it| it.zone = Cpus::new()));
+    assert!(!fits(&|it| it.zone = cpus("0-500")));
+    assert!(!fits(&|it| drop(it.seats.pop())));
+    assert!(!fits(&|it| it.seats[1].index = 7));
+    let mut narrow = machine.clone();
+    narrow.limits.cpus = Some(cpus("0-3,6-9"));
+    assert!(!good.fits(&narrow, &transfer.threads), "it may not use them all");
+}
+
+#[test]
+fn the_kernel_keeps_its_hands_on_small_machines_whatever_is_asked() {
+    for (io, streams) in [(1, 1), (2, 2), (8, 4), (64, 64)] {
+        for threads in [
+            Threads::of_source(io, streams),
+            Threads::of_sink(io, streams),
+            Threads::of_both(io, streams, true),
+        ] {
+            let transfer = Transfer { threads, ..transfer(&["vda"], &["eth0"], 0, 0) };
+            left(&machine("vm-2cpu"), &Load::default(), "", &transfer);
+        }
+    }
 }
 
 #[test]
@@ -89,7 +161,7 @@ fn a_node_that_is_full_overflows_to_the_nearest() {
     let machine = machine("epyc-7451-2s");
     let placement = placed(&machine, &Load::default(), "", &transfer(&["nvme0n1"], &[], 16, 0));
     let io = nodes(&placement, ThreadKind::Io);
-    assert_eq!(io.iter().filter(|node| **node == 2).count(), 11, "{io:?}");
+    assert_eq!(io.iter().filter(|node| **node == 2).count(), 12, "{io:?}");
     assert!(io.iter().all(|node| *node < 4), "on the same socket: {io:?}");
     let far = placement.seats.iter().find(|seat| seat.node != 2).unwrap();
     assert!(far.because.contains("no CPU left; node 0 is nearest (distance 16)"), "{}", far.because);
@@ -107,14 +179,13 @@ fn the_least_loaded_cores_go_first() {
         load.cpus.insert(cpu, 90);
     });
     let placement = placed(&machine, &load, "", &transfer(&["sdb"], &["p3p1"], 1, 1));
-    let chosen: BTreeSet<usize> = placement.seats.iter().filter_map(|seat| seat.cpus.first()).collect();
-    assert!(chosen.is_superset(&BTreeSet::from([33, 37])), "{chosen:?}");
+    let chosen = given(&placement);
+    assert_eq!(chosen, cpus("33,37"));
+    let zone = &placement.zone;
     assert!(
-        chosen.iter().all(|cpu| machine.cpu(*cpu).unwrap().node == Some(2)),
-        "near goes before idle: {chosen:?}"
+        zone.iter().all(|cpu| machine.cpu(cpu).unwrap().node == Some(2)),
+        "near goes before idle: {zone}"
     );
-    // The master is the first to choose.
-    assert_eq!(of_kind(&placement, ThreadKind::Master), [(2, "33".to_owned())]);
 }
 
 #[test]
@@ -145,11 +216,14 @@ fn machines_without_anything_to_gain_are_left_alone() {
     let said = left(&machine("container"), &idle, "", &usual("dm-0", "enp65s0"));
     assert_eq!(said, "the control group may use 12.5 CPUs of 24: the machine is shared");
     let transfer_node = machine("xeon-2s-data-transfer-node");
-    let said = left(&transfer_node, &idle, "", &transfer(&["md0"], &["bond0"], 8, 4));
-    assert!(said.starts_with("15 threads and 24 CPUs: "), "{said}");
-    let said = left(&transfer_node, &idle, "0-10", &usual("md0", "bond0"));
-    assert!(said.starts_with("7 threads and 13 CPUs (11 more are other transfers'): "), "{said}");
-    placed(&transfer_node, &idle, "0-9", &usual("md0", "bond0"));
+    let said = left(&transfer_node, &idle, "", &transfer(&["md0"], &["bond0"], 8, 7));
+    assert!(said.starts_with("18 threads that want 17 of 24 CPUs: "), "{said}");
+    placed(&transfer_node, &idle, "", &transfer(&["md0"], &["bond0"], 8, 6));
+    let said = left(&transfer_node, &idle, "0-15", &usual("md0", "bond0"));
+    assert!(said.starts_with("7 threads that want 6 of 8 CPUs (16 more are other transfers'): "), "{said}");
+    assert!(!placed(&transfer_node, &idle, "0-14", &usual("md0", "bond0")).own);
+    assert!(!placed(&transfer_node, &idle, "0-12", &usual("md0", "bond0")).own);
+    assert!(placed(&transfer_node, &idle, "0-11", &usual("md0", "bond0")).own);
     let said = left(&transfer_node, &idle, "", &Transfer::default());
     assert_eq!(said, "there are no threads to place");
     let said = left(&transfer_node, &idle, "", &transfer(&[], &[], 2, 2));
@@ -204,8 +278,9 @@ fn any_load() -> impl Strategy<Value = Load> {
 
 fn any_threads() -> impl Strategy<Value = Threads> {
     let few = 0u16..9;
-    (0u16..2, few.clone(), few.clone(), few.clone(), 0u16..4, 0u16..2, 0u16..2).prop_map(
-        |(master, io, comm_in, comm_out, hash, log, scan)| Threads {
+    let waiting = (0u16..2, 0u16..2, 0u16..2, 0u16..6, 0u16..6);
+    (few.clone(), few.clone(), few, 0u16..4, waiting).prop_map(
+        |(io, comm_in, comm_out, hash, (master, log, scan, control, errand))| Threads {
             master,
             io,
             comm_in,
@@ -213,6 +288,8 @@ fn any_threads() -> impl Strategy<Value = Threads> {
             hash,
             log,
             scan,
+            control,
+            errand,
         },
     )
 }
@@ -257,7 +334,10 @@ proptest! {
         let usable = machine.usable();
         let free = usable.without(&taken);
         let nodes: BTreeSet<usize> = usable.iter().map(|cpu| machine.cpu(cpu).unwrap().node.unwrap()).collect();
-        let small = nodes.len() < 2 || free.len() < 2 * threads.total();
+        let Threads { io, comm_in, comm_out, hash, .. } = threads;
+        let moving = usize::from(io + comm_in + comm_out + hash);
+        let wanted = moving + (threads.total() - moving).div_ceil(2).min(4);
+        let small = nodes.len() < 2 || 2 * free.len() < 3 * wanted;
         let shared = machine.limits.quota_millis.is_some_and(|quota| quota < usable.len() as u64 * 1000)
             || load.mean(&free) > 50;
         let Plan::Placed(placement) = &plan else {
@@ -270,16 +350,29 @@ proptest! {
         prop_assert_eq!(placement.seats.len(), threads.total());
         let kinds: Vec<_> = placement.seats.iter().map(|seat| (seat.kind, seat.index)).collect();
         prop_assert!(kinds.windows(2).all(|two| two[0] < two[1]), "{:?}", kinds);
-        // Online, allowed, nobody else's, none twice.
+        prop_assert_eq!(placement.own, free.len() >= 2 * wanted);
+        prop_assert!(placement.fits(&machine, &threads));
+        // Online, allowed, nobody else's; where each has its own, none twice.
         let mut given = Cpus::new();
         for seat in &placement.seats {
-            prop_assert_eq!(seat.cpus.len(), 1);
-            prop_assert!(seat.cpus.without(&free).is_empty(), "{}: {:?}", name, seat);
-            prop_assert!(given.and(&seat.cpus).is_empty(), "{}: {:?}", name, seat);
+            prop_assert!(!seat.cpus.is_empty() && seat.cpus.without(&free).is_empty(), "{}: {:?}", name, seat);
+            if !seat.kind.moves_bytes() {
+                prop_assert_eq!(&seat.cpus, &placement.zone);
+                continue;
+            }
+            if placement.own {
+                prop_assert_eq!(seat.cpus.len(), 1);
+                prop_assert!(given.and(&seat.cpus).is_empty(), "{}: {:?}", name, seat);
+            }
             given = given.or(&seat.cpus);
-            let cpu = machine.cpu(seat.cpus.first().unwrap()).unwrap();
-            prop_assert_eq!(cpu.node, Some(seat.node));
+            prop_assert!(seat.cpus.iter().all(|cpu| machine.cpu(cpu).unwrap().node == Some(seat.node)));
         }
+        // Those that share have a CPU each, if not one of their own.
+        for node in &machine.nodes {
+            let seats = placement.seats.iter().filter(|seat| seat.kind.moves_bytes() && seat.node == node.number);
+            prop_assert!(seats.count() <= node.cpus.and(&placement.zone).len(), "{}: node {}", name, node.number);
+        }
+        prop_assert!(placement.zone.len() >= wanted, "{}: {}", name, placement.zone);
         prop_assert!(placement.zone.without(&free).is_empty() && given.without(&placement.zone).is_empty());
         prop_assert!(placement.zone.and(&placement.others).is_empty());
         // On a node, no core has two threads (of this one or of others) while a core of it has none.
@@ -294,10 +387,10 @@ proptest! {
                 *count > 1 && !given.and(&machine.siblings(*core)).is_empty()
             });
             let empty = on_core.values().any(|(count, could)| *count == 0 && *could);
-            prop_assert!(!(doubled && empty), "{}: node {} {:?}", name, node.number, on_core);
+            prop_assert!(!(placement.own && doubled && empty), "{}: node {} {:?}", name, node.number, on_core);
         }
         // Near: a thread is away from its device's node only if that has no CPU left.
-        for seat in &placement.seats {
+        for seat in placement.seats.iter().filter(|seat| seat.kind.moves_bytes()) {
             let wanted = match &seat.device {
                 Some(device) if !machine.nodes_of(device).is_empty() => machine.nodes_of(device),
                 _ => BTreeSet::from([placement.buffers]),

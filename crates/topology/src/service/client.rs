@@ -1,9 +1,11 @@
 //! Asks the service.
 
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::message::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::{Cpus, Plan, Transfer};
@@ -11,34 +13,59 @@ use crate::{Cpus, Plan, Transfer};
 /// A connection to the service. Leases end with it.
 #[derive(Debug)]
 pub struct Client {
-    stream: BufReader<UnixStream>,
+    stream: UnixStream,
+    patience: Duration,
 }
 
 impl Client {
-    /// Connects; an error means that nobody serves there, and nothing more. No answer takes longer than `patience`.
+    /// Connects; an error means that nobody serves there, and nothing more. Neither connecting nor any answer takes longer
+    /// than `patience`, whatever the other end does.
     pub fn connect(socket: &Path, patience: Duration) -> io::Result<Client> {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        Ok(Client { stream: BufReader::new(stream) })
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // It is made at once, or not at all: a queue that is full is one that nobody takes from.
+        connect(&stream, &SocketAddrUnix::new(socket)?)?;
+        let stream = UnixStream::from(stream);
+        stream.set_nonblocking(false)?;
+        Ok(Client { stream, patience })
     }
 
     /// One request and its answer.
     pub fn ask(&mut self, request: &Request) -> io::Result<Answer> {
+        let deadline = Instant::now() + self.patience;
+        let left = || match deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::Error::from(ErrorKind::TimedOut)),
+            left => Ok(Some(left)),
+        };
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line)?;
-        let mut answer = Vec::new();
-        (&mut self.stream).take(ANSWER_BYTES_MAX as u64).read_until(b'\n', &mut answer)?;
-        if answer.last() != Some(&b'\n') {
-            return Err(ErrorKind::UnexpectedEof.into());
+        self.stream.set_write_timeout(left()?)?;
+        self.stream.write_all(&line).map_err(in_time)?;
+        let (mut answer, mut bytes) = (Vec::new(), [0; 16 << 10]);
+        // Nothing was asked for yet that could follow it.
+        while answer.last() != Some(&b'\n') {
+            self.stream.set_read_timeout(left()?)?;
+            let count = self.stream.read(&mut bytes).map_err(in_time)?;
+            if count == 0 || answer.len() + count > ANSWER_BYTES_MAX {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            answer.extend_from_slice(&bytes[..count]);
         }
         Ok(serde_json::from_slice(&answer)?)
     }
 
     /// Where threads belong, leased if that is more than nothing; with the number of the lease.
     pub fn lease(&mut self, transfer: &Transfer) -> io::Result<(Plan, Option<u64>)> {
-        match self.ask(&Request::Plan { transfer: transfer.clone(), lease: true })? {
+        self.plan(transfer, true)
+    }
+
+    /// Where threads would belong now; nothing is leased.
+    pub fn look(&mut self, transfer: &Transfer) -> io::Result<Plan> {
+        Ok(self.plan(transfer, false)?.0)
+    }
+
+    fn plan(&mut self, transfer: &Transfer, lease: bool) -> io::Result<(Plan, Option<u64>)> {
+        match self.ask(&Request::Plan { transfer: transfer.clone(), lease })? {
             Answer::Plan { plan, lease } => Ok((plan, lease)),
             answer => Err(unexpected(answer)),
         }
@@ -51,6 +78,11 @@ impl Client {
             answer => Err(unexpected(answer)),
         }
     }
+}
+
+/// A timeout of a socket is told as if it would block.
+fn in_time(error: io::Error) -> io::Error {
+    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
 }
 
 fn unexpected(answer: Answer) -> io::Error {

@@ -1,0 +1,376 @@
+//! Places the threads of a transfer while it runs.
+//!
+//! Threads take a seat when they start ([`Placer::seat`]) and leave it when they end. Once it is known what the transfer goes
+//! through ([`Placer::begin`]), a thread of its own looks at the machine, asks the service if there is one, plans, and puts
+//! those that are there on their CPUs; who starts later is put there at once. Nobody waits for it.
+//!
+//! What must stay true: whatever the machine, the service and the kernel say, a transfer is not held up and does not fail.
+//! A service that hangs or talks nonsense is told of once and planned without. CPUs are the service's again when the last
+//! handle is dropped, or the process ends.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{Pid, gettid};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::pin::pin_thread;
+use crate::service::client::Client;
+use crate::service::message::DEVICES_MAX;
+use crate::{
+    Counters, Cpus, Load, Machine, Map, Placement, Plan, Reached, ThreadKind, Threads, Transfer, of_path,
+    of_peer,
+};
+
+/// A service that does not answer sooner is none.
+pub const PATIENCE: Duration = Duration::from_millis(100);
+/// How long the load is looked at, at least.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// SOURCEs that are looked at: more of them are on the same devices.
+const PATHS_MAX: usize = 64;
+
+/// Puts threads on CPUs.
+pub trait Pins: Send + Sync {
+    /// Puts a thread of this process there. An error leaves it where it was.
+    fn pin(&self, thread: Pid, cpus: &Cpus) -> io::Result<()>;
+}
+
+/// By the kernel.
+struct Kernel;
+
+impl Pins for Kernel {
+    fn pin(&self, thread: Pid, cpus: &Cpus) -> io::Result<()> {
+        pin_thread(Some(thread), cpus)
+    }
+}
+
+/// What is to be placed, and with what.
+pub struct Wishes {
+    /// What the machine is read from.
+    pub root: PathBuf,
+    /// What the user knows better.
+    pub map: Map,
+    /// Where contents are read from or written to on this host.
+    pub storage: Vec<PathBuf>,
+    /// How many of each kind.
+    pub threads: Threads,
+    /// Of the service.
+    pub socket: PathBuf,
+    /// How long it may take to answer.
+    pub patience: Duration,
+    /// Carries it out.
+    pub pins: Box<dyn Pins>,
+}
+
+impl Wishes {
+    /// On this host, with the service of this user.
+    pub fn here(map: Map, storage: Vec<PathBuf>, threads: Threads) -> Wishes {
+        let socket = crate::service::default_socket();
+        Wishes { root: host(), map, storage, threads, socket, patience: PATIENCE, pins: pins() }
+    }
+}
+
+/// Beneath what this host's `/sys` and `/proc` are.
+#[cfg(not(feature = "faults"))]
+pub fn host() -> PathBuf {
+    PathBuf::from("/")
+}
+
+/// For tests: with `HAUL_TEST_MACHINE=DIRECTORY` it is the machine that was copied there.
+#[cfg(feature = "faults")]
+pub fn host() -> PathBuf {
+    std::env::var_os("HAUL_TEST_MACHINE").map_or_else(|| PathBuf::from("/"), PathBuf::from)
+}
+
+#[cfg(not(feature = "faults"))]
+fn pins() -> Box<dyn Pins> {
+    Box::new(Kernel)
+}
+
+/// For tests: with `HAUL_TEST_PINS=FILE` nothing is pinned, but a line with the thread's name and its CPUs is added there.
+#[cfg(feature = "faults")]
+fn pins() -> Box<dyn Pins> {
+    struct Recorder(PathBuf);
+    impl Pins for Recorder {
+        fn pin(&self, thread: Pid, cpus: &Cpus) -> io::Result<()> {
+            use std::io::Write;
+            let comm = format!("/proc/self/task/{}/comm", thread.as_raw_nonzero());
+            let name = std::fs::read_to_string(comm)?;
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&self.0)?;
+            file.write_all(format!("{} {cpus}\n", name.trim()).as_bytes())
+        }
+    }
+    match std::env::var_os("HAUL_TEST_PINS") {
+        Some(file) => Box::new(Recorder(file.into())),
+        None => Box::new(Kernel),
+    }
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Told {
+    /// What was planned.
+    pub plan: Plan,
+    /// The service has leased it.
+    pub leased: bool,
+    /// How the devices were found, in words.
+    pub reached: Vec<String>,
+    /// Threads that were put on their CPUs, of those that were there.
+    pub pinned: usize,
+    /// What did not work, in words; it was done without.
+    pub trouble: Option<String>,
+}
+
+/// Is told what came of it, on a thread of its own.
+pub type Tell = Box<dyn FnOnce(&Told) + Send>;
+
+/// Gives threads their seats. Copies are handles of the same; the default gives none.
+#[derive(Clone, Default)]
+pub struct Placer {
+    shared: Option<Arc<Shared>>,
+    waiting: &'static [ThreadKind],
+}
+
+struct Shared {
+    state: Mutex<State>,
+    pins: Box<dyn Pins>,
+}
+
+struct State {
+    /// Until it begins.
+    plan: Option<(Planning, Tell)>,
+    placed: Option<Placed>,
+    /// Those that are there, by number, with their seats.
+    threads: BTreeMap<i32, (ThreadKind, u16)>,
+    /// Keeps the lease.
+    _service: Option<Client>,
+}
+
+/// What is needed to plan.
+struct Planning {
+    root: PathBuf,
+    map: Map,
+    storage: Vec<PathBuf>,
+    threads: Threads,
+    socket: PathBuf,
+    patience: Duration,
+    since: Moment,
+}
+
+struct Placed {
+    placement: Placement,
+    machine: Machine,
+}
+
+/// What the machine and this process had done at some time.
+struct Moment {
+    at: Instant,
+    counters: Counters,
+    own: Duration,
+}
+
+impl Moment {
+    fn now(root: &std::path::Path) -> Moment {
+        let own = clock_gettime(ClockId::ProcessCPUTime);
+        let own = Duration::new(own.tv_sec.unsigned_abs(), own.tv_nsec.unsigned_abs() as u32);
+        Moment { at: Instant::now(), counters: Counters::read(root), own }
+    }
+
+    /// What others did between two of them.
+    fn load(&self, now: &Moment) -> Load {
+        let seconds = now.at.duration_since(self.at).as_secs_f64().max(f64::EPSILON);
+        let own = now.own.saturating_sub(self.own).as_secs_f64() / seconds;
+        Load::between(&self.counters, &now.counters).without(own)
+    }
+}
+
+/// The seat of the calling thread, until dropped.
+pub struct Seated {
+    shared: Option<Arc<Shared>>,
+    /// It is the thread's own.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Placer {
+    /// For a transfer like this, which has not begun.
+    pub fn new(wishes: Wishes, tell: Tell) -> Placer {
+        let (planning, pins) = Planning::of(wishes);
+        let state =
+            State { plan: Some((planning, tell)), placed: None, threads: BTreeMap::new(), _service: None };
+        Placer { shared: Some(Arc::new(Shared { state: Mutex::new(state), pins })), waiting: &[] }
+    }
+
+    /// A handle for an end whose threads of these kinds mostly wait.
+    pub fn with_waiting(&self, kinds: &'static [ThreadKind]) -> Placer {
+        Placer { shared: self.shared.clone(), waiting: kinds }
+    }
+
+    /// A seat for the calling thread: the first of its kind that is free.
+    pub fn seat(&self, kind: ThreadKind) -> Seated {
+        let kind = match kind {
+            kind if !self.waiting.contains(&kind) => kind,
+            ThreadKind::CommIn | ThreadKind::CommOut => ThreadKind::Control,
+            _ => ThreadKind::Errand,
+        };
+        if let Some(shared) = &self.shared {
+            let thread = gettid();
+            let mut state = lock(&shared.state);
+            let of_kind = |index: &u16| !state.threads.values().any(|seat| *seat == (kind, *index));
+            let index = (0..u16::MAX).find(of_kind).unwrap_or(u16::MAX);
+            state.threads.insert(thread.as_raw_nonzero().get(), (kind, index));
+            if let Some(placed) = &state.placed {
+                placed.put(&*shared.pins, thread, (kind, index));
+            }
+        }
+        Seated { shared: self.shared.clone(), _not_send: PhantomData }
+    }
+
+    /// What the transfer goes through is known now: plans, in a thread of its own. Once; later calls do nothing. `peer` is where
+    /// the other end is; none if it is in this process.
+    pub fn begin(&self, peer: Option<IpAddr>) {
+        let Some(shared) = &self.shared else { return };
+        let Some((planning, tell)) = lock(&shared.state).plan.take() else { return };
+        // Whoever plans keeps no lease alive.
+        let shared = Arc::downgrade(shared);
+        let run = move || {
+            let mut thought = planning.think(peer, true);
+            let Some(shared) = shared.upgrade() else { return };
+            let service = thought.service.take();
+            let mut told = thought.told(service.is_some());
+            if let Plan::Placed(placement) = &told.plan {
+                let placed = Placed { placement: placement.clone(), machine: thought.machine };
+                let mut state = lock(&shared.state);
+                let put = |(thread, seat): (&i32, &(ThreadKind, u16))| {
+                    Pid::from_raw(*thread).is_some_and(|thread| placed.put(&*shared.pins, thread, *seat))
+                };
+                // Nobody ends while the lock is held.
+                told.pinned = state.threads.iter().map(put).filter(|put| *put).count();
+                state.placed = Some(placed);
+                state._service = service;
+            }
+            tell(&told);
+        };
+        // Without it everything is where the kernel puts it.
+        let _ = std::thread::Builder::new().name("haul-placer".into()).spawn(run);
+    }
+}
+
+/// State stays whole: nothing that is done under this lock can fail half-way.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Seated {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            lock(&shared.state).threads.remove(&gettid().as_raw_nonzero().get());
+        }
+    }
+}
+
+impl Placed {
+    fn put(&self, pins: &dyn Pins, thread: Pid, (kind, index): (ThreadKind, u16)) -> bool {
+        let seat = self.placement.seats.iter().find(|seat| (seat.kind, seat.index) == (kind, index));
+        let cpus = match seat {
+            Some(seat) => seat.cpus.clone(),
+            None => self.placement.beside(&self.machine, kind),
+        };
+        pins.pin(thread, &cpus).is_ok()
+    }
+}
+
+/// What came of looking and asking.
+struct Thought {
+    plan: Plan,
+    service: Option<Client>,
+    machine: Machine,
+    reached: Vec<String>,
+    trouble: Option<String>,
+}
+
+/// What would be planned now, and nothing else: nothing is leased, nobody is put anywhere.
+pub fn look(wishes: Wishes, peer: Option<IpAddr>) -> Told {
+    let (planning, _) = Planning::of(wishes);
+    planning.think(peer, false).told(false)
+}
+
+impl Thought {
+    fn told(&self, leased: bool) -> Told {
+        let Thought { plan, reached, trouble, .. } = self;
+        Told { plan: plan.clone(), leased, reached: reached.clone(), pinned: 0, trouble: trouble.clone() }
+    }
+}
+
+impl Planning {
+    fn of(wishes: Wishes) -> (Planning, Box<dyn Pins>) {
+        let Wishes { root, map, storage, threads, socket, patience, pins } = wishes;
+        let since = Moment::now(&root);
+        (Planning { root, map, storage, threads, socket, patience, since }, pins)
+    }
+
+    fn think(self, peer: Option<IpAddr>, lease: bool) -> Thought {
+        let mut machine = Machine::read(&self.root);
+        let mut trouble = self.map.apply(&mut machine).err().map(|error| error.to_string());
+        let (transfer, reached) = self.transfer(&machine, peer);
+        let alone = |load: &Load| Plan::of(&machine, load, &Cpus::new(), &transfer);
+        // Where there is nothing to gain on an idle machine that is nobody else's, there is nothing to ask for either.
+        let mut plan = alone(&Load::default());
+        let mut service = None;
+        if let Plan::Placed(_) = plan {
+            let asked = Client::connect(&self.socket, self.patience).and_then(|mut client| {
+                let plan = if lease { client.lease(&transfer)?.0 } else { client.look(&transfer)? };
+                let fits = match &plan {
+                    Plan::Placed(placement) => placement.fits(&machine, &transfer.threads),
+                    Plan::LeaveToKernel { .. } => true,
+                };
+                let wrong = || io::Error::new(io::ErrorKind::InvalidData, "its plan is not for this process");
+                fits.then_some((plan, client)).ok_or_else(wrong)
+            });
+            match asked {
+                Ok((said, client)) => {
+                    service = matches!(said, Plan::Placed(_)).then_some(client);
+                    plan = said;
+                }
+                Err(error) => {
+                    let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+                    if !nobody.contains(&error.kind()) {
+                        trouble =
+                            Some(format!("the placement service at {}: {error}", self.socket.display()));
+                    }
+                    std::thread::sleep(LOOK.saturating_sub(self.since.at.elapsed()));
+                    plan = alone(&self.since.load(&Moment::now(&self.root)));
+                }
+            }
+        }
+        Thought { plan, service, machine, reached, trouble }
+    }
+
+    /// With the devices that it goes through, and how those were found.
+    fn transfer(&self, machine: &Machine, peer: Option<IpAddr>) -> (Transfer, Vec<String>) {
+        let mut transfer = Transfer { threads: self.threads, ..Transfer::default() };
+        let mut reached = Vec::new();
+        let mut add = |names: &mut Vec<String>, found: Reached| {
+            for name in found.devices {
+                if !names.contains(&name) && names.len() < DEVICES_MAX / 2 {
+                    names.push(name);
+                }
+            }
+            if !reached.contains(&found.because) {
+                reached.push(found.because);
+            }
+        };
+        for path in self.storage.iter().take(PATHS_MAX) {
+            add(&mut transfer.storage, of_path(&self.root, machine, &self.map, path));
+        }
+        if let Some(peer) = peer {
+            add(&mut transfer.network, of_peer(&self.root, peer));
+        }
+        (transfer, reached)
+    }
+}
