@@ -1,9 +1,10 @@
 //! The slot pool: the only owner of payload bytes.
 //!
-//! One mapping, cut into numbered slots of one size, aligned to huge pages where the kernel gives them. Between threads
+//! One mapping, cut into numbered slots of one size, aligned to huge pages, in which the kernel backs it where it can, and locked
+//! in memory as far as that is allowed: a slot never goes to swap. Between threads
 //! only slot numbers travel; whoever works on a slot takes a [`Lease`], and the pool makes sure that there is never a
 //! second one; those who only read what is in it take a [`Reading`], of which there may be several. Memory of a slot is
-//! touched when it is first used, and the masters reuse the slot freed last, so a transfer that needs few slots costs
+//! touched (and locked) when it is first used, and the masters reuse the slot freed last, so a transfer that needs few slots costs
 //! few pages.
 //!
 //! A part of a source slot can stand for a [`FileRange`] instead of holding its bytes: where the stream takes bytes
@@ -24,7 +25,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_model::SlotId;
-use rustix::mm::{self, Advice, MapFlags, ProtFlags};
+use rustix::mm::{self, Advice, MapFlags, MlockFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 
 const LEASED: u32 = 1;
 const GRANTED: u32 = 2;
@@ -33,12 +35,16 @@ const LENT: u32 = 4;
 /// Those who only read what is in the slot, each counts as this.
 const READER: u32 = 8;
 
+/// The mapping begins at a multiple of this: a slot of as many bytes or more is made of whole huge pages.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Slots of one size in one mapping.
 pub struct Pool {
     number: u64,
     base: NonNull<u8>,
     slot_bytes: usize,
     mapping_bytes: usize,
+    locked_bytes: usize,
     states: Box<[AtomicU32]>,
     ranges: Box<[Mutex<Vec<FileRange>>]>,
     ranges_held: AtomicUsize,
@@ -64,22 +70,15 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Maps `count` slots of `slot_bytes` (a multiple of 4096) each. Nothing is touched yet.
+    /// Maps `count` slots of `slot_bytes` (a multiple of 4096) each. Nothing is touched yet. As many of the first ones as this
+    /// process may lock are locked; where it may lock none that is no error ([`Pool::locked_bytes`]).
     pub fn new(count: u32, slot_bytes: u32) -> io::Result<Arc<Pool>> {
         assert!(slot_bytes.is_multiple_of(4096) && slot_bytes > 0 && count > 0, "slots are whole pages");
         let mapping_bytes = count as usize * slot_bytes as usize;
-        // SAFETY: a new private anonymous mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe {
-            mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                mapping_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
+        let base = map_aligned(mapping_bytes)?;
         // SAFETY: exactly the mapping made above; advice does not change its contents. Best effort.
-        let _ = unsafe { mm::madvise(base, mapping_bytes, Advice::LinuxHugepage) };
-        let base = NonNull::new(base.cast::<u8>()).expect("mmap does not return null");
+        let _ = unsafe { mm::madvise(base.as_ptr().cast(), mapping_bytes, Advice::LinuxHugepage) };
+        let locked_bytes = lock(base, mapping_bytes, slot_bytes as usize);
         let states = (0..count).map(|_| AtomicU32::new(0)).collect();
         let ranges = (0..count).map(|_| Mutex::default()).collect();
         let ranges_held = AtomicUsize::new(0);
@@ -89,6 +88,7 @@ impl Pool {
             base,
             slot_bytes: slot_bytes as usize,
             mapping_bytes,
+            locked_bytes,
             states,
             ranges,
             ranges_held,
@@ -108,6 +108,16 @@ impl Pool {
     /// Bytes of one slot.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
+    }
+
+    /// Bytes of all slots.
+    pub fn bytes(&self) -> usize {
+        self.mapping_bytes
+    }
+
+    /// Bytes of slots, the first ones, that stay in memory once they are touched: all, or what `RLIMIT_MEMLOCK` allows.
+    pub fn locked_bytes(&self) -> usize {
+        self.locked_bytes
     }
 
     /// How many ranges of files stand in slots. Each may keep a file open, so whoever adds some keeps them few.
@@ -151,6 +161,39 @@ impl Pool {
         state.compare_exchange(GRANTED, LEASED, Ordering::AcqRel, Ordering::Acquire).ok()?;
         Some(Lease { pool: self, slot })
     }
+}
+
+/// A new mapping that begins at a multiple of [`HUGE_PAGE_BYTES`].
+fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    let whole_bytes = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+    // SAFETY: a new private anonymous mapping at an address of the kernel's choice aliases nothing.
+    let whole = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), whole_bytes, protection, flags)? };
+    let whole = whole.cast::<u8>();
+    let before = whole.align_offset(HUGE_PAGE_BYTES);
+    let behind = HUGE_PAGE_BYTES - before;
+    for (start, length) in [(0, before), (before + bytes, behind)] {
+        if length > 0 {
+            // SAFETY: a part, in whole pages, of the mapping made above, which nobody knows yet. What cannot be given back is
+            // never touched.
+            let _ = unsafe { mm::munmap(whole.add(start).cast(), length) };
+        }
+    }
+    // SAFETY: within the mapping made above.
+    Ok(NonNull::new(unsafe { whole.add(before) }).expect("mmap does not return null"))
+}
+
+/// Locks whole slots from the beginning, as many as this process may, each when it is touched. How many bytes that are.
+fn lock(base: NonNull<u8>, bytes: usize, slot_bytes: usize) -> usize {
+    // SAFETY: a part of a mapping that lives as long as the pool; nothing is touched, and contents stay as they are.
+    let locked = |bytes| unsafe { mm::mlock_with(base.as_ptr().cast(), bytes, MlockFlags::ONFAULT) }.is_ok();
+    // Who has the right is not limited.
+    if locked(bytes) {
+        return bytes;
+    }
+    let limit = getrlimit(Resource::Memlock).current.and_then(|limit| usize::try_from(limit).ok());
+    let within = limit.unwrap_or(0).min(bytes) / slot_bytes * slot_bytes;
+    if within > 0 && locked(within) { within } else { 0 }
 }
 
 impl Drop for Pool {
@@ -268,6 +311,19 @@ mod tests {
         assert!(pool.lease(SlotId(0)).unwrap().iter().all(|byte| *byte == 0));
         assert!(pool.lease(SlotId(1)).unwrap().iter().all(|byte| *byte == 7));
         assert!(pool.lease(SlotId(2)).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn slots_are_made_of_whole_huge_pages() {
+        for (count, slot_bytes) in [(1, 4096), (3, 2 << 20), (7, 4 << 20), (5, 64 << 10)] {
+            let pool = Pool::new(count, slot_bytes).unwrap();
+            let first = pool.lease(SlotId(0)).unwrap();
+            assert!(first.as_ptr().addr().is_multiple_of(2 << 20));
+            drop(first);
+            let mut last = pool.lease(SlotId(count - 1)).unwrap();
+            last.fill(1);
+            assert_eq!(pool.bytes(), count as usize * slot_bytes as usize);
+        }
     }
 
     #[test]
