@@ -86,6 +86,9 @@ pub struct TuningWords {
     /// Other transfers on the far host are ignored.
     #[serde(default)]
     pub alone: bool,
+    /// Threads there run where the kernel likes.
+    #[serde(default)]
+    pub unplaced: bool,
     #[serde(default)]
     pub stripe: Option<String>,
     /// A directory at the source, in hex.

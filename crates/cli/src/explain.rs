@@ -7,9 +7,10 @@ use haul_mover::Error;
 
 use crate::engines;
 use crate::job::{directory, read_record, state_directory};
-use crate::options::{Congestion, Copy, HashWord, LogMechanism};
+use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
+use crate::placement;
 use crate::plan::{Direction, Plan};
-use crate::report::size;
+use crate::report::{locked, size};
 
 /// `haul explain`
 pub fn explain(arguments: &Copy) -> Result<u8, Error> {
@@ -45,6 +46,9 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let slots =
         format!("at most {} ({least} to {most} slots, as the path needs)", size(settings.memory.value));
     setting!("memory", memory, slots);
+    if let Ok((bytes, locked_bytes)) = tuning.lockable() {
+        row("buffers", locked(bytes, locked_bytes), "here".into());
+    }
     setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
     setting!("io-threads", io_threads, settings.io_threads.value.to_string());
     let (engine, io) = settings.engines().words();
@@ -87,6 +91,12 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         setting!("congestion-skips", congestion_skips, skips);
     }
     setting!("neighbours", neighbours, format!("{:?}", settings.neighbours.value).to_lowercase());
+    setting!("topology", topology, format!("{:?}", settings.topology.value).to_lowercase());
+    if settings.topology.value == Seating::Auto {
+        let told = placement::explained(&plan);
+        let line = placement::line(&told);
+        row("placement", line, told.reached.into_iter().chain(told.trouble).collect::<Vec<_>>().join("; "));
+    }
     setting!("streams", streams, settings.streams.value.to_string());
     let bandwidth =
         settings.bandwidth.value.map_or("no limit".into(), |rate| format!("{}/s", size(rate.get())));

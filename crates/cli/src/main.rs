@@ -17,6 +17,7 @@ mod log_document;
 mod log_show;
 mod options;
 mod paths;
+mod placement;
 mod plan;
 mod policy;
 mod profile;

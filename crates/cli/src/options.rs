@@ -133,6 +133,10 @@ pub struct Copy {
     /// Whether storage targets are shared with other transfers on the same host: share or ignore [default: share]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub neighbours: Option<Neighbours>,
+    /// Whether threads are put on processors near the disks and network cards that they work with: auto or off
+    /// [default: auto]
+    #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
+    pub topology: Option<Seating>,
     /// Stripes of new files on Lustre: COUNT[:SIZE[:POOL]], e.g. 8:4MiB; -1 is all targets [default: one for each GiB]
     #[arg(long, value_name = "STRIPES", allow_negative_numbers = true)]
     pub stripe: Option<StripeSpec>,
@@ -252,6 +256,15 @@ pub enum Neighbours {
     Share,
     /// As if there were none; nothing is told to them either
     Ignore,
+}
+
+/// Where threads run.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seating {
+    /// Where something is gained by it, near their devices; elsewhere as the kernel likes
+    Auto,
+    /// As the kernel likes
+    Off,
 }
 
 /// Which end listens.

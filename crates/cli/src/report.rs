@@ -11,12 +11,13 @@ use haul_model::{Blame, Code, Failure, Hash, HashKind};
 use haul_mover::end::Summary;
 use haul_mover::{Error, Report, Reports};
 use haul_storage::engine::{Note, Told, Wish};
+use haul_topology::placer::Told as Placed;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use crate::engines;
 use crate::paths::{hex, show};
-use crate::profile;
+use crate::{placement, profile};
 
 /// One JSON progress event this often.
 const JSON_PROGRESS: Duration = Duration::from_secs(1);
@@ -61,6 +62,12 @@ pub struct Reporter {
     neighbours_peak: usize,
     /// Where the time went is shown in full.
     profile: bool,
+    /// Where threads on this host run, once that is decided.
+    placement: Option<String>,
+    /// Bytes of the slots of the end that reports, and of those that are locked.
+    buffers: Option<(usize, usize)>,
+    /// The last event is out.
+    finished: bool,
 }
 
 /// Which end reports.
@@ -129,6 +136,9 @@ impl Shared {
             neighbours: [0; 2],
             neighbours_peak: 0,
             profile: false,
+            placement: None,
+            buffers: None,
+            finished: false,
             hash: HashKind::default(),
         })))
     }
@@ -197,6 +207,7 @@ impl Reporter {
                 }
             }
             Report::Neighbours { transfers, targets } => self.neighbours(end, transfers, targets),
+            Report::Buffers { bytes, locked_bytes } => self.buffers = Some((bytes, locked_bytes)),
             Report::FirstObject => self.first_object = Some(self.started.elapsed()),
             Report::LogLost { cause } => {
                 let cause = show(cause.as_bytes());
@@ -224,6 +235,19 @@ impl Reporter {
                 json!({"event": "neighbours", "end": end, "transfers": transfers, "targets": targets}),
             );
         }
+    }
+
+    /// Where threads on this host run; `end` is which end of the transfer that is.
+    pub fn placed(&mut self, end: &str, told: &Placed) {
+        if self.finished {
+            return;
+        }
+        if self.json {
+            self.event(placement::event(end, told));
+        } else if let Some(trouble) = &told.trouble {
+            self.note(&show(trouble.as_bytes()));
+        }
+        self.placement = Some(placement::line(told));
     }
 
     fn failed(&mut self, path: &[u8], failure: Failure) {
@@ -366,6 +390,7 @@ impl Reporter {
         let stats = summary.outcome.stats;
         let (state, code) = verdict(summary);
         let elapsed = self.started.elapsed();
+        self.finished = true;
         if self.json {
             profile::event(&summary.profiles).into_iter().for_each(|event| self.event(event));
             self.event(self.summary_event(summary, setup, state, elapsed));
@@ -390,6 +415,10 @@ impl Reporter {
             if self.profile {
                 self.line(&profile::table(&summary.profiles));
                 engines::lines(&setup.engines).iter().for_each(|line| self.line(line));
+                if let Some((bytes, locked_bytes)) = self.buffers {
+                    self.line(&format!("buffers      {}", locked(bytes, locked_bytes)));
+                }
+                self.placement.iter().for_each(|line| self.line(&format!("threads      {line}")));
             }
         } else if !self.json && state == "incomplete" {
             self.note(&format!("{} files failed", stats.files_failed));
@@ -537,6 +566,16 @@ impl Rate {
         self.value = if self.value == 0.0 { now } else { self.value * (1.0 - weight) + now * weight };
         self.at = Instant::now();
         self.bytes = bytes;
+    }
+}
+
+/// How much of the buffers stays in memory, in words.
+pub fn locked(bytes: usize, locked_bytes: usize) -> String {
+    let (all, some) = (size(bytes as u64), size(locked_bytes as u64));
+    match locked_bytes {
+        0 => "not locked in memory: more than this user may lock (ulimit -l)".into(),
+        some if some == bytes => "locked in memory, as far as they are used".into(),
+        _ => format!("the first {some} of {all} locked in memory: this user may lock no more (ulimit -l)"),
     }
 }
 

@@ -18,15 +18,18 @@ use haul_mover::{Error, Tuning, log};
 use haul_objectlog::{Config, Mechanism, Method};
 use haul_storage::engine::Wish;
 use haul_storage::sink::SourceName;
+use haul_topology::placer::Told;
+use haul_topology::{Placer, Threads};
 use haul_transport::{Bound, Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
 use crate::job::{state_directory, substitute};
 use crate::options;
+use crate::options::Seating;
 use crate::plan::{decision, labels};
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
-use crate::{policy, report};
+use crate::{placement, policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -229,6 +232,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         roots: labels(decided, &names, &destination),
         connector: Box::new(connector),
         reports: Box::new(|_| {}),
+        placer: placer(request, is_sink, &sources, &destination),
     };
     let ends = Ends {
         sources: &sources,
@@ -283,6 +287,26 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     }
     // The initiator reports; here only the exit code is left, and the lock goes with the process.
     Ok(report::verdict(&summary).1)
+}
+
+/// Gives threads on this host their seats. Only who wants to know hears what came of it, on the initiator's terminal.
+fn placer(request: &Request, is_sink: bool, sources: &[OsString], destination: &OsString) -> Placer {
+    let (io, streams) = (request.tuning.io_threads as u16, request.streams);
+    let paths = if is_sink { std::slice::from_ref(destination) } else { sources };
+    let nowhere = if is_sink { request.measure.discard } else { request.measure.synthetic.is_some() };
+    let storage = paths.iter().filter(|_| !nowhere).map(PathBuf::from).collect();
+    let threads = if is_sink { Threads::of_sink(io, streams) } else { Threads::of_source(io, streams) };
+    let choice = if request.tuning.unplaced { Seating::Off } else { Seating::Auto };
+    let talks = request.tuning.report_done;
+    let tell = move |told: &Told| {
+        if let Some(trouble) = &told.trouble {
+            eprintln!("haul: at the other end: {}", crate::paths::show(trouble.as_bytes()));
+        }
+        if talks {
+            eprintln!("haul: at the other end: threads: {}", placement::line(told));
+        }
+    };
+    placement::placer(choice, storage, threads, Box::new(tell))
 }
 
 fn greet(answer: &Line) -> Result<(), Error> {

@@ -22,14 +22,17 @@ use haul_storage::sink::{Contents, Decision, PosixSink, SinkRoot, SinkSettings, 
 use haul_storage::source::{Lender, PosixSource, Root, SourceOptions};
 use haul_storage::spill::{SpillFile, Spilling};
 use haul_storage::synthetic::SyntheticSource;
+use haul_topology::Placer;
+use haul_topology::placer::Told as Placed;
 use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bench::Measure;
 use crate::bootstrap::{self, Line, Request, Response, TuningWords};
 use crate::congestion::{self, Time};
 use crate::job::{Job, random, state_directory};
-use crate::options::{Copy, Listen, Neighbours};
+use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
+use crate::placement::{self, LENDS, WITHIN_PROCESS};
 use crate::plan::{
     Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
 };
@@ -363,7 +366,7 @@ fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
 
 /// Both ends are this process, and nothing asks for bytes that pass through it: a limit of their rate, a place to put them
 /// aside, a layout by which reads are scheduled, an engine.
-fn lends(plan: &Plan) -> bool {
+pub fn lends(plan: &Plan) -> bool {
     let Settings { bandwidth, spill, layout_file, .. } = &plan.settings;
     let passes = bandwidth.value.is_some() || spill.value.is_some() || layout_file.value.is_some();
     let passes = passes || plan.settings.engines().is_unusual();
@@ -404,7 +407,8 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     let session = new_session()?;
     let (dial, accept) = local::pair(plan.settings.streams.value);
     let ends = ends(plan, job, decided);
-    let common = |connector: Box<dyn Connector>, reports| Common {
+    let placer = placer(plan, reporter);
+    let common = |connector: Box<dyn Connector>, reports, waiting| Common {
         tuning: plan.settings.tuning(plan.verbose),
         job: plan.id,
         session,
@@ -412,11 +416,14 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
         roots: roots.clone(),
         connector,
         reports,
+        placer: placer.with_waiting(waiting),
     };
     let reader = ends.reader(&roots);
     let lender = ends.lends.then(|| Lender::new(&reader));
-    let sink = ends.sink(common(Box::new(accept), reporter.neighbours(End::Sink)), lender)?;
-    let source = common(Box::new(dial), reporter.reports(End::Source));
+    let sink = common(Box::new(accept), reporter.neighbours(End::Sink), WITHIN_PROCESS);
+    let sink = ends.sink(sink, lender)?;
+    let waiting = if ends.lends { LENDS } else { WITHIN_PROCESS };
+    let source = common(Box::new(dial), reporter.reports(End::Source), waiting);
     let source = ends.source(source, plan.settings.log(), Some(reader))?;
     let sink = sink.start()?;
     let source = source.start()?;
@@ -427,6 +434,19 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
     Ok((summary, Setup { encrypted: None, verified: ends.verified(), log, engines, wished }))
+}
+
+/// Gives threads on this host their seats; what came of it is reported.
+fn placer(plan: &Plan, reporter: &Shared) -> Placer {
+    let (storage, threads) = placement::here(plan);
+    let end = match plan.direction {
+        Direction::Local => "both",
+        Direction::Push(_) => "source",
+        Direction::Pull(_) => "sink",
+    };
+    let reporter = reporter.clone();
+    let tell = move |told: &Placed| reporter.with(|reporter| reporter.placed(end, told));
+    placement::placer(plan.settings.topology.value, storage, threads, Box::new(tell))
 }
 
 /// Tuning and log settings, as words for the greeting.
@@ -447,6 +467,7 @@ fn words(tuning: &Tuning, settings: &Settings) -> TuningWords {
         io: settings.engines().words().1.into(),
         hang_after: tuning.hangs_after.map(|after| after.as_secs()),
         alone: settings.neighbours.value == Neighbours::Ignore,
+        unplaced: settings.topology.value == Seating::Off,
         stripe: settings.stripe.value.as_ref().map(ToString::to_string),
         spill: settings.spill.value.as_ref().map(|directory| hex(directory.as_os_str().as_bytes())),
         spill_max: settings.spill_max.value,
@@ -558,6 +579,7 @@ fn run_remote(
         roots,
         connector: Box::new(connector),
         reports: reporter.reports(if push { End::Source } else { End::Sink }),
+        placer: placer(plan, reporter),
     };
     let ends = ends(plan, job, decided);
     let running = match push {

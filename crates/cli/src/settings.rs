@@ -17,7 +17,7 @@ use haul_storage::layout::stripe::StripeSpec;
 use crate::congestion::{Limits, SKIPS_MAX, Time, policy};
 use crate::options::{
     Congestion, Copy, EngineWord, HashWord, IoWord, Listen, LogMechanism, LogMethod, LogWriter, Neighbours,
-    parse_ports, parse_rate, parse_size,
+    Seating, parse_ports, parse_rate, parse_size,
 };
 
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
@@ -90,6 +90,8 @@ pub struct Settings {
     pub hang_after: Setting<Option<u64>>,
     /// `--neighbours`
     pub neighbours: Setting<Neighbours>,
+    /// `--topology`
+    pub topology: Setting<Seating>,
     /// `--stripe`
     pub stripe: Setting<Option<StripeSpec>>,
     /// `--layout-file`
@@ -266,6 +268,13 @@ impl Settings {
                 one_of,
                 Neighbours::Share,
                 "transfers on one host are one user of the storage",
+            )?,
+            topology: layers.pick(
+                "topology",
+                arguments.topology,
+                one_of,
+                Seating::Auto,
+                "threads belong near the devices that they work with",
             )?,
             stripe: layers.pick(
                 "stripe",
@@ -509,6 +518,7 @@ const KEYS: &[&str] = &[
     "congestion-skips",
     "hang-after",
     "neighbours",
+    "topology",
     "stripe",
     "layout-file",
     "spill",

@@ -18,8 +18,8 @@ use haul_topology::service::message::{Answer, Request};
 use haul_topology::service::{default_socket, server::Server};
 use haul_topology::zone::{Site, Zone};
 use haul_topology::{
-    Counters, Cpus, DeviceKind, Load, Machine, Map, Plan, Style, Threads, Transfer, of_path, of_peer,
-    picture, pin, words,
+    Counters, Cpus, DeviceKind, Load, Machine, Map, MapError, Plan, Style, Threads, Transfer, of_path,
+    of_peer, picture, pin, words,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -93,19 +93,25 @@ fn show(arguments: &options::TopologyShow) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// What the user knows better of this host: the first map that is there.
+pub fn usual_map() -> Result<Map, MapError> {
+    let places = [configuration("topology.toml"), PathBuf::from("/etc/haul/topology.toml")];
+    let found = places.iter().find(|place| place.exists());
+    found.map_or(Ok(Map::default()), |file| Map::read(file))
+}
+
 /// The machine with what the user's map says of it.
 fn machine(root: &Path, map: Option<&Path>, here: bool) -> Result<(Machine, Map), Error> {
-    let usual = || -> Vec<PathBuf> {
-        // They are about this host, not about a recorded one.
-        let places = [configuration("topology.toml"), PathBuf::from("/etc/haul/topology.toml")];
-        if here { places.into() } else { Vec::new() }
-    };
-    let places = map.map_or_else(usual, |map| vec![map.to_owned()]);
-    let found = places.into_iter().find(|place| map.is_some() || place.exists());
-    let wrong = |error: haul_topology::MapError| {
+    let wrong = |error: MapError| {
         Error::new(Code::Usage, error.to_string()).hint("docs/guide/placement.md says what a map looks like")
     };
-    let map = found.map_or(Ok(Map::default()), |file| Map::read(&file)).map_err(wrong)?;
+    let map = match map {
+        Some(file) => Map::read(file),
+        None if here => usual_map(),
+        // The usual ones are about this host, not about a recorded one.
+        None => Ok(Map::default()),
+    };
+    let map = map.map_err(wrong)?;
     let mut machine = Machine::read(root);
     map.apply(&mut machine).map_err(wrong)?;
     Ok((machine, map))
@@ -162,16 +168,10 @@ impl Route {
         let cores = machine.usable().len();
         let io = arguments.io_threads.unwrap_or(cores.clamp(2, 8) as u16);
         let streams = arguments.streams.unwrap_or(cores.clamp(1, 4) as u16);
-        // Each direction of each stream has its thread; the control stream has both.
-        let of_source =
-            Threads { master: 1, io, comm_in: 1, comm_out: streams + 1, hash: 0, log: 1, scan: 1 };
-        let of_sink = Threads { master: 1, io, comm_in: streams + 1, comm_out: 1, hash: 0, log: 0, scan: 0 };
         route.transfer.threads = match (source, sink) {
-            (true, true) => {
-                Threads { master: 2, io: 2 * io, comm_in: streams + 2, comm_out: streams + 2, ..of_source }
-            }
-            (false, true) => of_sink,
-            _ => of_source,
+            (true, true) => Threads::of_both(io, streams, true),
+            (false, true) => Threads::of_sink(io, streams),
+            _ => Threads::of_source(io, streams),
         };
         Ok(route)
     }

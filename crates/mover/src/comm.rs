@@ -11,17 +11,18 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, bounded, unbounded};
 use haul_buffers::{FileRange, Pool};
-use haul_meter::Meter;
 use haul_model::profile::Stage;
 use haul_model::{BlockId, SlotId};
 use haul_protocol::Event;
 use haul_protocol::link::Frame;
+use haul_topology::ThreadKind;
 use haul_transport::{Closer, Receiver, Sender};
 use haul_wire::{FRAME_HEADER_BYTES, FrameHeader, PAYLOAD_HEADER_BYTES, PayloadHeader, Role};
 
 use crate::connection::{Established, put_frame};
 use crate::log::CommLog;
 use crate::master::{Input, Inputs};
+use crate::muster::Muster;
 
 /// Frames that leave together are written together, up to this many bytes.
 const WRITE_BATCH_BYTES: usize = 256 << 10;
@@ -52,7 +53,7 @@ impl Connection {
         pool: &Arc<Pool>,
         log: Option<CommLog>,
         inputs: &Inputs,
-        meter: &Meter,
+        muster: &Muster,
     ) -> Self {
         let epoch = established.epoch;
         let mut closers = Vec::new();
@@ -63,9 +64,14 @@ impl Connection {
 
         let (sender, receiver, closer) = established.control.split();
         closers.push(closer);
-        let writer = spawn("haul-ctl-out", epoch, inputs, move |_| write_frames(sender, &frames_out));
-        let of_log = meter.clone();
+        let placer = muster.placer.clone();
+        let writer = spawn("haul-ctl-out", epoch, inputs, move |_| {
+            let _seat = placer.seat(ThreadKind::Control);
+            write_frames(sender, &frames_out)
+        });
+        let Muster { meter: of_log, placer } = muster.clone();
         threads.push(spawn("haul-ctl-in", epoch, inputs, move |inputs| {
+            let _seat = placer.seat(ThreadKind::Control);
             let _joined = log.as_ref().map(|_| of_log.join());
             read_frames(receiver, epoch, log.as_ref(), inputs)
         }));
@@ -75,14 +81,14 @@ impl Connection {
             let ciphers = stream.about().cipher.is_some();
             let (sender, receiver, closer) = stream.split();
             closers.push(closer);
-            let (pool, meter) = (pool.clone(), meter.clone());
+            let (pool, muster) = (pool.clone(), muster.clone());
             match role {
                 Role::Source => {
                     let payloads = payloads_out.clone();
                     threads.push(spawn(&format!("haul-out-{number}"), epoch, inputs, move |inputs| {
                         // The unused half stays open with the other.
                         let _receiver = receiver;
-                        let _joined = meter.join();
+                        let _there = muster.join(ThreadKind::CommOut);
                         let stage = if ciphers { Stage::Cipher } else { Stage::Send };
                         send_payloads(sender, stage, (epoch, shared), &payloads, &pool, inputs)
                     }));
@@ -90,7 +96,7 @@ impl Connection {
                 Role::Sink => {
                     threads.push(spawn(&format!("haul-in-{number}"), epoch, inputs, move |inputs| {
                         let _sender = sender;
-                        let _joined = meter.join();
+                        let _there = muster.join(ThreadKind::CommIn);
                         let stage = if ciphers { Stage::Cipher } else { Stage::Receive };
                         receive_payloads(receiver, stage, (epoch, shared), &pool, inputs)
                     }));

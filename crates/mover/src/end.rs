@@ -20,15 +20,17 @@ use haul_protocol::{Action, Event, LogView, Planted, Waiting};
 use haul_storage::placing::Placing;
 use haul_storage::scan::{Scan, Scanned};
 use haul_storage::{SinkStorage, SourceStorage};
+use haul_topology::{Placer, ThreadKind};
 use haul_wire::{Connect, FEATURE_PROFILE, Role, VERSION, VERSION_MIN};
 
 use crate::Error;
 use crate::connection::{Connector, Introduction};
 use crate::log::{LogSummary, Logger, SourceLog};
 use crate::master::{Ended, INPUTS_MAX, Input, Inputs, Machine, Master, start_connector};
+use crate::muster::Muster;
 use crate::neighbours::Neighbours;
 use crate::profile::Profiler;
-use crate::report::Reports;
+use crate::report::{Report, Reports};
 use crate::workers::Workers;
 
 /// What may be chosen about a session without changing what exists at its end.
@@ -66,6 +68,12 @@ impl Tuning {
     pub fn slots_least(&self) -> u32 {
         (self.io_threads * SLOTS_PER_THREAD).max(SLOTS_LEAST).min(self.slots as usize) as u32
     }
+
+    /// Bytes of all slots, and of those that this user may lock; nothing stays of it.
+    pub fn lockable(&self) -> std::io::Result<(usize, usize)> {
+        let pool = Pool::new(self.slots, self.object_bytes)?;
+        Ok((pool.bytes(), pool.locked_bytes()))
+    }
 }
 
 /// What both ends know of a session.
@@ -84,6 +92,8 @@ pub struct Common {
     pub connector: Box<dyn Connector>,
     /// Told what happens.
     pub reports: Reports,
+    /// Gives threads their seats.
+    pub placer: Placer,
 }
 
 /// The end that reads.
@@ -192,24 +202,26 @@ impl Common {
         Some(Neighbours::start(shared?, u64::from_le_bytes(*number), inputs.clone()))
     }
 
-    fn pool(&self) -> Result<Arc<Pool>, Error> {
-        Pool::new(self.tuning.slots, self.tuning.object_bytes)
-            .map_err(|error| Error::os(Code::Internal, "allocating the slot pool", &error))
+    fn pool(&mut self) -> Result<Arc<Pool>, Error> {
+        let pool = Pool::new(self.tuning.slots, self.tuning.object_bytes)
+            .map_err(|error| Error::os(Code::Internal, "allocating the slot pool", &error))?;
+        (self.reports)(Report::Buffers { bytes: pool.bytes(), locked_bytes: pool.locked_bytes() });
+        Ok(pool)
     }
 }
 
 impl SourceEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
-        let SourceEnd { common, storage, scan, log, spill_bytes_max, shared } = self;
+        let SourceEnd { mut common, storage, scan, log, spill_bytes_max, shared } = self;
         let pool = common.pool()?;
         let introduction = common.introduction(Role::Source);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
-        let meter = Meter::default();
-        let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender, &meter);
-        let (logger, found) = Logger::start(log, inputs_sender.clone(), &meter);
-        let of_scan = meter.clone();
+        let muster = Muster { meter: Meter::default(), placer: common.placer };
+        let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster);
+        let (logger, found) = Logger::start(log, inputs_sender.clone(), &muster);
+        let of_scan = muster.clone();
         let (scanned, scan_queue) = bounded(4);
         std::thread::Builder::new()
             .name("haul-scan".into())
@@ -241,7 +253,8 @@ impl SourceEnd {
             workers,
             logger: Some(logger),
             neighbours,
-            profiler: Profiler::new(meter),
+            profiler: Profiler::new(muster.meter.clone()),
+            muster,
             scan: scan_queue,
             inputs,
             inputs_sender: inputs_sender.clone(),
@@ -255,14 +268,14 @@ impl SourceEnd {
 impl SinkEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
-        let SinkEnd { common, storage, shared } = self;
+        let SinkEnd { mut common, storage, shared } = self;
         let pool = common.pool()?;
         let introduction = common.introduction(Role::Sink);
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
         let syncs_each = storage.syncs_each();
-        let meter = Meter::default();
-        let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &meter);
+        let muster = Muster { meter: Meter::default(), placer: common.placer };
+        let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster);
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: common.tuning.slots,
             slots_least: common.tuning.slots_least(),
@@ -286,7 +299,8 @@ impl SinkEnd {
             workers,
             logger: None,
             neighbours,
-            profiler: Profiler::new(meter),
+            profiler: Profiler::new(muster.meter.clone()),
+            muster,
             scan: never(),
             inputs,
             inputs_sender: inputs_sender.clone(),
@@ -303,6 +317,7 @@ fn nanos(duration: Option<Duration>) -> Option<u64> {
 
 fn launch<M: Machine + Send + 'static>(name: &str, master: Master<M>, inputs: Inputs) -> Running {
     let run = move || {
+        let _seat = master.muster.placer.seat(ThreadKind::Master);
         let Ended { outcome, error, profiles, log, hanging } = master.run();
         Summary { outcome, error, profiles, log, hanging }
     };
@@ -311,8 +326,8 @@ fn launch<M: Machine + Send + 'static>(name: &str, master: Master<M>, inputs: In
 }
 
 /// Feeds the master with what the scan finds; stops when nobody takes it any more.
-fn run_scan(mut scan: Box<dyn Scan>, out: &crossbeam_channel::Sender<Vec<Event>>, meter: &Meter) {
-    let _joined = meter.join();
+fn run_scan(mut scan: Box<dyn Scan>, out: &crossbeam_channel::Sender<Vec<Event>>, muster: &Muster) {
+    let _there = muster.join(ThreadKind::Scan);
     let mut found = Vec::new();
     let mut more = || {
         let mut scanning = haul_meter::at(Stage::Scan);

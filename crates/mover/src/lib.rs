@@ -23,6 +23,7 @@ pub mod end;
 mod error;
 pub mod log;
 mod master;
+mod muster;
 mod neighbours;
 pub mod owner;
 mod profile;

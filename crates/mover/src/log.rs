@@ -16,16 +16,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender as QueueSender, unbounded};
-use haul_meter::Meter;
 use haul_model::profile::Stage;
 use haul_model::{Code, EntryId, HashKind};
 use haul_objectlog::{Binding, Config, Handle, LogStore, ObjectLog, Usage};
 use haul_protocol::{LogOp, LogView, Logged};
+use haul_topology::ThreadKind;
 use haul_wire::LogStatus;
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
 use crate::master::{Input, Inputs};
+use crate::muster::Muster;
 
 /// Operations between two looks at the clock.
 const BATCH_MAX: usize = 4096;
@@ -333,7 +334,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Logger {
     /// Starts it. Also returns what the log holds, for the master to ask.
-    pub(crate) fn start(log: SourceLog, inputs: Inputs, meter: &Meter) -> (Logger, Box<dyn LogView + Send>) {
+    pub(crate) fn start(
+        log: SourceLog,
+        inputs: Inputs,
+        muster: &Muster,
+    ) -> (Logger, Box<dyn LogView + Send>) {
         let SourceLog { kept, settings, summary } = log;
         let (required, hash) = (settings.required, settings.hash);
         if let Some(cause) = &summary.lost {
@@ -364,9 +369,9 @@ impl Logger {
             Writer::Comm => Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() },
             Writer::Thread => {
                 let (operations, queue) = unbounded();
-                let meter = meter.clone();
+                let muster = muster.clone();
                 let run = move || {
-                    let _joined = meter.join();
+                    let _there = muster.join(ThreadKind::Log);
                     keeper.run(&queue);
                 };
                 let named = std::thread::Builder::new().name("haul-log".into());

@@ -21,6 +21,7 @@ use crate::comm::{Connection, Outgoing};
 use crate::connection::{Connector, Established, Introduction};
 use crate::end::Profiles;
 use crate::log::{LogSummary, Logger};
+use crate::muster::Muster;
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
 use crate::profile::Profiler;
 use crate::report::{Report, Reports};
@@ -86,6 +87,7 @@ pub(crate) struct Master<M: Machine> {
     pub(crate) workers: Workers,
     pub(crate) logger: Option<Logger>,
     pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) muster: Muster,
     pub(crate) profiler: Profiler,
     pub(crate) scan: Queue<Vec<Event>>,
     pub(crate) inputs: Queue<Input>,
@@ -391,14 +393,15 @@ impl<M: Machine> Running<M> {
             established.data = data.into_iter().map(|stream| rate::wrap(stream, limit)).collect();
         }
         let log = self.master.logger.as_ref().and_then(Logger::comm);
-        let meter = &self.master.profiler.meter;
+        let peer_address = established.data.first().and_then(|stream| stream.about().peer);
+        self.master.muster.placer.begin(peer_address.map(|address| address.ip()));
         let connection = Connection::start(
             established,
             M::ROLE,
             &self.master.pool,
             log,
             &self.master.inputs_sender,
-            meter,
+            &self.master.muster,
         );
         again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
         self.wire = Wire::Up(connection);

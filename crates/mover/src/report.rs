@@ -33,6 +33,13 @@ pub enum Report {
         /// Shared targets.
         targets: usize,
     },
+    /// Buffers of this end.
+    Buffers {
+        /// Of all slots.
+        bytes: usize,
+        /// Of the slots that are kept from being swapped out: all, or as many as this user may lock.
+        locked_bytes: usize,
+    },
     /// The first payload is on its way.
     FirstObject,
     /// The source's object log cannot be written: from here on the transfer could not be resumed.

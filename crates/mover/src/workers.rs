@@ -11,14 +11,16 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, unbounded};
 use haul_buffers::Pool;
-use haul_meter::{At, Meter};
+use haul_meter::At;
 use haul_model::op::{Lane, MembersStep, SinkOp, SourceOp};
 use haul_model::profile::Stage;
 use haul_model::{BlockId, Target};
 use haul_protocol::Event;
 use haul_storage::{SinkStorage, SourceStorage};
+use haul_topology::ThreadKind;
 
 use crate::master::{Input, Inputs};
+use crate::muster::Muster;
 
 /// The queues of one end's I/O threads.
 pub(crate) struct Workers {
@@ -63,7 +65,7 @@ impl Workers {
         count: usize,
         pool: &Arc<Pool>,
         inputs: &Inputs,
-        meter: &Meter,
+        muster: &Muster,
     ) -> Self {
         let aborted = Arc::new(AtomicBool::new(false));
         let run = move |op, pool: &Pool| {
@@ -77,8 +79,8 @@ impl Workers {
             | SourceOp::Unspill { block, .. } => Some((*block, None)),
             _ => None,
         };
-        let work = Work { run: Arc::new(run), about };
-        let crew = Crew::new("haul-read", count, work, &aborted, pool, inputs, meter);
+        let work = Work { run: Arc::new(run), about, kind: ThreadKind::Io };
+        let crew = Crew::new("haul-read", count, work, &aborted, pool, inputs, muster);
         Workers { source: Some(crew), sink: None, aborted }
     }
 
@@ -88,7 +90,7 @@ impl Workers {
         count: usize,
         pool: &Arc<Pool>,
         inputs: &Inputs,
-        meter: &Meter,
+        muster: &Muster,
     ) -> Self {
         let aborted = Arc::new(AtomicBool::new(false));
         let of_errands = Arc::clone(&storage);
@@ -103,9 +105,9 @@ impl Workers {
             }
             _ => None,
         };
-        let crew = |name, count| {
-            let work = Work { run: Arc::clone(&run), about };
-            Crew::new(name, count, work, &aborted, pool, inputs, meter)
+        let crew = |name, count, kind| {
+            let work = Work { run: Arc::clone(&run), about, kind };
+            Crew::new(name, count, work, &aborted, pool, inputs, muster)
         };
         let run: Arc<Run<Errand>> = Arc::new(move |Errand { number, op }, pool: &Pool| {
             let _at = at_sink(&op);
@@ -113,12 +115,13 @@ impl Workers {
         });
         // Their threads start with their first errand.
         let errands = |name| {
-            let work = Work { run: Arc::clone(&run), about: |errand: &Errand| Some(errand.number) };
-            Crew::new(name, 0, work, &aborted, pool, inputs, meter)
+            let about = |errand: &Errand| Some(errand.number);
+            let work = Work { run: Arc::clone(&run), about, kind: ThreadKind::Errand };
+            Crew::new(name, 0, work, &aborted, pool, inputs, muster)
         };
         let crews = SinkCrews {
-            ordered: crew("haul-names", 1),
-            data: crew("haul-write", count),
+            ordered: crew("haul-names", 1, ThreadKind::Errand),
+            data: crew("haul-write", count, ThreadKind::Io),
             lay: errands("haul-lay"),
             sync: errands("haul-sync"),
             slow: errands("haul-slow"),
@@ -255,6 +258,7 @@ type Run<O> = dyn Fn(O, &Pool) -> Option<Event> + Send + Sync;
 struct Work<O, K> {
     run: Arc<Run<O>>,
     about: fn(&O) -> Option<K>,
+    kind: ThreadKind,
 }
 
 /// A block; of a bundle its members on one target.
@@ -267,7 +271,7 @@ fn lock<K>(at: &Mutex<Option<K>>) -> MutexGuard<'_, Option<K>> {
 
 impl<O, K> Clone for Work<O, K> {
     fn clone(&self) -> Self {
-        Work { run: Arc::clone(&self.run), about: self.about }
+        Work { run: Arc::clone(&self.run), about: self.about, kind: self.kind }
     }
 }
 
@@ -280,7 +284,7 @@ struct Crew<O, K> {
     aborted: Arc<AtomicBool>,
     pool: Arc<Pool>,
     inputs: Inputs,
-    meter: Meter,
+    muster: Muster,
     threads: Vec<Thread<K>>,
     /// Operations that have not ended.
     pending: Arc<AtomicUsize>,
@@ -307,14 +311,14 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
         aborted: &Arc<AtomicBool>,
         pool: &Arc<Pool>,
         inputs: &Inputs,
-        meter: &Meter,
+        muster: &Muster,
     ) -> Self {
         let (queue, operations) = unbounded();
         let (aborted, pool, inputs) = (Arc::clone(aborted), Arc::clone(pool), inputs.clone());
         let (threads, replaced, pending) = (Vec::new(), Vec::new(), Arc::default());
-        let meter = meter.clone();
+        let muster = muster.clone();
         let mut crew =
-            Crew { name, queue, operations, work, aborted, pool, inputs, meter, threads, pending, replaced };
+            Crew { name, queue, operations, work, aborted, pool, inputs, muster, threads, pending, replaced };
         crew.grow(count);
         crew
     }
@@ -350,9 +354,9 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
         let (pool, inputs) = (Arc::clone(&self.pool), self.inputs.clone());
         let (at, replaced) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
         let (shown, goes) = (Arc::clone(&at), Arc::clone(&replaced));
-        let (pending, meter) = (Arc::clone(&self.pending), self.meter.clone());
+        let (pending, muster) = (Arc::clone(&self.pending), self.muster.clone());
         let run = move || {
-            let _joined = meter.join();
+            let _there = muster.join(work.kind);
             while let Ok(op) = operations.recv() {
                 if aborted.load(Ordering::Acquire) {
                     pending.fetch_sub(1, Ordering::AcqRel);

@@ -17,6 +17,7 @@ use haul_mover::scheduler::Adaptive;
 use haul_mover::{Report, SinkEnd, SourceEnd, Tuning};
 use haul_storage::SinkStorage;
 use haul_storage::synthetic::{Sizes, SyntheticSource, SyntheticSpec};
+use haul_topology::Placer;
 
 const FILES: u64 = 1_000_000;
 const POOL_BYTES: u64 = 32 << 20;
@@ -116,6 +117,7 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
                     failed.lock().unwrap().push((path, failure));
                 }
             }),
+            placer: Placer::default(),
         }
     };
     let sink_storage = Arc::new(Keepless::default());
