@@ -39,7 +39,7 @@ pub fn table(haul: &Path) -> String {
 }
 
 /// What is left alone of memory that nobody uses.
-const SPARED_BYTES: usize = 1 << 30;
+const SPARED_BYTES: usize = 3 << 29;
 const PIECE_BYTES: usize = 256 << 20;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 

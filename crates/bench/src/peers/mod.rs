@@ -216,7 +216,8 @@ fn compare(
     stage.prepare()?;
     // The less is free, the sooner it is touched before each run.
     let needed = (dataset.bytes + dataset.files * 4096) as usize + FREE_BYTES;
-    let _held = (!case.is_on_disk()).then(|| hold_free_memory(needed));
+    let fills_memory = !case.is_on_disk() && dataset.bytes >= run::WARM_BYTES_MIN;
+    let _held = fills_memory.then(|| hold_free_memory(needed));
     let contest = Contest { settings, stage, files };
     let done = contest.rounds(present, results);
     contest.stage.clear()?;

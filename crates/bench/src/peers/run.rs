@@ -24,6 +24,8 @@ use crate::process::{
 };
 use crate::tree::{self, Difference, Options, Totals};
 
+/// Datasets of fewer bytes fit into memory that was used a moment ago.
+pub const WARM_BYTES_MIN: u64 = 512 << 20;
 /// A run that takes longer is ended.
 const RUN_LIMIT: Duration = Duration::from_secs(600);
 /// How often memory is looked at.
@@ -122,7 +124,9 @@ impl Stage<'_> {
             self.settle()?;
         }
         // Also before runs on a disk: its page cache is memory.
-        touch_free_memory();
+        if self.dataset.bytes >= WARM_BYTES_MIN {
+            touch_free_memory();
+        }
         let errors = self.scratch.join("errors");
         let mut command = self.with_place(|place| tool.command(place));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&errors)?);
