@@ -43,18 +43,46 @@ const SPARED_BYTES: usize = 3 << 29;
 const PIECE_BYTES: usize = 256 << 20;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Memory that nobody uses is written to, once, and given back. A virtual machine may have to get it from its host first, which
-/// costs more than a copy: whoever came first would pay for it. (Space that is only set aside in a memory file system is not
-/// touched.)
+/// On a virtual machine, memory that nobody uses is written to, once, and given back. Such a machine may have to get it from its
+/// host first, which costs more than a copy: whoever came first would pay for it. (Space that is only set aside in a memory file
+/// system is not touched.)
 pub fn touch_free_memory() {
     drop(hold_free_memory(SPARED_BYTES));
 }
 
-/// All memory that nobody uses, but for so many bytes: what is left is soon touched, and soon used again.
+/// On a virtual machine: all memory that nobody uses and this process may have, but for so many bytes. What is left is soon
+/// touched, and soon used again.
 pub fn hold_free_memory(left_bytes: usize) -> Held {
-    let free = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(free_bytes).unwrap_or(0);
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let free = match is_virtual(&read("/proc/cpuinfo".as_ref())) {
+        true => free_bytes(&read("/proc/meminfo".as_ref())).unwrap_or(0),
+        false => 0,
+    };
+    let group = read("/proc/self/cgroup".as_ref());
+    let free = free.min(group_room_bytes("/sys/fs/cgroup".as_ref(), &group));
     let pieces = free.saturating_sub(left_bytes) / PIECE_BYTES;
     Held { _pieces: (0..pieces).map(|_| touched()).collect() }
+}
+
+fn is_virtual(cpuinfo: &str) -> bool {
+    let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or("");
+    flags.split_whitespace().any(|flag| flag == "hypervisor")
+}
+
+/// What the groups of this process (version 2), from its own up, leave it before it is ended for its memory.
+fn group_room_bytes(root: &Path, groups: &str) -> usize {
+    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return usize::MAX };
+    let room = |group: &Path| {
+        let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<usize>().ok();
+        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    };
+    let groups = root.join(own);
+    groups
+        .ancestors()
+        .take_while(|group| group.starts_with(root))
+        .filter_map(room)
+        .min()
+        .unwrap_or(usize::MAX)
 }
 
 /// Memory that is given back when this is dropped.
@@ -87,5 +115,28 @@ mod tests {
     fn free_memory_is_found() {
         assert_eq!(free_bytes("MemTotal:       16 kB\nMemFree:        12 kB\n"), Some(12 << 10));
         assert_eq!(free_bytes("MemTotal:       16 kB\n"), None);
+    }
+
+    #[test]
+    fn no_more_is_taken_than_the_groups_of_this_process_allow() {
+        let root = tempfile::tempdir().unwrap();
+        let job = root.path().join("slurm/job");
+        fs::create_dir_all(&job).unwrap();
+        let set = |group: &Path, name: &str, text: &str| fs::write(group.join(name), text).unwrap();
+        assert_eq!(group_room_bytes(root.path(), "0::/slurm/job\n"), usize::MAX);
+        set(&job, "memory.max", "max\n");
+        set(&job, "memory.current", "10\n");
+        assert_eq!(group_room_bytes(root.path(), "0::/slurm/job\n"), usize::MAX, "no limit");
+        set(&root.path().join("slurm"), "memory.max", "1000\n");
+        set(&root.path().join("slurm"), "memory.current", "400\n");
+        assert_eq!(group_room_bytes(root.path(), "0::/slurm/job\n"), 600, "that of the group above");
+        set(&job, "memory.max", "30\n");
+        assert_eq!(group_room_bytes(root.path(), "0::/slurm/job\n"), 20);
+    }
+
+    #[test]
+    fn a_virtual_machine_says_so() {
+        assert!(is_virtual("processor : 0\nflags\t\t: fpu vme hypervisor sse\n"));
+        assert!(!is_virtual("processor : 0\nflags\t\t: fpu vme sse\n") && !is_virtual(""));
     }
 }

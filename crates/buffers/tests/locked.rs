@@ -33,11 +33,17 @@ fn resident(start: usize) -> u64 {
     bytes
 }
 
-/// Runs the ignored test of that name in a process of its own, whose limit is `HAUL_LIMIT`.
-fn in_child(limit: &str, expected: &str) {
+/// The test `name` in a process of its own that may lock so many bytes, and locks `expected` of them; in that process: looks.
+fn with_limit(name: &str, limit: u64, expected: u64) {
+    const LIMIT: &str = "HAUL_TEST_LIMIT";
+    const EXPECTED: &str = "HAUL_TEST_EXPECTED";
+    let number = |variable: &str| std::env::var(variable).ok().map(|text| text.parse::<u64>().unwrap());
+    if let (Some(limit), Some(expected)) = (number(LIMIT), number(EXPECTED)) {
+        return look(limit, expected);
+    }
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
-        .envs([("HAUL_LIMIT", limit), ("HAUL_EXPECTED", expected)])
+        .args(["--exact", name, "--nocapture"])
+        .envs([(LIMIT, limit.to_string()), (EXPECTED, expected.to_string())])
         .output()
         .unwrap();
     let succeeded = output.status.success();
@@ -45,11 +51,7 @@ fn in_child(limit: &str, expected: &str) {
     assert!(succeeded && said.contains("was looked at"), "{said}");
 }
 
-#[test]
-#[ignore = "of another test"]
-fn child() {
-    let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
-    let (limit, expected) = (number("HAUL_LIMIT"), number("HAUL_EXPECTED"));
+fn look(limit: u64, expected: u64) {
     drop_right_to_lock();
     setrlimit(Resource::Memlock, Rlimit { current: Some(limit), maximum: Some(limit) }).unwrap();
     let pool = Pool::new(SLOTS, SLOT).unwrap();
@@ -78,18 +80,18 @@ fn drop_right_to_lock() {
 #[test]
 fn all_slots_are_locked_where_the_limit_allows_it() {
     let all = u64::from(SLOTS) * u64::from(SLOT);
-    in_child(&all.to_string(), &all.to_string());
+    with_limit("all_slots_are_locked_where_the_limit_allows_it", all, all);
 }
 
 #[test]
 fn as_many_of_the_first_slots_as_the_limit_allows_are_locked() {
-    let limit = 3 * u64::from(SLOT) + 4096;
-    in_child(&limit.to_string(), &(3 * u64::from(SLOT)).to_string());
+    let three = 3 * u64::from(SLOT);
+    with_limit("as_many_of_the_first_slots_as_the_limit_allows_are_locked", three + 4096, three);
 }
 
 #[test]
 fn where_the_limit_is_less_than_a_slot_nothing_is_locked_and_nothing_fails() {
-    for limit in ["0", "4096", "8191"] {
-        in_child(limit, "0");
+    for limit in [0, 4096, 8191] {
+        with_limit("where_the_limit_is_less_than_a_slot_nothing_is_locked_and_nothing_fails", limit, 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use haul_model::{Code, Failure};
+use haul_model::{Code, Failure, Place};
 use rustix::io::Errno;
 
 /// An error with its row of the table, the thing that it is about, and a hint.
@@ -20,12 +20,14 @@ pub struct Error {
 impl Error {
     /// Without errno and hint.
     pub fn new(code: Code, about: impl Into<String>) -> Self {
-        Error { failure: code.into(), about: about.into(), hint: None }
+        let failure = Failure { code, errno: 0, place: Place::default() };
+        Error { failure, about: about.into(), hint: None }
     }
 
     /// Of a system call.
     pub fn os(code: Code, about: impl Into<String>, error: &io::Error) -> Self {
-        let failure = Failure::os(code, error.raw_os_error().unwrap_or(0));
+        // What it is about says more than where it was noticed, and it may be nobody's mistake.
+        let failure = Failure { code, errno: error.raw_os_error().unwrap_or(0), place: Place::default() };
         let about = match error.raw_os_error() {
             Some(_) => about.into(),
             None => format!("{}: {error}", about.into()),
@@ -85,3 +87,17 @@ fn says_as_much(code: Code, errno: i32) -> bool {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_haul_is_named_only_where_nothing_else_can_be_said() {
+        let full = io::Error::from_raw_os_error(Errno::NOSPC.raw_os_error());
+        let said = Error::os(Code::Internal, "writing the output", &full).to_string();
+        assert_eq!(said, "writing the output: internal error: no space left on device");
+        let here = Error::from(Failure::new(Code::Internal)).to_string();
+        assert!(here.starts_with("internal error (noticed at ") && here.contains("error.rs:"), "{here}");
+    }
+}

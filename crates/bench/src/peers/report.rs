@@ -285,8 +285,9 @@ impl Report<'_> {
              that was written is there (`syncfs`); the big file is then read from the disk, trees from the page cache.",
             "haul says done when every file is durable under its name; none of the peers does. rsync checks each file with a hash of \
              its own, over the network too.",
-            "In memory means a memory file system of its own, for big files one with huge pages. Memory that nobody uses is written to \
-             before each run: its first touch costs more than a copy on a virtual machine, and whoever came first would pay for it.",
+            "In memory means a memory file system of its own, for big files one with huge pages. On a virtual machine memory that \
+             nobody uses is written to before each run: its first touch costs more than a copy there, and whoever came first would \
+             pay for it.",
             "CPU s/GB: user and system time of all processes of an end. The far end is the servers and what they start; the raw pair, \
              tar, cp and haul on one machine have one end only.",
             "Memory: the most that was resident at an end, all its processes together, looked at every 50 ms.",

@@ -323,7 +323,8 @@ send, receive and write; runs are interleaved, each result is checked. Writes pe
 taken from the PATH (`lab/deps.sh bench` installs those that Debian has); one that is missing or fails is a row with the reason.
 
 As root it mounts memory file systems in a mount namespace of its own, and servers listen in a network of their own. In \
-memory it needs 10 GiB at full size. What is done is written at once, and a case that is run again replaces its own figures \
+memory it needs 10 GiB at full size, and on a virtual machine it writes to nearly all free memory before each run, \
+so that none pays for what the host had taken back. What is done is written at once, and a case that is run again replaces its own figures \
 only; `--part report` writes the page anew. A quick look: --scale 0.02 --runs 2";
 
 /// What is moved.
