@@ -199,8 +199,9 @@ fn hash_file(
     hasher: &mut Option<&mut ObjectHasher>,
 ) -> Result<(), Trouble> {
     let Some(hasher) = hasher else { return Ok(()) };
+    let status = Status::of(file).map_err(Trouble::Sink)?;
     let mut seen = false;
-    let whole = mapping::with_bytes(file, offset, length, |bytes| {
+    let whole = mapping::with_bytes(file, &status, (offset, length), |bytes| {
         seen = true;
         hasher.update(bytes);
     });

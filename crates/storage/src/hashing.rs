@@ -6,13 +6,12 @@
 
 use blake3::hazmat::{HasherExt, Mode, max_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 use haul_meter::within;
-use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::profile::Stage;
 use haul_model::{Code, Failure, Hash, HashKind};
 use twox_hash::XxHash3_128;
 
-/// What is read, then hashed, at a time: well within a core's second-level cache, and gentle on the target that it is on.
-pub(crate) const PIECE_BYTES: usize = GENTLE_PIECE_BYTES;
+/// What is read, then hashed, at a time: well within a core's second-level cache, and enough that a system call is little beside it.
+pub(crate) const PIECE_BYTES: usize = 128 << 10;
 
 /// Where nothing is hashed.
 const NOTHING: Hash = Hash([0; 32]);

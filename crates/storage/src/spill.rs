@@ -16,7 +16,7 @@ use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::hashing::{ObjectHasher, PIECE_BYTES};
-use crate::source::mapping;
+use crate::source::hash_in_place;
 use crate::{SourceStorage, faults, local};
 
 /// The file grows by so much at a time: its parts lie together, and a full file system is noticed before it is written to.
@@ -113,34 +113,40 @@ impl SpillFile {
     fn read(&self, pool: &Pool, slot: SlotId, at: u64, wanted: Wanted) -> Result<Hash, Failure> {
         let Wanted { offset, length, single } = wanted;
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
-        let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
-        if self.in_place && mapping::with_bytes(&self.file, at, length as usize, |bytes| hasher.update(bytes))
-        {
-            if lease.len() < length as usize {
-                return Err(Code::Internal.into());
-            }
+        let new = || ObjectHasher::new(self.hash, offset, length, single);
+        if lease.len() < length as usize {
+            return Err(Code::Internal.into());
+        }
+        if self.in_place {
+            let hash = hash_in_place(&self.file, (at, length), PIECE_BYTES, new, |at, piece| {
+                self.read_piece(at, piece)
+            })?;
             let (file, length) = (Arc::clone(&self.file), length as usize);
             lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset: at }]);
-            return Ok(hasher.finish());
+            return Ok(hash);
         }
         lease.set_file_ranges(Vec::new());
-        let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
-        let space = lease.get_mut(..length as usize).ok_or(Failure::new(Code::Internal))?;
+        let mut hasher = new()?;
         let mut from = at;
-        for piece in space.chunks_mut(PIECE_BYTES) {
-            let mut filled = 0;
-            while filled < piece.len() {
-                faults::spill_read().map_err(failure)?;
-                let count = retry_on_intr(|| pread(&self.file, &mut piece[filled..], from + filled as u64));
-                match count.map_err(failure)? {
-                    0 => return Err(failure(Errno::IO)),
-                    count => filled += count,
-                }
-            }
+        for piece in lease[..length as usize].chunks_mut(PIECE_BYTES) {
+            self.read_piece(from, piece)?;
             hasher.update(piece);
             from += piece.len() as u64;
         }
         Ok(hasher.finish())
+    }
+
+    fn read_piece(&self, at: u64, piece: &mut [u8]) -> Result<(), Failure> {
+        let mut filled = 0;
+        while filled < piece.len() {
+            faults::spill_read().map_err(failure)?;
+            let count = retry_on_intr(|| pread(&self.file, &mut piece[filled..], at + filled as u64));
+            match count.map_err(failure)? {
+                0 => return Err(failure(Errno::IO)),
+                count => filled += count,
+            }
+        }
+        Ok(())
     }
 }
 

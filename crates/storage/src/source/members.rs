@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_buffers::{FileRange, Pool};
+use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::op::MemberRead;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, SlotId};
 use rustix::io::{read, retry_on_intr};
@@ -16,7 +17,7 @@ use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_object};
 use super::status::Status;
 use crate::confine::{check_name, source_failure};
-use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
+use crate::hashing::{ObjectHasher, whole_hash};
 use crate::page_cache::Passing;
 use crate::{faults, local};
 
@@ -100,7 +101,8 @@ impl<'a> MemberReader<'a> {
         if large && self.left > 0 && local::is_known(&file).unwrap_or(false) {
             self.left -= 1;
             let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
-            let hash = hash_object(self.hash, &file, Wanted { offset: 0, length, single: true })?;
+            let wanted = Wanted { offset: 0, length, single: true, gently: false };
+            let hash = hash_object(self.hash, &file, wanted)?;
             check_version(&file, &entry.identity)?;
             return Ok(Packed { hash, file: Some(file) });
         }
@@ -136,7 +138,7 @@ impl<'a> MemberReader<'a> {
 }
 
 fn read_whole(kind: HashKind, file: impl AsFd, space: &mut [u8]) -> Result<Hash, Failure> {
-    if space.len() <= PIECE_BYTES {
+    if space.len() <= GENTLE_PIECE_BYTES {
         read_exactly(&file, space)?;
         faults::source_bytes_read(space);
         let hash = whole_hash(kind, space);
@@ -145,7 +147,7 @@ fn read_whole(kind: HashKind, file: impl AsFd, space: &mut [u8]) -> Result<Hash,
     }
     let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
     let mut hasher = ObjectHasher::new(kind, 0, length, true)?;
-    for piece in space.chunks_mut(PIECE_BYTES) {
+    for piece in space.chunks_mut(GENTLE_PIECE_BYTES) {
         read_exactly(&file, piece)?;
         faults::source_bytes_read(piece);
         hasher.update(piece);
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn a_change_at_any_moment_of_the_read_is_noticed() {
         // One read, and several with a change between them.
-        for size in [1000, 3 * PIECE_BYTES + 5] {
+        for size in [1000, 3 * GENTLE_PIECE_BYTES + 5] {
             for moment in [Moment::Read, Moment::Hashed] {
                 for (name, change) in CHANGES {
                     let scratch = tempfile::tempdir().unwrap();

@@ -20,6 +20,7 @@ pub(crate) use directories::Directories;
 pub(crate) use files::Noatime;
 pub(crate) use lend::LentMembers;
 pub(crate) use members::pack;
+pub(crate) use objects::hash_in_place;
 pub(crate) use status::{Place, Status, link_target};
 
 /// A SOURCE of the command line.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 use haul_buffers::{Lease, Pool};
+use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::{Code, Failure, Hash, HashKind};
 use rustix::io::{pread, retry_on_intr};
 
@@ -21,6 +22,15 @@ pub(crate) struct Wanted {
     pub offset: u64,
     pub length: u32,
     pub single: bool,
+    /// In small pieces: others wait for the same target.
+    pub gently: bool,
+}
+
+impl Wanted {
+    /// What is read, then hashed, at a time.
+    pub fn piece_bytes(self) -> usize {
+        if self.gently { GENTLE_PIECE_BYTES } else { PIECE_BYTES }
+    }
 }
 
 /// Reads the object to the start of the slot, the way that the attempt is for, and hashes it piece by piece.
@@ -33,7 +43,7 @@ pub(crate) fn read_object(
     attempt: &mut Attempt<'_>,
     (lease, pool): (&mut Lease<'_>, &Pool),
 ) -> Result<Hash, Failure> {
-    let Wanted { offset, length, single } = wanted;
+    let Wanted { offset, length, single, .. } = wanted;
     let mut hasher = ObjectHasher::new(kind, offset, length, single)?;
     let length = length as usize;
     if lease.len() < length {
@@ -52,7 +62,7 @@ pub(crate) fn read_object(
             .map_err(source_failure)?;
     }
     let mut at = offset + done as u64;
-    for piece in lease[done..length].chunks_mut(PIECE_BYTES) {
+    for piece in lease[done..length].chunks_mut(wanted.piece_bytes()) {
         read_piece(&file.descriptor, at, piece)?;
         hash(piece);
         at += piece.len() as u64;
@@ -60,34 +70,49 @@ pub(crate) fn read_object(
     Ok(hasher.finish())
 }
 
-/// As [`read_object`], but the bytes are only hashed: where they are, or else through a piece of memory that stays in the
-/// core's cache.
+/// As [`read_object`], but the bytes are only hashed: through a piece of memory that stays in the core's cache, or where they
+/// are, if that is cheaper.
 pub(crate) fn hash_object(kind: HashKind, file: &OwnedFd, wanted: Wanted) -> Result<Hash, Failure> {
-    let Wanted { offset, length, single } = wanted;
-    thread_local! {
-        static PIECE: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
-    }
-    let mut hasher = ObjectHasher::new(kind, offset, length, single)?;
+    let Wanted { offset, length, single, .. } = wanted;
     faults::source_read().map_err(source_failure)?;
     if kind == HashKind::None {
-        return Ok(hasher.finish());
+        return ObjectHasher::new(kind, offset, length, single).map(ObjectHasher::finish);
     }
-    // A look at a hole through a mapping would make a page of it on a memory file system.
+    let new = || ObjectHasher::new(kind, offset, length, single);
+    hash_in_place(file, (offset, length), wanted.piece_bytes(), new, |at, piece| read_piece(file, at, piece))
+}
+
+/// The hash of a range of a file, by `read` through a piece of memory that stays in the core's cache, or where it is, if that is
+/// cheaper.
+pub(crate) fn hash_in_place(
+    file: &OwnedFd,
+    (offset, length): (u64, u32),
+    piece_bytes: usize,
+    new: impl Fn() -> Result<ObjectHasher, Failure>,
+    read: impl Fn(u64, &mut [u8]) -> Result<(), Failure>,
+) -> Result<Hash, Failure> {
+    thread_local! {
+        static PIECE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    let end = offset.saturating_add(length.into());
+    let mut hasher = new()?;
     let status = Status::of(file).map_err(source_failure)?;
+    // A look at a hole through a mapping would make a page of it.
     let seen = !status.has_holes()
-        && mapping::with_bytes(file, offset, length as usize, |bytes| hasher.update(bytes));
+        && mapping::with_bytes(file, &status, (offset, length as usize), |bytes| hasher.update(bytes));
     // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
-    let size = Status::of(file).map_err(source_failure)?.identity().size;
-    if seen && offset.checked_add(u64::from(length)).is_some_and(|end| end <= size) {
+    if seen && end <= Status::of(file).map_err(source_failure)?.identity().size {
         return Ok(hasher.finish());
     }
-    let mut hasher = ObjectHasher::new(kind, offset, length, single)?;
+    let mut hasher = new()?;
     PIECE.with_borrow_mut(|bytes| {
+        if bytes.len() < piece_bytes {
+            bytes.resize(piece_bytes, 0);
+        }
         let mut at = offset;
-        let end = offset + u64::from(length);
         while at < end {
-            let piece = &mut bytes[..PIECE_BYTES.min((end - at) as usize)];
-            read_piece(file, at, piece)?;
+            let piece = &mut bytes[..piece_bytes.min((end - at) as usize)];
+            read(at, piece)?;
             hasher.update(piece);
             at += piece.len() as u64;
         }

@@ -116,11 +116,11 @@ impl PosixSource {
         &self,
         entry: &Entry,
         wanted: Wanted,
-        (again, gently): (bool, bool),
+        again: bool,
         slot: SlotId,
         pool: &Pool,
     ) -> Result<Hash, Failure> {
-        let Wanted { offset, length, .. } = wanted;
+        let Wanted { offset, length, gently, .. } = wanted;
         let file = match self.files.get(entry) {
             Some(file) => file,
             None => self.open(entry)?,
@@ -216,8 +216,8 @@ impl SourceStorage for PosixSource {
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         match op {
             SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently } => {
-                let wanted = Wanted { offset, length, single };
-                let result = self.read_object(&entry, wanted, (again, gently), slot, pool);
+                let wanted = Wanted { offset, length, single, gently };
+                let result = self.read_object(&entry, wanted, again, slot, pool);
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members, again } => {

@@ -46,6 +46,14 @@ impl Status {
         i128::from(self.0.st_blocks) * 512 < i128::from(self.0.st_size)
     }
 
+    /// Is it on a memory file system with huge pages? A file's block is as large as its pages there.
+    pub fn has_huge_pages(&self, descriptor: impl AsFd) -> bool {
+        const HUGE_PAGE_BYTES: i128 = 2 << 20;
+        const TMPFS_MAGIC: i128 = 0x0102_1994;
+        i128::from(self.0.st_blksize) >= HUGE_PAGE_BYTES
+            && fs::fstatfs(descriptor).is_ok_and(|system| i128::from(system.f_type) == TMPFS_MAGIC)
+    }
+
     /// Device and inode number: what a directory is recognised by.
     pub fn place(&self) -> Place {
         Place { device: self.0.st_dev, inode: self.0.st_ino }
