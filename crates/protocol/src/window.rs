@@ -5,8 +5,10 @@
 //! no memory. *Away* is the shortest trip of late (over the network and back; out of this end) and what storage takes for one. It grows
 //! at once and shrinks over seconds.
 //!
-//! Where storage rests for half of the time or more, what it takes is the longest of late: while it stands still the network goes on,
-//! and storage catches up. Storage that is at work nearly always never catches up: what waits for it would only be memory.
+//! Where storage rests for half of the time or more, what it takes is what it takes now and then: as long as those that together
+//! make a twentieth of the time. While it stands still so long the network goes on, and storage catches up. A stall that is rarer
+//! than that costs less than the memory that would hide it. Storage that is at work nearly always never catches up: what waits for
+//! it would only be memory.
 //!
 //! Where files are on several targets all slots are used: which of them will be slow is not known beforehand.
 
@@ -20,6 +22,12 @@ const LATE_NANOS: u64 = 5_000_000_000;
 const TIMES: u64 = 2;
 /// Storage that is at work for this share of the time at most can catch up: one in so many.
 const CATCHES_UP: u64 = 2;
+/// Storage that stands still for one in so many parts of the time is worth slots.
+const NOTED: u64 = 20;
+/// And in the beginning, of so much time.
+const NOTED_OF_NANOS_MIN: u64 = 1_000_000_000;
+/// Times that storage takes are told apart by their powers of two.
+const POWERS: usize = 40;
 /// Parts of a slot in which it is reckoned.
 const PARTS: u64 = 1024;
 
@@ -37,35 +45,63 @@ pub(crate) struct Window {
 }
 
 /// What was seen for a while.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Seen {
     since_nanos: u64,
     trip_nanos_min: Option<u64>,
-    /// How often storage was used, for how long in all, and for how long at most.
-    stored: u64,
-    storage_nanos: u64,
-    storage_nanos_max: u64,
+    /// Uses of storage, by the power of two of what they took.
+    stored: [Uses; POWERS],
+}
+
+/// How often storage was used, and for how long in all.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    count: u64,
+    nanos: u64,
+}
+
+impl Uses {
+    fn and(self, other: Uses) -> Uses {
+        Uses { count: self.count + other.count, nanos: self.nanos.saturating_add(other.nanos) }
+    }
+
+    fn mean_nanos(self) -> u64 {
+        self.nanos / self.count.max(1)
+    }
 }
 
 impl Seen {
+    fn since(since_nanos: u64) -> Seen {
+        Seen { since_nanos, trip_nanos_min: None, stored: [Uses::default(); POWERS] }
+    }
+
     fn and(self, later: Seen) -> Seen {
         let trips = [self.trip_nanos_min, later.trip_nanos_min];
-        Seen {
-            since_nanos: self.since_nanos,
-            trip_nanos_min: trips.into_iter().flatten().min(),
-            stored: self.stored + later.stored,
-            storage_nanos: self.storage_nanos.saturating_add(later.storage_nanos),
-            storage_nanos_max: self.storage_nanos_max.max(later.storage_nanos_max),
-        }
+        let mut stored = self.stored;
+        stored.iter_mut().zip(later.stored).for_each(|(uses, later)| *uses = uses.and(later));
+        Seen { since_nanos: self.since_nanos, trip_nanos_min: trips.into_iter().flatten().min(), stored }
     }
 
     /// A slot is not here for so long.
     fn away_nanos(&self, now_nanos: u64) -> u64 {
         let passed = now_nanos.saturating_sub(self.since_nanos);
-        let catches_up = self.storage_nanos <= passed / CATCHES_UP;
-        let mean = self.storage_nanos / self.stored.max(1);
-        let storage = if catches_up { self.storage_nanos_max } else { mean };
-        self.trip_nanos_min.unwrap_or(0).saturating_add(storage)
+        let all = self.stored.into_iter().fold(Uses::default(), Uses::and);
+        let catches_up = all.nanos <= passed / CATCHES_UP;
+        let storage = if catches_up { self.now_and_then_nanos(passed) } else { None };
+        self.trip_nanos_min.unwrap_or(0).saturating_add(storage.unwrap_or(all.mean_nanos()))
+    }
+
+    /// What those uses of storage take, the longest ones, that together make a part of the time that is worth it.
+    fn now_and_then_nanos(&self, passed: u64) -> Option<u64> {
+        let noted = passed.max(NOTED_OF_NANOS_MIN) / NOTED;
+        let mut longest = Uses::default();
+        for uses in self.stored.into_iter().rev() {
+            longest = longest.and(uses);
+            if longest.nanos >= noted {
+                return Some(longest.mean_nanos());
+            }
+        }
+        None
     }
 }
 
@@ -73,7 +109,7 @@ impl Window {
     /// Of an end with `most` slots; `least` are used in any case.
     pub fn new(least: u32, most: u32) -> Window {
         let (least, most) = (u64::from(least.clamp(1, most)), u64::from(most));
-        Window { least, most, limit: least * PARTS, count: 0, since_nanos: 0, late: Default::default() }
+        Window { least, most, limit: least * PARTS, count: 0, since_nanos: 0, late: [Seen::since(0); 2] }
     }
 
     /// So many may be in use.
@@ -83,10 +119,9 @@ impl Window {
 
     /// Storage has taken so long over one.
     pub fn stored(&mut self, nanos: u64) {
-        let seen = &mut self.late[1];
-        seen.stored += 1;
-        seen.storage_nanos = seen.storage_nanos.saturating_add(nanos);
-        seen.storage_nanos_max = seen.storage_nanos_max.max(nanos);
+        let power = (nanos.max(1).ilog2() as usize).min(POWERS - 1);
+        let uses = &mut self.late[1].stored[power];
+        *uses = uses.and(Uses { count: 1, nanos });
     }
 
     /// One has made a trip that took so long.
@@ -121,7 +156,7 @@ impl Window {
         };
         (self.count, self.since_nanos) = (0, now_nanos);
         if now_nanos.saturating_sub(self.late[1].since_nanos) >= LATE_NANOS {
-            self.late = [self.late[1], Seen { since_nanos: now_nanos, ..Seen::default() }];
+            self.late = [self.late[1], Seen::since(now_nanos)];
         }
     }
 }
@@ -177,6 +212,23 @@ mod tests {
         assert_eq!(window.slots(), 256, "it may do so again");
         run(&mut window, &mut now, often, 20_000 * MILLI);
         assert!(window.slots() <= before + 1, "{} was {before}", window.slots());
+    }
+
+    #[test]
+    fn a_stall_that_is_rare_is_not_worth_memory() {
+        let (mut window, mut now) = (Window::new(8, 256), 0);
+        let often = (1000, MILLI, MILLI / 5);
+        for round in 0..10 {
+            run(&mut window, &mut now, often, 1_000_000_000);
+            window.stored(40 * MILLI);
+            assert!(window.slots() < 16, "{round}: {}", window.slots());
+        }
+        for _ in 0..10 {
+            run(&mut window, &mut now, often, 500 * MILLI);
+            window.stored(40 * MILLI);
+        }
+        run(&mut window, &mut now, often, 20 * MILLI);
+        assert!(window.slots() > 80, "often enough: {}", window.slots());
     }
 
     #[test]
