@@ -25,7 +25,7 @@ pub mod zone;
 
 pub use cpus::{CPUS_MAX, Cpus};
 pub use devices::{Reached, of_path, of_peer};
-pub use limits::Limits;
+pub use limits::{Limits, memory_available};
 pub use load::{Counters, Load, NodeLoad};
 pub use machine::{Cpu, Device, DeviceKind, L3, Machine, NODES_MAX, Node, Origin};
 pub use map::{Map, MapError};

@@ -1,5 +1,7 @@
 //! What a process may use: its affinity, its cpuset, its quota.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Cpus;
@@ -17,6 +19,18 @@ pub struct Limits {
     pub nodes: Option<Cpus>,
     /// Thousandths of a CPU that its control groups may use all together.
     pub quota_millis: Option<u64>,
+}
+
+/// Bytes of memory that a process beneath this root can have without pushing others out: what the kernel takes for available, and
+/// what its control groups may use all together. None: not known.
+pub fn memory_available(root: &Path) -> Option<u64> {
+    let tree = Tree::new(root);
+    let text = tree.text("proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    let limit = |hierarchy: &Hierarchy| hierarchy.memory(&tree);
+    let limit = hierarchies(&tree, "self", "memory").iter().filter_map(limit).min();
+    Some(kib.saturating_mul(1024).min(limit.unwrap_or(u64::MAX)))
 }
 
 /// A hierarchy of control groups that a process is in: where it is mounted, and the process' place in it.
@@ -80,6 +94,12 @@ impl Hierarchy {
         .take(LEVELS_MAX)
     }
 
+    /// Bytes of memory that it and the groups above it may use at most.
+    fn memory(&self, tree: &Tree<'_>) -> Option<u64> {
+        let file = if self.unified { "memory.max" } else { "memory.limit_in_bytes" };
+        self.groups().filter_map(|group| tree.value::<u64>(format!("{}/{file}", self.path(group)))).min()
+    }
+
     /// The least that it and the groups above it may use.
     fn quota(&self, tree: &Tree<'_>) -> Option<u64> {
         let of = |group: &str| -> Option<u64> {
@@ -141,4 +161,35 @@ fn mount_of(mounts: &str, unified: bool, controller: &str) -> Option<(String, St
         let (top, point) = (fields.next()?, fields.next()?);
         fits.then(|| (point.trim_matches('/').to_owned(), top.to_owned()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_what_the_kernel_and_the_control_groups_allow() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let available = || memory_available(root.path());
+        assert_eq!(available(), None);
+        write("proc/meminfo", "MemTotal:  16000000 kB\nMemAvailable:    8388608 kB\n");
+        assert_eq!(available(), Some(8 << 30));
+        write("proc/self/cgroup", "0::/jobs/one\n");
+        write("proc/self/mountinfo", "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        write("sys/fs/cgroup/jobs/one/memory.max", "max\n");
+        assert_eq!(available(), Some(8 << 30));
+        write("sys/fs/cgroup/jobs/memory.max", "1073741824\n");
+        assert_eq!(available(), Some(1 << 30), "of a group above");
+        write("proc/self/cgroup", "4:memory:/batch\n");
+        write("proc/self/mountinfo", "31 20 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+        write("sys/fs/cgroup/memory/batch/memory.limit_in_bytes", "536870912\n");
+        assert_eq!(available(), Some(512 << 20), "of the first version");
+        write("proc/meminfo", "MemAvailable:    1024 kB\n");
+        assert_eq!(available(), Some(1 << 20), "the machine has less");
+    }
 }
