@@ -170,6 +170,9 @@ pub struct About {
     pub peer: Option<SocketAddr>,
     /// The TLS cipher suite, by its registered name; none on a clear stream.
     pub cipher: Option<&'static str>,
+    /// From one end to the other and back, as the network was at its fastest when the connection was made; none if that is not
+    /// known, as in one process.
+    pub round_trip: Option<Duration>,
 }
 
 /// A duplex byte stream that has not been split over threads yet.
