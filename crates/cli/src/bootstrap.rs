@@ -68,6 +68,9 @@ pub struct Request {
 pub struct TuningWords {
     pub object_bytes: u32,
     pub slots: u32,
+    /// Nobody has said how much memory is to be used at most.
+    #[serde(default)]
+    pub memory_grows: bool,
     pub io_threads: usize,
     pub io_threads_max: usize,
     pub congestion: String,

@@ -11,6 +11,7 @@ use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
 use crate::plan::{Direction, Plan};
 use crate::report::{locked, size};
+use crate::settings::slots_far_here;
 
 /// `haul explain`
 pub fn explain(arguments: &Copy) -> Result<u8, Error> {
@@ -45,7 +46,19 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let (least, most) = (tuning.slots_least(), tuning.slots);
     let slots =
         format!("at most {} ({least} to {most} slots, as the path needs)", size(settings.memory.value));
-    setting!("memory", memory, slots);
+    let far = match &plan.direction {
+        _ if !settings.memory_grows() => String::new(),
+        Direction::Local => String::new(),
+        Direction::Push(host) => format!("; {host} more, if the network is long and it has the memory"),
+        Direction::Pull(_) => match slots_far_here(most, tuning.object_bytes) {
+            far if far == most => "; more would not fit here".into(),
+            far => {
+                let far = size(u64::from(far) * u64::from(tuning.object_bytes));
+                format!("; here up to {far}, if the network is long")
+            }
+        },
+    };
+    setting!("memory", memory, slots + &far);
     if let Ok((bytes, locked_bytes)) = tuning.lockable() {
         row("buffers", locked(bytes, locked_bytes), "here".into());
     }

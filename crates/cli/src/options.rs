@@ -96,7 +96,8 @@ pub struct Copy {
     /// Data streams [default: measured for the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
-    /// Buffer memory of each end at most, e.g. 256MiB; it takes what the path needs
+    /// Buffer memory of each end at most, e.g. 256MiB; it takes what the path needs [default: 256MiB, more for a long
+    /// network at the end that writes]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// Bytes of an object, a power of two from 64KiB to 64MiB

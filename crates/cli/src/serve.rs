@@ -29,6 +29,7 @@ use crate::options;
 use crate::options::Seating;
 use crate::plan::{decision, labels};
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
+use crate::settings::slots_far_here;
 use crate::{placement, policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -103,6 +104,7 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
             let tuning = Tuning {
                 object_bytes: words.object_bytes,
                 slots: words.slots,
+                slots_far: words.slots,
                 io_threads: words.io_threads,
                 io_threads_max: words.io_threads_max,
                 policy,
@@ -154,7 +156,10 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         _ => return Err(Error::new(Code::Protocol, "the greeting names no role")),
     };
     go_home();
-    let (tuning, log) = tuning(&request.tuning)?;
+    let (mut tuning, log) = tuning(&request.tuning)?;
+    if is_sink && request.tuning.memory_grows {
+        tuning.slots_far = slots_far_here(tuning.slots, tuning.object_bytes);
+    }
     let stripe = request.tuning.stripe.as_deref().map(str::parse).transpose();
     let stripe = stripe
         .map_err(|reason: String| Error::new(Code::Protocol, format!("the greeting's stripes: {reason}")))?;

@@ -37,7 +37,7 @@ use crate::plan::{
     Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
 };
 use crate::report::{End, Setup, Shared, verdict};
-use crate::settings::Settings;
+use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
 
@@ -458,6 +458,7 @@ fn words(tuning: &Tuning, settings: &Settings) -> TuningWords {
     TuningWords {
         object_bytes: tuning.object_bytes,
         slots: tuning.slots,
+        memory_grows: settings.memory_grows(),
         io_threads: tuning.io_threads,
         io_threads_max: tuning.io_threads_max,
         congestion: congestion.into(),
@@ -503,7 +504,10 @@ fn run_remote(
     let resolved_host = ResolvedHost::ask(&settings.ssh.value, host);
     let identity = Identity::generate().map_err(stream)?;
     let key = plain.then(StreamKey::generate).transpose().map_err(stream)?;
-    let tuning = settings.tuning(plan.verbose);
+    let mut tuning = settings.tuning(plan.verbose);
+    if !push && settings.memory_grows() {
+        tuning.slots_far = slots_far_here(tuning.slots, tuning.object_bytes);
+    }
     let listen_far = settings.listen.value != Listen::Here;
     let request = Request {
         haul: env!("CARGO_PKG_VERSION").into(),

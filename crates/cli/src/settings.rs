@@ -13,6 +13,8 @@ use haul_objectlog::{Config, Mechanism, Method};
 
 use haul_storage::engine::{Engine, Io, Wish};
 use haul_storage::layout::stripe::StripeSpec;
+use haul_topology::memory_available;
+use haul_topology::placer::host;
 
 use crate::congestion::{Limits, SKIPS_MAX, Time, policy};
 use crate::options::{
@@ -429,6 +431,7 @@ impl Settings {
         Tuning {
             object_bytes: self.object_bytes.value as u32,
             slots: slots.min(u64::from(SLOTS_MAX)) as u32,
+            slots_far: slots.min(u64::from(SLOTS_MAX)) as u32,
             io_threads: usize::from(self.io_threads.value),
             io_threads_max: match self.io_threads.origin {
                 Origin::Default(_) => IO_THREADS_MAX,
@@ -456,6 +459,11 @@ impl Settings {
             IoWord::Direct => Some(Io::Direct),
         };
         Wish { engine, io }
+    }
+
+    /// Nobody has said how much memory is to be used at most: more than usual may be, where the path needs it.
+    pub fn memory_grows(&self) -> bool {
+        matches!(self.memory.origin, Origin::Default(_))
     }
 
     /// For the object log.
@@ -557,5 +565,37 @@ fn read_file(path: &Path) -> Result<toml::Table, Error> {
     }
 }
 
+/// [`slots_far`] with what is available on this host.
+pub fn slots_far_here(slots: u32, object_bytes: u32) -> u32 {
+    slots_far(slots, object_bytes, memory_available(&host()))
+}
+
+/// Slots of an end that writes, with those that only a long network is a reason for: as many as an eighth of the
+/// memory that is available holds, and 4 GiB at most. 100 Gbit/s over 150 ms are 1.9 GB on their way.
+fn slots_far(slots: u32, object_bytes: u32, available: Option<u64>) -> u32 {
+    let bytes = (available.unwrap_or(0) / MEMORY_SHARE).min(MEMORY_FAR_BYTES_MAX);
+    slots.max((bytes / u64::from(object_bytes)).min(u64::from(SLOTS_MAX)) as u32)
+}
+
+const MEMORY_SHARE: u64 = 8;
+const MEMORY_FAR_BYTES_MAX: u64 = 4 << 30;
+
 /// Threads that read or write contents at most, where there are many targets.
 const IO_THREADS_MAX: usize = 48;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_grows_with_what_there_is_and_never_below_what_is_always_used() {
+        let (usual, object) = (64, 4 << 20);
+        let bytes = |available| u64::from(slots_far(usual, object, available)) * u64::from(object);
+        assert_eq!(bytes(None), 256 << 20);
+        assert_eq!(bytes(Some(0)), 256 << 20);
+        assert_eq!(bytes(Some(1 << 30)), 256 << 20, "an eighth is less");
+        assert_eq!(bytes(Some(8 << 30)), 1 << 30);
+        assert_eq!(bytes(Some(1 << 40)), 4 << 30, "no more, however much there is");
+        assert_eq!(slots_far(4096, 64 << 10, Some(1 << 40)), SLOTS_MAX, "nor more slots than there may be");
+    }
+}

@@ -347,11 +347,26 @@ fn explain_names_each_settings_origin_and_does_nothing() {
     let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     assert!(row("streams").contains("config.toml"), "{text}");
     assert!(row("memory").contains("HAUL_MEMORY") && row("memory").contains("64.0 MiB"), "{text}");
+    assert!(!row("memory").contains("long"), "that is all: {text}");
     assert!(row("reconnect").contains("--reconnect"), "{text}");
     assert!(row("object-size").contains("default"), "{text}");
     assert!(bed.jobs_or_none().is_empty());
     bed.write("home/.config/haul/config.toml", b"steams = 3\n");
     says(&bed.haul(&["explain", "x", "y"]), 2, &["no such setting: steams"]);
+}
+
+#[test]
+fn explain_says_which_end_uses_more_memory_where_nobody_limits_it() {
+    let bed = Bed::new();
+    let memory = |from: &str, to: &str| {
+        let text = String::from_utf8(bed.haul(&["explain", from, to]).stdout).unwrap();
+        text.lines().find(|line| line.starts_with("memory")).expect("a row").to_owned()
+    };
+    assert!(memory("x", "host:y").contains("host more, if the network is long"));
+    let pull = memory("host:x", "y");
+    assert!(pull.contains("here up to") || pull.contains("more would not fit here"), "{pull}");
+    assert!(memory("x", "y").contains("at most 256 MiB"));
+    assert!(!memory("x", "y").contains(';'), "there is no network");
 }
 
 #[test]

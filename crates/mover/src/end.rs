@@ -40,6 +40,8 @@ pub struct Tuning {
     pub object_bytes: u32,
     /// Slots of this end's pool.
     pub slots: u32,
+    /// With those that the end that writes uses only for what is on its way over a long network; no fewer than `slots`.
+    pub slots_far: u32,
     /// Threads that read or write contents.
     pub io_threads: usize,
     /// After how long a request is taken for hung; as measured if nobody says.
@@ -182,7 +184,7 @@ impl Running {
 }
 
 impl Common {
-    fn introduction(&self, role: Role) -> Introduction {
+    fn introduction(&self, role: Role, slots: u32) -> Introduction {
         let connect = Connect {
             version: VERSION,
             version_min: VERSION_MIN,
@@ -190,7 +192,7 @@ impl Common {
             session: self.session,
             job: self.job,
             object_bytes: self.tuning.object_bytes,
-            slots: self.tuning.slots,
+            slots,
             features: FEATURE_PROFILE,
         };
         Introduction { connect, epoch: self.epoch, received: 0 }
@@ -202,8 +204,11 @@ impl Common {
         Some(Neighbours::start(shared?, u64::from_le_bytes(*number), inputs.clone()))
     }
 
-    fn pool(&mut self) -> Result<Arc<Pool>, Error> {
-        let pool = Pool::new(self.tuning.slots, self.tuning.object_bytes)
+    /// Of so many slots, or of those that are always wanted, where there is no room for so many addresses.
+    fn pool(&mut self, slots: u32) -> Result<Arc<Pool>, Error> {
+        let object_bytes = self.tuning.object_bytes;
+        let pool = Pool::new(slots.max(self.tuning.slots), object_bytes)
+            .or_else(|_| Pool::new(self.tuning.slots, object_bytes))
             .map_err(|error| Error::os(Code::Internal, "allocating the slot pool", &error))?;
         (self.reports)(Report::Buffers { bytes: pool.bytes(), locked_bytes: pool.locked_bytes() });
         Ok(pool)
@@ -214,8 +219,8 @@ impl SourceEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
         let SourceEnd { mut common, storage, scan, log, spill_bytes_max, shared } = self;
-        let pool = common.pool()?;
-        let introduction = common.introduction(Role::Source);
+        let pool = common.pool(common.tuning.slots)?;
+        let introduction = common.introduction(Role::Source, pool.count());
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
         let muster = Muster { meter: Meter::default(), placer: common.placer };
@@ -269,15 +274,16 @@ impl SinkEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
         let SinkEnd { mut common, storage, shared } = self;
-        let pool = common.pool()?;
-        let introduction = common.introduction(Role::Sink);
+        let pool = common.pool(common.tuning.slots_far)?;
+        let introduction = common.introduction(Role::Sink, pool.count());
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
         let syncs_each = storage.syncs_each();
         let muster = Muster { meter: Meter::default(), placer: common.placer };
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster);
         let machine = SinkMachine(Sink::new(sink::Config {
-            slots: common.tuning.slots,
+            slots: pool.count(),
+            slots_near: common.tuning.slots,
             slots_least: common.tuning.slots_least(),
             hands: common.tuning.io_threads as u32,
             hands_max: common.tuning.io_threads_max as u32,

@@ -384,6 +384,7 @@ impl<M: Machine> Running<M> {
             Err(failure) => return self.event(Event::Stop(failure)),
         };
         let cipher = established.data.first().and_then(|stream| stream.about().cipher);
+        let round_trip = established.data.iter().filter_map(|stream| stream.about().round_trip).min();
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
         self.tells_profile = peer.features & FEATURE_PROFILE != 0;
@@ -406,6 +407,9 @@ impl<M: Machine> Running<M> {
         again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
         self.wire = Wire::Up(connection);
         self.heard = Instant::now();
+        if let (Role::Sink, Some(round_trip)) = (M::ROLE, round_trip) {
+            self.event(Event::RoundTrip { nanos: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX) });
+        }
         self.event(Event::LinkUp { epoch, peer });
     }
 

@@ -92,6 +92,7 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
     let tuning = Tuning {
         object_bytes: 1 << 20,
         slots: (POOL_BYTES >> 21) as u32,
+        slots_far: (POOL_BYTES >> 21) as u32,
         io_threads: 2,
         io_threads_max: 2,
         hangs_after: None,

@@ -20,6 +20,11 @@ pub enum Event {
         /// What the other end said of itself.
         peer: Connect,
     },
+    /// Sink: so long is the network of the connection that comes up next, there and back again.
+    RoundTrip {
+        /// As the network was at its fastest.
+        nanos: u64,
+    },
     /// The connection is gone. No thread sends from or receives into a slot any more.
     LinkDown,
     /// A message of the other end, in order, each once.

@@ -58,6 +58,7 @@ bugs! {
     LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";
     HashMismatchWritten    "sink: takes an object with the wrong hash as written";
     GrantWhileWriting      "sink: grants a slot again before its object is written";
+    SlotsTakenBack         "sink: does not grant a slot again where fewer are needed, though the source waits for that";
     CreditBeforeAck        "sink: grants credits before the acknowledgement that made room for them";
     OldEpochAccepted       "sink: accepts a payload of an older connection";
     OldAnnouncementAwaited "sink: waits for a payload that was announced on an older connection";

@@ -10,7 +10,10 @@
 //! than that costs less than the memory that would hide it. Storage that is at work nearly always never catches up: what waits for
 //! it would only be memory.
 //!
-//! Where files are on several targets all slots are used: which of them will be slow is not known beforehand.
+//! An end may have more slots than are worth having nearby. Those beyond are for what is on its way over a long network alone: as many
+//! as go by in a round trip, as the network says how long that takes. What waits for storage, or in queues, never leads there.
+//!
+//! Where files are on several targets all (of those nearby) are used: which of them will be slow is not known beforehand.
 
 /// At least so long is counted before anything is concluded.
 const PERIOD_NANOS_MIN: u64 = 10_000_000;
@@ -34,7 +37,11 @@ const PARTS: u64 = 1024;
 /// Reckons it from what happens.
 pub(crate) struct Window {
     least: u64,
+    /// How many there may be whatever they are for, and all there are.
+    near: u64,
     most: u64,
+    /// Of the network.
+    round_trip_nanos: u64,
     /// In parts of a slot.
     limit: u64,
     /// Slots that went by in this period, and when it began.
@@ -109,7 +116,27 @@ impl Window {
     /// Of an end with `most` slots; `least` are used in any case.
     pub fn new(least: u32, most: u32) -> Window {
         let (least, most) = (u64::from(least.clamp(1, most)), u64::from(most));
-        Window { least, most, limit: least * PARTS, count: 0, since_nanos: 0, late: [Seen::since(0); 2] }
+        Window {
+            least,
+            near: most,
+            most,
+            round_trip_nanos: 0,
+            limit: least * PARTS,
+            count: 0,
+            since_nanos: 0,
+            late: [Seen::since(0); 2],
+        }
+    }
+
+    /// With so many in all; the further ones only as far as the network is long.
+    pub fn reaching(mut self, most: u32) -> Window {
+        self.most = self.near.max(u64::from(most));
+        self
+    }
+
+    /// So long is the network: there and back again, with nothing in its way.
+    pub fn round_trip(&mut self, nanos: u64) {
+        self.round_trip_nanos = nanos;
     }
 
     /// So many may be in use.
@@ -137,6 +164,15 @@ impl Window {
         self.conclude(now_nanos);
     }
 
+    /// In parts of a slot: those nearby, or what is on its way over the network, twice over.
+    fn bound(&self, passed_nanos: u64) -> u64 {
+        let on_the_way = u128::from(TIMES * self.count * PARTS) * u128::from(self.round_trip_nanos)
+            / u128::from(passed_nanos);
+        let most = self.most * PARTS;
+        let far = (self.least * PARTS).saturating_add(on_the_way.min(u128::from(most)) as u64);
+        far.min(most).max(self.near * PARTS)
+    }
+
     fn conclude(&mut self, now_nanos: u64) {
         let late = self.late[0].and(self.late[1]);
         let passed = now_nanos.saturating_sub(self.since_nanos);
@@ -145,7 +181,7 @@ impl Window {
         }
         let away = late.away_nanos(now_nanos);
         let go_by = u128::from(TIMES * self.count * PARTS) * u128::from(away) / u128::from(passed);
-        let most = self.most * PARTS;
+        let most = self.bound(passed);
         let needed = (self.least * PARTS).saturating_add(go_by.min(u128::from(most)) as u64).min(most);
         self.limit = match self.limit.checked_sub(needed) {
             Some(spare) => {
@@ -249,6 +285,38 @@ mod tests {
         assert!(window.slots() < 16, "{}", window.slots());
         run(&mut window, &mut now, (1000, 100 * MILLI, MILLI / 5), 12_000_000_000);
         assert!(window.slots() > 190, "another route: {}", window.slots());
+    }
+
+    #[test]
+    fn beyond_those_nearby_there_are_as_many_as_the_network_is_long() {
+        let often = |trip, storage| (1000, trip, storage);
+        let mut window = Window::new(8, 64).reaching(1024);
+        let mut now = 0;
+        run(&mut window, &mut now, often(400 * MILLI, MILLI / 5), 4_000_000_000);
+        assert_eq!(window.slots(), 64, "they wait somewhere, and the network is short");
+        window.round_trip(100 * MILLI);
+        run(&mut window, &mut now, often(400 * MILLI, MILLI / 5), 4_000_000_000);
+        assert!(
+            (200..=210).contains(&window.slots()),
+            "{}: a round trip's worth, twice over",
+            window.slots()
+        );
+        window.round_trip(10_000 * MILLI);
+        run(&mut window, &mut now, often(9_000 * MILLI, MILLI / 5), 30_000_000_000);
+        assert_eq!(window.slots(), 1024, "all there are");
+        window.round_trip(10 * MILLI);
+        run(&mut window, &mut now, often(10 * MILLI, MILLI / 5), 30_000_000_000);
+        assert!(window.slots() < 64, "{}", window.slots());
+    }
+
+    #[test]
+    fn slow_storage_leads_to_no_slot_that_is_not_nearby() {
+        let (mut window, mut now) = (Window::new(8, 64).reaching(1024), 0);
+        window.round_trip(MILLI);
+        run(&mut window, &mut now, (1000, MILLI, MILLI / 5), 4_000_000_000);
+        window.stored(900 * MILLI);
+        run(&mut window, &mut now, (1000, MILLI, MILLI / 5), 100 * MILLI);
+        assert_eq!(window.slots(), 64);
     }
 
     #[test]

@@ -397,6 +397,9 @@ fn the_other_end_is_told_what_has_changed() {
     push_all(&mut scheduler, [object(1, 1)]);
     let told: Vec<_> = core::iter::from_fn(|| scheduler.next_allowance()).collect();
     assert_eq!(told, [(TargetId(0), 10), (TargetId(1), 10)]);
+    scheduler.set_slots(36, 0);
+    let told: Vec<_> = core::iter::from_fn(|| scheduler.next_allowance()).collect();
+    assert_eq!(told, [(TargetId(0), 12), (TargetId(1), 12)], "more slots are used");
     pick_all(&mut scheduler, 2, 0);
     while scheduler.expire(30 * SECOND).is_some() {}
     assert_eq!(scheduler.next_allowance(), Some((TargetId(0), 2)), "suspect");

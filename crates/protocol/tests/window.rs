@@ -1,67 +1,176 @@
-//! How many slots an end uses: few on a short way, as many as it takes on a long one, all where there are several targets.
+//! How many slots an end uses: few on a short way, as many as it takes on a long one, more where there are several targets.
 
 mod support;
 
-use haul_model::op::SourceOp;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use haul_model::op::{Prepared, SinkDone, SourceOp};
 use haul_model::{Attributes, BlockId, Entry, EntryId, Hash, Identity, Item, Kind, SlotId, Target, Token};
 use haul_protocol::scheduler::{Adaptive, Policy};
 use haul_protocol::sink::{self, Sink};
 use haul_protocol::source::{self, Source};
 use haul_protocol::{Action, Event, Planted};
-use haul_wire::{Answer, Message, Role};
+use haul_wire::{Answer, Message, NewFile, Role};
 use support::{NoLog, OBJECT, on, peer};
 
 const SLOTS: u32 = 256;
 const LEAST: u32 = 8;
 const MILLI: u64 = 1_000_000;
 
-/// Slots that the sink has granted at a time when payloads have come into all of them again and again, each so long after its
-/// grant.
-fn granted_over(trip: u64, rounds: u64) -> usize {
-    let mut sink = Sink::new(sink::Config {
-        slots: SLOTS,
-        slots_least: LEAST,
-        hands: 2,
-        hands_max: 2,
-        policy: Policy::Adaptive(Adaptive::default()),
-        hangs_after_nanos: None,
-        syncs_each: false,
-        errand_threads_max: u32::MAX,
-        slot_bytes: OBJECT,
-        roots: vec![b"a".as_slice().into()],
-        report_done: false,
-        planted: Planted::default(),
-    });
-    let (mut now, mut blocks, mut granted) = (0, 0, Vec::<SlotId>::new());
-    let mut event = |event: Event, now, granted: &mut Vec<SlotId>| {
-        sink.on_event(event, now);
-        while let Some(action) = sink.next_action() {
-            if let Action::Grant(slot) = action {
-                granted.push(slot);
+/// A sink, and a source that fills each slot as soon as it is granted.
+struct End {
+    sink: Sink,
+    now: u64,
+    blocks: u64,
+    granted: Vec<SlotId>,
+    /// What was told of each target last.
+    allowances: HashMap<Target, u32>,
+}
+
+impl End {
+    /// Of `SLOTS` slots, of which so many are for anything.
+    fn new(near: u32) -> End {
+        let sink = Sink::new(sink::Config {
+            slots: SLOTS,
+            slots_near: near,
+            slots_least: LEAST,
+            hands: 2,
+            hands_max: 2,
+            policy: Policy::Adaptive(Adaptive::default()),
+            hangs_after_nanos: None,
+            syncs_each: false,
+            errand_threads_max: u32::MAX,
+            slot_bytes: OBJECT,
+            roots: [b"a", b"b"].iter().map(|name| name.as_slice().into()).collect(),
+            report_done: false,
+            planted: Planted::default(),
+        });
+        let mut end = End { sink, now: 0, blocks: 0, granted: Vec::new(), allowances: HashMap::new() };
+        end.event(Event::LinkUp { epoch: 1, peer: peer(Role::Source, SLOTS) });
+        assert_eq!(end.granted.len(), LEAST as usize, "so many at first");
+        end
+    }
+
+    fn event(&mut self, event: Event) {
+        self.sink.on_event(event, self.now);
+        while let Some(action) = self.sink.next_action() {
+            match action {
+                Action::Grant(slot) => self.granted.push(slot),
+                Action::Send(Message::BlockDone { allowances, .. }) => self.allowances.extend(allowances),
+                Action::Send(Message::Error(failure)) => panic!("{failure}"),
+                _ => {}
             }
         }
-    };
-    event(Event::LinkUp { epoch: 1, peer: peer(Role::Source, SLOTS) }, now, &mut granted);
-    assert_eq!(granted.len(), LEAST as usize, "so many at first");
-    for _ in 0..rounds {
-        now += trip;
-        for slot in std::mem::take(&mut granted) {
-            blocks += 1;
-            let (block, length, hash) = (BlockId(blocks), OBJECT, Hash([0; 32]));
-            // Of a file that was dropped meanwhile: its slot is free at once.
-            let id = EntryId(99);
-            let announced = Message::NewBlock { block, slot, epoch: 1, id, index: 0, length, hash };
-            event(Event::Message(announced), now, &mut granted);
-            event(Event::Payload { epoch: 1, block, slot, length }, now, &mut granted);
-        }
     }
-    granted.len()
+
+    /// Its first object comes, and storage never answers.
+    fn file_on(&mut self, number: u32, target: Target) {
+        let entry = Arc::new(file(number, 1));
+        let id = entry.id;
+        let step = NewFile::Entry { entry, object_bytes: Some(OBJECT), resume: None, stripes: None };
+        self.event(Event::Message(Message::NewFile(vec![step])));
+        self.event(Event::SinkDone(SinkDone::Prepared {
+            batch: u64::from(number) + 1,
+            answers: vec![(id, Prepared::Start(Token([1; 16])))],
+            laid: vec![(id, on(target))],
+            unlaid: Vec::new(),
+        }));
+        let slot = self.granted.pop().expect("a slot is granted");
+        self.arrive(id, slot);
+    }
+
+    fn arrive(&mut self, id: EntryId, slot: SlotId) {
+        self.blocks += 1;
+        let (block, length, hash) = (BlockId(self.blocks), OBJECT, Hash([0; 32]));
+        self.event(Event::Message(Message::NewBlock { block, slot, epoch: 1, id, index: 0, length, hash }));
+        self.event(Event::Payload { epoch: 1, block, slot, length });
+    }
+
+    /// Payloads come into all slots that are granted again and again, each so long after its grant.
+    fn trips(&mut self, trip: u64, rounds: u64) -> usize {
+        for _ in 0..rounds {
+            self.now += trip;
+            for slot in std::mem::take(&mut self.granted) {
+                // Of a file that was dropped meanwhile: its slot is free at once.
+                self.arrive(EntryId(98), slot);
+            }
+        }
+        self.granted.len()
+    }
+
+    /// For half a minute a payload each millisecond is all that comes.
+    fn hardly_anything(&mut self) -> usize {
+        self.event(Event::RoundTrip { nanos: MILLI });
+        for _ in 0..30_000 {
+            self.now += MILLI;
+            let slot = self.granted.pop().expect("a slot is granted");
+            self.arrive(EntryId(98), slot);
+        }
+        self.granted.len()
+    }
+}
+
+/// A file by itself, of so many objects.
+fn file(number: u32, objects: u64) -> Entry {
+    Entry {
+        id: EntryId((u64::from(number) + 1) * 2),
+        parent: EntryId::root(number),
+        name: Box::default(),
+        kind: Kind::File,
+        attributes: Attributes::default(),
+        identity: Identity { size: u64::from(OBJECT) * objects, ..Identity::default() },
+        links: 1,
+        link_target: Box::default(),
+    }
+}
+
+/// Slots that are granted at a time in the end.
+fn granted_over(trip: u64, rounds: u64, near: u32, round_trip: u64) -> usize {
+    let mut end = End::new(near);
+    end.event(Event::RoundTrip { nanos: round_trip });
+    end.trips(trip, rounds)
 }
 
 #[test]
 fn the_sink_grants_as_many_as_the_way_needs() {
-    assert_eq!(granted_over(MILLI / 100, 20), LEAST as usize, "a short way");
-    assert_eq!(granted_over(100 * MILLI, 20), SLOTS as usize, "a long one");
+    assert_eq!(granted_over(MILLI / 100, 20, SLOTS, 0), LEAST as usize, "a short way");
+    assert_eq!(granted_over(100 * MILLI, 20, SLOTS, 0), SLOTS as usize, "a long one");
+}
+
+#[test]
+fn the_slots_beyond_those_nearby_are_for_the_way_alone() {
+    assert_eq!(granted_over(100 * MILLI, 20, 64, 0), 64, "it takes long, but not on the network");
+    assert_eq!(granted_over(100 * MILLI, 20, 64, MILLI), 64);
+    assert_eq!(granted_over(100 * MILLI, 20, 64, 100 * MILLI), SLOTS as usize, "the way is long");
+    assert_eq!(granted_over(MILLI / 100, 20, 64, MILLI / 100), LEAST as usize, "a short way");
+}
+
+#[test]
+fn a_slot_that_was_granted_for_a_target_that_the_source_knows_is_granted_again() {
+    let all = SLOTS as usize;
+    let long = 100 * MILLI;
+    let mut end = End::new(64);
+    end.event(Event::RoundTrip { nanos: long });
+    assert_eq!(end.trips(long, 20), all);
+    let fewer = end.hardly_anything();
+    assert!(fewer < 20, "where nobody waits for that it is not: {fewer}");
+    end.file_on(0, 1);
+    assert_eq!(end.granted.len(), all - 1, "also what was withheld before");
+    assert_eq!(end.hardly_anything(), all - 1, "however few are needed");
+}
+
+#[test]
+fn where_targets_differ_each_has_its_share_of_what_is_used() {
+    let mut end = End::new(64);
+    end.file_on(0, 1);
+    assert_eq!((end.trips(MILLI, 100), &end.allowances), (7, &HashMap::from([(1, 64)])));
+    end.file_on(1, 2);
+    assert_eq!(end.trips(MILLI, 100), 62, "two are being written");
+    assert_eq!(end.allowances, HashMap::from([(1, 21), (2, 21)]));
+    end.event(Event::RoundTrip { nanos: 100 * MILLI });
+    assert_eq!(end.trips(100 * MILLI, 200), SLOTS as usize - 2);
+    assert_eq!(end.allowances, HashMap::from([(1, 85), (2, 85)]), "over a long network");
 }
 
 /// Objects of a large file that the source reads ahead while the sink grants nothing.
@@ -89,20 +198,10 @@ fn read_ahead(targets: &[Target]) -> usize {
         reads
     };
     event(Event::LinkUp { epoch: 1, peer: peer(Role::Sink, SLOTS) });
-    let file = |number: u32| Entry {
-        id: EntryId(u64::from(number) + 1),
-        parent: EntryId::root(number),
-        name: Box::default(),
-        kind: Kind::File,
-        attributes: Attributes::default(),
-        identity: Identity { size: u64::from(OBJECT) * 1000, ..Identity::default() },
-        links: 1,
-        link_target: Box::default(),
-    };
     let items = (0u32..).zip(targets);
-    let items = items.map(|(number, target)| Item::Laid(file(number), Box::new(on(*target)), None));
+    let items = items.map(|(number, target)| Item::Laid(file(number, 1000), Box::new(on(*target)), None));
     event(Event::Scanned(items.collect()));
-    let answers = (1..=targets.len() as u64).map(|id| (EntryId(id), Answer::Start(Token([1; 16]))));
+    let answers = (1..=targets.len() as u64).map(|id| (EntryId(id * 2), Answer::Start(Token([1; 16]))));
     let answers = answers.collect();
     event(Event::Message(Message::FileId { answers, laid: Vec::new(), unlike: Vec::new() }))
 }

@@ -206,6 +206,9 @@ impl World {
                 frames.extend(again);
                 frames.into_iter().for_each(|frame| self.transmit(Role::Source, frame));
                 note!(self, "sink is connected ({})", header.epoch);
+                // As long as it ever is: else hardly a history would use slots that are for a long network.
+                let nanos = self.plan.delays.frame + self.plan.delays.payload;
+                self.sink_event(self.session, Event::RoundTrip { nanos });
                 self.sink_event(self.session, Event::LinkUp { epoch: header.epoch, peer });
             }
             Err(failure) => self.violate(format!("the sink refuses an honest CONNECT: {failure}")),

@@ -69,7 +69,8 @@ impl World {
             _ => u64::from(self.plan.grain / 2),
         };
         let slots = self.random.between(1, 8) as u32;
-        let sink_slots = self.random.between(1, 8) as u32;
+        let sink_slots_near = self.random.between(1, 8) as u32;
+        let sink_slots = sink_slots_near + self.random.below(6) as u32;
         let spill_objects = if self.random.coin() { self.random.between(1, 12) } else { 0 };
         let spill_bytes_max = spill_objects * u64::from(object_bytes);
         let (hands, sink_hands) = (self.random.between(1, 6) as u32, self.random.between(1, 6) as u32);
@@ -77,7 +78,7 @@ impl World {
         let (planted, roots) = (planted(self.bug), self.tree.labels.clone());
         note!(
             self,
-            "session {}: objects of {object_bytes}, bundles of files up to {bundle_bytes_max}, {slots} slots to {sink_slots}, {streams} streams, a spill of {spill_bytes_max}",
+            "session {}: objects of {object_bytes}, bundles of files up to {bundle_bytes_max}, {slots} slots to {sink_slots} ({sink_slots_near} of them nearby), {streams} streams, a spill of {spill_bytes_max}",
             self.session
         );
         if self.random.chance(20) && self.session > 1 {
@@ -116,6 +117,7 @@ impl World {
         self.hung = Hung::default();
         let sink = sink::Config {
             slots: sink_slots,
+            slots_near: sink_slots_near,
             slots_least: self.random.between(1, 8) as u32,
             hands: sink_hands,
             hands_max: sink_hands * 3,

@@ -437,6 +437,13 @@ impl<T: Copy> Scheduler<T> {
         self.targets.refresh_all(now_nanos, self.picks);
     }
 
+    /// This end uses so many slots from now on. Gates of which the other end has said nothing keep the share that they had.
+    pub fn set_slots(&mut self, slots: u32, now_nanos: u64) {
+        self.config.slots = slots;
+        self.targets.set_slots(slots);
+        self.targets.refresh_all(now_nanos, self.picks);
+    }
+
     /// What is known of a target.
     pub fn target(&self, target: TargetId) -> Option<TargetView> {
         let it = self.targets.get(target.0).filter(|target| target.known)?;

@@ -143,7 +143,7 @@ const LOST_IN_ALL_PER_THREAD: u32 = 2;
 pub struct Config {
     /// I/O threads.
     pub threads: u32,
-    /// Slots of this end's pool.
+    /// Slots of this end's pool, as far as it uses them at first ([`Scheduler::set_slots`](super::Scheduler::set_slots)).
     pub slots: u32,
     /// How targets are chosen.
     pub policy: Policy,

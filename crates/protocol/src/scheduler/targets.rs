@@ -204,6 +204,10 @@ impl Targets {
         self.config.threads = threads;
     }
 
+    pub fn set_slots(&mut self, slots: u32) {
+        self.config.slots = slots;
+    }
+
     /// The most that one target may hold of threads and slots: a third, once another target has objects or will have some.
     pub fn cap(&self, index: u32) -> u32 {
         let all = self.config.threads.min(self.config.slots).max(1);

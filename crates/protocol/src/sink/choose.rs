@@ -48,6 +48,7 @@ impl Sink {
             return;
         }
         if target != 0 {
+            self.told_targets = true;
             // Nothing holds it back; see `hold_back`.
             let _ = self.scheduler.set_allowance(TargetId(u32::from(target)), u32::MAX);
         }

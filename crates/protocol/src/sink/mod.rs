@@ -51,6 +51,8 @@ use crate::window::Window;
 pub struct Config {
     /// Slots of the sink's pool.
     pub slots: u32,
+    /// How many of them may be used whatever for; the others only for what is on its way over a long network.
+    pub slots_near: u32,
     /// How many of them are granted at least; the rest as needed.
     pub slots_least: u32,
     /// I/O threads.
@@ -129,6 +131,10 @@ pub struct Sink {
     /// When each was granted.
     granted_nanos: Vec<u64>,
     window: Window,
+    /// How many were in use at a time so far: they are the slots that were ever granted.
+    slots_used: usize,
+    /// The source knows targets of this end, and waits for what it sends to each of them.
+    told_targets: bool,
     writes: HashMap<BlockId, Write>,
     scheduler: Scheduler<ToWrite>,
     /// Bundles that wait for a thread to make their members.
@@ -182,6 +188,7 @@ impl Sink {
     /// A session that has not begun.
     pub fn new(config: Config) -> Self {
         let hands = Hands::new(config.hands, config.hands_max);
+        let near = config.slots_near.min(config.slots);
         Sink {
             object_bytes: config.slot_bytes,
             directories: Directories::new(config.roots.clone()),
@@ -190,11 +197,13 @@ impl Sink {
             preparing: 0,
             slots: (0..config.slots).map(|_| Slot::Withheld).collect(),
             granted_nanos: vec![0; config.slots as usize],
-            window: Window::new(config.slots_least, config.slots),
+            window: Window::new(config.slots_least, near).reaching(config.slots),
+            slots_used: 0,
+            told_targets: false,
             writes: HashMap::new(),
             scheduler: Scheduler::new(scheduler::Config {
                 patience_nanos: config.hangs_after_nanos,
-                ..scheduler::Config::new(hands.at_a_time(), config.slots, config.policy)
+                ..scheduler::Config::new(hands.at_a_time(), near, config.policy)
             }),
             bundles: VecDeque::new(),
             bundle_turn: false,
@@ -350,6 +359,7 @@ impl Sink {
                 self.connected = true;
                 self.epoch = epoch;
             }
+            Event::RoundTrip { nanos } => self.window.round_trip(nanos),
             Event::LinkDown => self.on_link_down(),
             Event::Message(message) => return self.on_message(message, now_nanos),
             Event::Payload { epoch, block, slot, length } => {

@@ -202,11 +202,30 @@ impl Sink {
             self.granted_nanos[slot.0 as usize] = self.clock.now();
             self.granted.push(slot);
         }
+        let used = self.slots.len() - self.withheld.len();
+        if used > self.slots_used {
+            self.slots_used = used;
+            if used > self.config.slots_near as usize {
+                self.scheduler.set_slots(used as u32, self.clock.now());
+            }
+        }
     }
 
-    /// Only where all is on one target is it known how many are enough.
-    pub(super) fn slots_usable(&self) -> usize {
-        if self.hands.has_several_targets() { self.slots.len() } else { self.window.slots() }
+    /// Slots that may be in use at a time.
+    ///
+    /// A slot that is granted again tells the source that what it sent into it burdens its target no more. So where the source
+    /// knows targets, each slot that was ever granted is granted again: one that is withheld would burden its target for ever.
+    /// Since the slot freed last is used first, no others were ever granted than as many as were in use at a time.
+    fn slots_usable(&self) -> usize {
+        let mut usable = self.window.slots();
+        if self.told_targets && !self.config.planted.has(Bug::SlotsTakenBack) {
+            usable = usable.max(self.slots_used);
+        }
+        if self.hands.has_several_targets() {
+            // Which of them slows down next is not known from what has passed.
+            usable = usable.max(self.slots.len().min(self.config.slots_near as usize));
+        }
+        usable
     }
 
     /// A payload came into this slot.

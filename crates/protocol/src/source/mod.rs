@@ -378,7 +378,10 @@ impl Source {
             Event::Stop(failure) => self.fail(failure),
             Event::NeighboursSaid(told) => self.scheduler.neighbours_said(&told, self.clock.now()),
             Event::Tick => {}
-            Event::SinkDone(_) | Event::ErrandDone { .. } | Event::Payload { .. } => {
+            Event::SinkDone(_)
+            | Event::ErrandDone { .. }
+            | Event::Payload { .. }
+            | Event::RoundTrip { .. } => {
                 return Err(Failure::new(Code::Internal));
             }
         }

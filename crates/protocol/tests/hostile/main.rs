@@ -58,6 +58,7 @@ fn a_sink_survives_whatever_a_source_says() {
         let random = &mut Random(seed);
         let config = sink::Config {
             slots: SLOTS,
+            slots_near: 2,
             slots_least: 1,
             hands: 2,
             hands_max: 5,
@@ -82,6 +83,8 @@ fn a_sink_survives_whatever_a_source_says() {
                 _ if !up => {
                     epoch += 1;
                     up = true;
+                    let nanos = random.pick(&[0, 1_000_000, u64::MAX]);
+                    sink.on_event(Event::RoundTrip { nanos }, step * 1_000_000);
                     Event::LinkUp { epoch, peer: peer(Role::Source, random) }
                 }
                 0 if random.one_in(6) => {
