@@ -21,10 +21,10 @@ use crate::faults;
 use crate::hashing::ObjectHasher;
 use crate::source::{Status, mapping};
 
-/// At a time. Two huge pages: a mapping of that costs nothing beside the hash, and one thread copies while another hashes.
+/// At a time: one thread copies while another hashes.
 const PIECE_BYTES: usize = 4 << 20;
 /// At a time through a buffer: it stays in the core's cache. Up to here, where the bytes are hashed, it costs less than what the
-/// kernel sets up for a copy and for a mapping.
+/// kernel sets up for a copy, and the bytes are looked at only once.
 const BUFFERED_BYTES_MAX: usize = 128 << 10;
 /// Where nothing is hashed, the kernel's copy is the faster one from here on.
 const UNHASHED_BUFFERED_BYTES_MAX: usize = 8 << 10;
