@@ -63,7 +63,7 @@ pub enum Moved<'a> {
 pub struct Seen {
     /// Bytes of the files on each.
     pub bytes: Vec<u64>,
-    /// When each had moved the last of them; 0 where there are none.
+    /// When each had moved all, or nearly all of them; 0 where there are none.
     pub ends: Vec<f64>,
     /// Each request; none where the file system does not tell.
     pub requests: Option<Vec<Request>>,

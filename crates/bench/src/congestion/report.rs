@@ -298,7 +298,7 @@ impl Report<'_> {
         self.page.line("\n## Slow targets that stay\n");
         self.page.line(
             "What is on a target that stays slow takes its time whatever a scheduler does; what matters is that the rest does not \
-             wait for it. Share of the bound of everything that is *not* on a slow target:\n",
+             wait for it. Share of the bound of everything that is *not* on a slow target (but for the last hundredth of bytes):\n",
         );
         self.table(runs, &places, false, |runs, case| {
             show(estimate(runs, case, |outcome| outcome.others_bound_seconds / outcome.others_seconds), 3)

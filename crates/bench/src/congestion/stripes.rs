@@ -206,7 +206,7 @@ impl FileSystem for Stripes {
             Moved::Read(bytes) => bytes.to_vec(),
             Moved::Written(_) => trace::bytes_by_target(&requests, TARGETS),
         };
-        let end = |target| trace::last_end(&requests, |other| other == target);
+        let end = |target| trace::nearly_end(&requests, target);
         Ok(Seen { bytes, ends: (0..TARGETS).map(end).collect(), requests: Some(requests) })
     }
 
