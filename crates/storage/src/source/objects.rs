@@ -132,3 +132,64 @@ fn read_piece(file: &OwnedFd, offset: u64, piece: &mut [u8]) -> Result<(), Failu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hashing::object_hash;
+    use rustix::io::pwrite;
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    use std::fs::File;
+    use std::path::Path;
+
+    const OBJECT: usize = 1 << 20;
+
+    fn whole_and_cut_short(directory: &Path, huge: bool) {
+        let bytes: Vec<u8> = (0..4 * OBJECT as u32).map(|at| (at / 3) as u8 ^ (at >> 13) as u8).collect();
+        let file = File::create_new(directory.join("file")).unwrap();
+        pwrite(&file, &bytes, 0).unwrap();
+        let file = OwnedFd::from(File::open(directory.join("file")).unwrap());
+        let status = Status::of(&file).unwrap();
+        assert_eq!(mapping::with_bytes(&file, &status, (0, OBJECT), |_| ()), huge);
+        for kind in [HashKind::Blake3, HashKind::Xxh3] {
+            for gently in [false, true] {
+                for (at, object) in bytes.chunks(OBJECT).enumerate() {
+                    let offset = (at * OBJECT) as u64;
+                    let wanted = Wanted { offset, length: OBJECT as u32, single: false, gently };
+                    let expected = object_hash(kind, object, offset, false);
+                    assert_eq!(hash_object(kind, &file, wanted), Ok(expected), "{kind:?} at {offset}");
+                }
+            }
+        }
+        // In the middle of a page: what a mapping shows of the rest of it is no part of the file.
+        File::options()
+            .write(true)
+            .open(directory.join("file"))
+            .unwrap()
+            .set_len(OBJECT as u64 + 100)
+            .unwrap();
+        let wanted = Wanted { offset: OBJECT as u64, length: 4096, single: false, gently: false };
+        assert_eq!(hash_object(HashKind::Xxh3, &file, wanted), Err(Code::SourceChanged.into()));
+    }
+
+    #[test]
+    fn what_stays_in_its_file_is_hashed_as_it_is() {
+        whole_and_cut_short(tempfile::tempdir().unwrap().path(), false);
+    }
+
+    #[test]
+    fn so_it_is_where_pages_are_huge() {
+        let directory = tempfile::tempdir().unwrap();
+        let apart = || {
+            // SAFETY: nothing is shared with other threads but memory and descriptors, which it leaves alone.
+            if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+                return eprintln!("not tried: nobody but root may mount a file system");
+            }
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+            mount("none", directory.path(), "tmpfs", MountFlags::empty(), Some(c"size=64m,huge=always"))
+                .unwrap();
+            whole_and_cut_short(directory.path(), true);
+        };
+        std::thread::scope(|scope| scope.spawn(apart).join().unwrap());
+    }
+}
