@@ -163,6 +163,13 @@ fn round_trip(fd: &OwnedFd) -> Option<Duration> {
     (micros != u32::MAX).then(|| Duration::from_micros(micros.into()))
 }
 
+/// Whether the other end has the address of this one.
+fn is_same_host(fd: &OwnedFd, peer: Option<SocketAddr>) -> bool {
+    let own = net::getsockname(fd).ok().and_then(|address| SocketAddr::try_from(address).ok());
+    let host = |address: SocketAddr| address.ip().to_canonical();
+    peer.map(host).is_some_and(|peer| peer.is_loopback() || own.map(host) == Some(peer))
+}
+
 /// A stream over a socket that is connected already.
 pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io::Result<Stream> {
     apply(&fd, settings).map_err(|errno| Cause::Local.error(format!("cannot set up a socket: {errno}")))?;
@@ -177,9 +184,9 @@ pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io:
             let _ = net::shutdown(&socket.fd, Shutdown::Both);
         }
     });
+    let about = About { peer, cipher: None, round_trip, same_host: is_same_host(&socket.fd, peer) };
     let sender = TcpSender { socket: socket.clone(), ended: false };
     let receiver = TcpReceiver { socket };
-    let about = About { peer, cipher: None, round_trip };
     Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about))
 }
 
@@ -374,6 +381,7 @@ mod tests {
         let (socket, peer) = listener.accept().unwrap();
         let far = stream(socket.into(), Some(peer), &Settings::default()).unwrap();
         for stream in [near, far] {
+            assert!(stream.about().same_host);
             let round_trip = stream.about().round_trip.expect("since Linux 4.6");
             assert!(round_trip < Duration::from_millis(500), "{round_trip:?} to this host");
         }
