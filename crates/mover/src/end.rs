@@ -60,15 +60,15 @@ pub struct Tuning {
     pub bandwidth: Option<NonZeroU64>,
 }
 
-/// Slots for each thread that an end uses however fast it is: two that storage is at or has next, one that comes, one that goes.
-const SLOTS_PER_THREAD: usize = 4;
-/// And at least so many.
-const SLOTS_LEAST: usize = 8;
+/// Slots for each thread that an end uses however fast it is: one that storage is at, one that comes or goes.
+const SLOTS_PER_THREAD: usize = 2;
+/// And so many that wait for one of the two.
+const SLOTS_BETWEEN: usize = 1;
 
 impl Tuning {
     /// How many slots are used in any case; more of them as the path needs it.
     pub fn slots_least(&self) -> u32 {
-        (self.io_threads * SLOTS_PER_THREAD).max(SLOTS_LEAST).min(self.slots as usize) as u32
+        (self.io_threads * SLOTS_PER_THREAD + SLOTS_BETWEEN).min(self.slots as usize) as u32
     }
 
     /// Bytes of all slots, and of those that this user may lock; nothing stays of it.

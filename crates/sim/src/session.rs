@@ -104,7 +104,7 @@ impl World {
             object_bytes,
             bundle_bytes_max,
             slots,
-            slots_least: self.random.between(1, 8) as u32,
+            slots_least: self.random.between(1, 16) as u32,
             hands,
             hands_max: hands * 3,
             policy: Policy::Adaptive(Adaptive::default()),
@@ -118,7 +118,7 @@ impl World {
         let sink = sink::Config {
             slots: sink_slots,
             slots_near: sink_slots_near,
-            slots_least: self.random.between(1, 8) as u32,
+            slots_least: self.random.between(1, 16) as u32,
             hands: sink_hands,
             hands_max: sink_hands * 3,
             policy: Policy::Adaptive(Adaptive::default()),

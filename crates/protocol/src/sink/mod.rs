@@ -440,6 +440,7 @@ impl Sink {
 
     /// Starts whatever can be started, and tells the source what has changed.
     fn pump(&mut self, now_nanos: u64) {
+        self.window.stands(self.stand(), self.clock.now());
         self.grant_withheld();
         if let Err(failure) = self.start_errands(now_nanos) {
             self.fail(failure);

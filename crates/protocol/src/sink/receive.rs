@@ -15,6 +15,7 @@ use crate::planted::Bug;
 use crate::resume::object_range;
 use crate::scheduler::Ticket;
 use crate::states::{SinkCause, SinkState};
+use crate::window::Stand;
 
 /// What a slot of the sink is doing.
 pub(super) enum Slot {
@@ -50,8 +51,6 @@ pub(super) struct Write {
     pub ticket: Option<Ticket>,
     /// Of a bundle: since its members are being made.
     pub making: Option<Making>,
-    /// When a thread took it on.
-    pub since_nanos: u64,
     /// Members that are made and not written.
     pub parts: Vec<Part>,
     pub length: u32,
@@ -228,6 +227,15 @@ impl Sink {
         usable
     }
 
+    /// How slots stand between the network and storage.
+    pub(super) fn stand(&self) -> Stand {
+        match self.writes.len() - self.lost {
+            0 => Stand::Empty,
+            written if written >= self.slots_usable() => Stand::Full,
+            _ => Stand::Between,
+        }
+    }
+
     /// A payload came into this slot.
     fn has_travelled(&mut self, slot: SlotId) {
         let now_nanos = self.clock.now();
@@ -257,7 +265,6 @@ impl Sink {
             stage: Stage::Queued,
             ticket: None,
             making: None,
-            since_nanos: 0,
             parts: Vec::new(),
             length,
             lost: false,
@@ -282,7 +289,7 @@ impl Sink {
         gently: bool,
     ) -> Result<(), Failure> {
         let write = self.writes.get_mut(&block).ok_or(Failure::new(Code::Internal))?;
-        (write.stage, write.ticket, write.since_nanos) = (Stage::Writing, ticket, self.clock.now());
+        (write.stage, write.ticket) = (Stage::Writing, ticket);
         let (slot, length) = (write.slot, write.length);
         self.writing += 1;
         let op = match &write.work {
@@ -330,9 +337,6 @@ impl Sink {
 
     pub(super) fn written(&mut self, block: BlockId) -> Result<Write, Failure> {
         let write = self.writes.remove(&block).ok_or(Failure::new(Code::Internal))?;
-        if write.stage == Stage::Writing {
-            self.window.stored(self.clock.now() - write.since_nanos);
-        }
         if !self.config.planted.has(Bug::GrantWhileWriting) {
             self.free(write.slot);
         }

@@ -473,6 +473,7 @@ impl Source {
         self.start_spills();
         self.start_reads();
         self.send_ready();
+        self.window.stands(self.stand(), self.clock.now());
         let nothing_open = self.entries.is_empty()
             || self.config.planted.has(Bug::EndedEarly)
                 && self.entries.values().all(|held| held.state == SourceState::Bundled);

@@ -14,6 +14,7 @@ use crate::planted::Bug;
 use crate::resume::object_range;
 use crate::scheduler::{Picked, Ticket};
 use crate::states::{SourceCause, SourceState};
+use crate::window::Stand;
 
 impl Source {
     /// Fills free slots.
@@ -34,6 +35,19 @@ impl Source {
     fn may_use_another_slot(&self) -> bool {
         let used = self.config.slots as usize - self.free.len();
         self.several_targets || self.hands.has_several_targets() || used < self.window.slots()
+    }
+
+    /// How slots stand between storage and the network.
+    pub(super) fn stand(&self) -> Stand {
+        let used = self.config.slots as usize - self.free.len();
+        let to_send = self.blocks.len().saturating_sub((self.reading + self.lost) as usize);
+        if to_send == 0 && self.link_up && self.credits.held() > 0 {
+            Stand::Empty
+        } else if self.reading == 0 && used >= self.window.slots() {
+            Stand::Full
+        } else {
+            Stand::Between
+        }
     }
 
     /// Reads the next one into this slot; `ahead`: to put it away.
@@ -165,7 +179,6 @@ impl Source {
                 self.put_away(id);
             }
             Ok(read) if active => {
-                self.window.stored(self.clock.now() - block.since_nanos);
                 *hash = read;
                 block.stage = Stage::Ready;
                 self.ready.push_back(id);
@@ -207,7 +220,6 @@ impl Source {
                 Err(failure) => failed.push((id, failure)),
             }
         }
-        self.window.stored(self.clock.now() - block.since_nanos);
         block.length = length;
         block.stage = Stage::Ready;
         if members.is_empty() {
