@@ -1,7 +1,7 @@
 //! How many of its slots an end uses.
 //!
-//! A few, or as many as go by in a trip, twice over; and what evens out storage and network where each of them waits for the other
-//! now and then. No more than that: a slot that comes back soon is still in the processor's cache, and one that was never used
+//! A few, with as many more as go by in the network's round trip, twice over; or as many as go by in a trip, twice over, if that is
+//! more; and what evens out storage and network where each of them waits for the other now and then. No more than that: a slot that comes back soon is still in the processor's cache, and one that was never used
 //! costs no memory.
 //!
 //! - *A trip* is the shortest one of late: over the network and back, or out of this end.
@@ -173,12 +173,10 @@ impl Window {
         self.conclude(now_nanos);
     }
 
-    /// In parts of a slot: those nearby, or what is on its way over the network, twice over.
-    fn bound(&self, passed_nanos: u64) -> u64 {
-        let on_the_way = u128::from(TIMES * self.count * PARTS) * u128::from(self.round_trip_nanos)
-            / u128::from(passed_nanos);
-        let most = self.most * PARTS;
-        (on_the_way.min(u128::from(most)) as u64).max(self.near * PARTS)
+    /// What goes by in so long, twice over, in parts of a slot.
+    fn go_by(&self, nanos: u64, passed_nanos: u64) -> u64 {
+        let parts = u128::from(TIMES * self.count * PARTS) * u128::from(nanos) / u128::from(passed_nanos);
+        parts.min(u128::from(self.most * PARTS)) as u64
     }
 
     fn conclude(&mut self, now_nanos: u64) {
@@ -187,10 +185,10 @@ impl Window {
         if passed < PERIOD_NANOS_MIN.max(trip) {
             return;
         }
-        let go_by = u128::from(TIMES * self.count * PARTS) * u128::from(trip) / u128::from(passed);
-        let most = self.bound(passed);
-        let needed = (go_by.min(u128::from(most)) as u64).max(self.least * PARTS);
-        let needed = (needed + self.between).min(most);
+        // A trip has slots among the few that it waits for; those that the network itself holds are not among them.
+        let far = self.least * PARTS + self.go_by(self.round_trip_nanos, passed);
+        let most = far.max(self.near * PARTS).min(self.most * PARTS);
+        let needed = (self.go_by(trip, passed).max(far) + self.between).min(most);
         self.limit = match self.limit.checked_sub(needed) {
             Some(spare) => {
                 let goes = u128::from(spare) * u128::from(passed) / u128::from(SHRINK_NANOS);
