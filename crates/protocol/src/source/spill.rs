@@ -103,7 +103,7 @@ impl Source {
         self.spill.extents.count() - self.spill.in_credit.len() - under_way
     }
 
-    fn slots_for_spill(&self) -> u32 {
+    pub(super) fn slots_for_spill(&self) -> u32 {
         let usable = self.config.slots.saturating_sub(self.lost);
         if usable < 2 || !self.spill.has_room() { 0 } else { (usable / SLOTS_PART).max(1) }
     }

@@ -31,10 +31,12 @@ impl Source {
         }
     }
 
-    /// Only where all is on one target, here and there, is it known how many are enough.
+    /// Only where all is on one target, here and there, is it known how many are enough. What can go into the spill fills all slots
+    /// first.
     fn may_use_another_slot(&self) -> bool {
         let used = self.config.slots as usize - self.free.len();
-        self.several_targets || self.hands.has_several_targets() || used < self.window.slots()
+        let all = self.several_targets || self.hands.has_several_targets() || self.slots_for_spill() > 0;
+        all || used < self.window.slots()
     }
 
     /// How slots stand between storage and the network.
