@@ -93,17 +93,12 @@ fn every_hash_is_reported_as_what_it_is() {
         for (route, options, there) in [
             ("local", &[][..], ""),
             ("clear", &["--plain"][..], "localhost:"),
-            ("clear-from-files", &["--plain"][..], "localhost:"),
             ("tls", &[][..], "localhost:"),
         ] {
             let name = format!("{hash}-{route}");
             let to = bed.path(&name);
             let options = [&["--hash", hash], options].concat();
-            let mut command = bed.command(&options, &format!("{there}{}", to.display()));
-            if route == "clear-from-files" {
-                // On one host nothing leaves straight from its file.
-                command.env("HAUL_TEST_REMOTE", "1");
-            }
+            let command = bed.command(&options, &format!("{there}{}", to.display()));
             let events = Bed::done(command, &options);
             bed.is_whole(&name);
             let summary = events.last().unwrap();

@@ -64,17 +64,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// How long the last messages of a session may take to be confirmed.
 const FAREWELL_MAX: Duration = Duration::from_secs(10);
 
-#[cfg(not(feature = "faults"))]
-fn seems_remote() -> bool {
-    false
-}
-
-/// For tests: with `HAUL_TEST_REMOTE` the other end is taken for one on another host.
-#[cfg(feature = "faults")]
-fn seems_remote() -> bool {
-    std::env::var_os("HAUL_TEST_REMOTE").is_some()
-}
-
 /// What the two masters have in common.
 pub(crate) trait Machine {
     const ROLE: Role;
@@ -396,9 +385,6 @@ impl<M: Machine> Running<M> {
         };
         let cipher = established.data.first().and_then(|stream| stream.about().cipher);
         let round_trip = established.data.iter().filter_map(|stream| stream.about().round_trip).min();
-        // On one host the far processor makes the copy that the near one saves, from pages that are in no cache.
-        let same_host = established.data.iter().all(|stream| stream.about().same_host) && !seems_remote();
-        self.master.workers.leave_in_files(!same_host);
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
         self.tells_profile = peer.features & FEATURE_PROFILE != 0;

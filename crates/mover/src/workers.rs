@@ -25,7 +25,6 @@ use crate::muster::Muster;
 /// The queues of one end's I/O threads.
 pub(crate) struct Workers {
     source: Option<Crew<SourceOp, About>>,
-    reads: Option<Arc<dyn SourceStorage>>,
     sink: Option<SinkCrews>,
     aborted: Arc<AtomicBool>,
 }
@@ -69,7 +68,6 @@ impl Workers {
         muster: &Muster,
     ) -> Self {
         let aborted = Arc::new(AtomicBool::new(false));
-        let reads = Some(Arc::clone(&storage));
         let run = move |op, pool: &Pool| {
             let _at = at_source(&op);
             storage.run(op, pool).map(Event::SourceDone)
@@ -83,7 +81,7 @@ impl Workers {
         };
         let work = Work { run: Arc::new(run), about, kind: ThreadKind::Io };
         let crew = Crew::new("haul-read", count, work, &aborted, pool, inputs, muster);
-        Workers { source: Some(crew), reads, sink: None, aborted }
+        Workers { source: Some(crew), sink: None, aborted }
     }
 
     /// For a sink.
@@ -128,14 +126,7 @@ impl Workers {
             sync: errands("haul-sync"),
             slow: errands("haul-slow"),
         };
-        Workers { source: None, reads: None, sink: Some(crews), aborted }
-    }
-
-    /// Whether streams gain from taking bytes straight from the source's files.
-    pub(crate) fn leave_in_files(&self, gain: bool) {
-        if let Some(storage) = &self.reads {
-            storage.leave_in_files(gain);
-        }
+        Workers { source: None, sink: Some(crews), aborted }
     }
 
     /// Queues an operation of the source.

@@ -1,8 +1,8 @@
 //! How many of its slots an end uses.
 //!
 //! A few, with as many more as go by in the network's round trip, twice over; or as many as go by in a trip, twice over, if that is
-//! more; and what evens out storage and network where each of them waits for the other now and then. No more than that: a slot that comes back soon is still in the processor's cache, and one that was never used
-//! costs no memory.
+//! more; and what evens out storage and network where each of them waits for the other now and then. No more than that: a slot
+//! that comes back soon is still in the processor's cache, and one that was never used costs no memory.
 //!
 //! - *A trip* is the shortest one of late: over the network and back, or out of this end.
 //! - *Each waits for the other:* for a part of the time that is worth it all slots are with the side that empties them, and for as long,

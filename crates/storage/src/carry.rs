@@ -1,7 +1,8 @@
 //! Bytes from one file into another within one host, and the hash of what arrived.
 //!
 //! Called by a sink that shares its process with the source. Where both files are on one file system the kernel copies
-//! (`copy_file_range`, which shares blocks where the file system can); what is hashed then is the *new* file, where its
+//! (`copy_file_range`, which shares blocks where the file system can); from a memory file system with huge pages the source
+//! is written from where it is. What is hashed then is the *new* file, where its
 //! pages are in the cache: so the hash is that of what is there, whatever has become of the source meanwhile. Elsewhere, and
 //! where a file is small, bytes are read into a buffer, hashed in it and written from it.
 //!
@@ -23,6 +24,8 @@ use crate::source::{Status, mapping};
 
 /// At a time: one thread copies while another hashes.
 const PIECE_BYTES: usize = 4 << 20;
+/// Where pages are as large as this, files of as many bytes and more are looked at where they are.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// At a time through a buffer: it stays in the core's cache. Up to here, where the bytes are hashed, it costs less than what the
 /// kernel sets up for a copy, and the bytes are looked at only once.
 const BUFFERED_BYTES_MAX: usize = 128 << 10;
@@ -64,6 +67,14 @@ impl Range {
     }
 }
 
+/// How bytes are copied.
+enum Way {
+    /// Written from where they are: whole huge pages at a time, which then need not be cleared first.
+    Mapping,
+    Kernel,
+    Buffer,
+}
+
 /// Why a range did not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trouble {
@@ -92,10 +103,16 @@ pub(crate) fn carry(
 ) -> Result<(), Trouble> {
     let end = range.offset.checked_add(range.length).ok_or(Trouble::Source)?;
     let buffered = if hasher.is_some() { BUFFERED_BYTES_MAX } else { UNHASHED_BUFFERED_BYTES_MAX };
-    let mut kernel = range.length > buffered as u64;
+    let status = || Status::of(source).map_err(|_| Trouble::Source);
     let sparse = match range.sparse {
         Some(sparse) => sparse,
-        None => Status::of(source).map_err(|_| Trouble::Source)?.has_holes(),
+        None => status()?.has_holes(),
+    };
+    let mut way = match range.length {
+        length if length <= buffered as u64 => Way::Buffer,
+        // A look at a hole would make a page of it.
+        length if length >= HUGE_PAGE_BYTES && !sparse && status()?.has_huge_pages(source) => Way::Mapping,
+        _ => Way::Kernel,
     };
     let mut at = range.offset;
     while at < end {
@@ -106,12 +123,17 @@ pub(crate) fn carry(
         }
         while at < data_end {
             let length = (data_end - at).min(range.piece as u64) as usize;
-            if kernel {
-                kernel = copy_in_kernel(source, sink, at, length).is_ok();
-            }
-            match kernel {
-                true => hash_file(sink, at, length, &mut hasher)?,
-                false => copy_through_buffer(source, sink, at, length, &mut hasher)?,
+            let copied = match way {
+                Way::Mapping => copy_from_mapping(source, sink, at, length)?,
+                Way::Kernel => copy_in_kernel(source, sink, at, length).is_ok(),
+                Way::Buffer => false,
+            };
+            if copied {
+                hash_file(sink, at, length, &mut hasher)?;
+            } else {
+                // From here on: it can say what is wrong.
+                way = Way::Buffer;
+                copy_through_buffer(source, sink, at, length, &mut hasher)?;
             }
             at += length as u64;
         }
@@ -168,6 +190,27 @@ fn leave_hole(
         }
         Ok(())
     })
+}
+
+/// False if the bytes could not all be had.
+fn copy_from_mapping(
+    source: BorrowedFd<'_>,
+    sink: BorrowedFd<'_>,
+    offset: u64,
+    length: usize,
+) -> Result<bool, Trouble> {
+    let status = || Status::of(source).map_err(|_| Trouble::Source);
+    let mut written = Ok(());
+    let seen = mapping::with_bytes(source, &status()?, (offset, length), |bytes| {
+        written = write_at(sink, bytes, offset);
+    });
+    match written {
+        // What is mapped there has gone.
+        Err(Errno::FAULT) => Ok(false),
+        Err(errno) => Err(Trouble::Sink(errno)),
+        // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
+        Ok(()) => Ok(seen && offset + length as u64 <= status()?.identity().size),
+    }
 }
 
 /// `Err` where the kernel does not do it, or not to the end: which of the files is to blame it does not tell.
@@ -285,12 +328,14 @@ fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::R
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::path::Path;
 
     use haul_model::{Hash, HashKind};
 
     use super::*;
     use crate::faults::moments::kernel_refuses;
     use crate::hashing::object_hash;
+    use crate::huge_pages::with_huge_pages;
 
     const EDGES: [u64; 9] = [
         1,
@@ -310,8 +355,15 @@ mod tests {
         memory.into_iter().chain([tempfile::tempdir().unwrap()]).collect()
     }
 
-    fn made(place: &tempfile::TempDir, name: &str) -> File {
-        let path = place.path().join(name);
+    /// There, and where pages are huge.
+    fn everywhere(work: impl Fn(&Path) + Sync) {
+        places().iter().for_each(|place| work(place.path()));
+        let place = tempfile::tempdir().unwrap();
+        with_huge_pages(place.path(), || work(place.path()));
+    }
+
+    fn made(place: impl AsRef<Path>, name: &str) -> File {
+        let path = place.as_ref().join(name);
         File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap()
     }
 
@@ -334,8 +386,8 @@ mod tests {
 
     #[test]
     fn what_arrives_is_what_was_there_and_has_its_hash_whoever_copies() {
-        for place in places() {
-            let (source, all) = (made(&place, "source"), bytes(12 << 20));
+        everywhere(|place| {
+            let (source, all) = (made(place, "source"), bytes(12 << 20));
             source.write_all_at(&all, 0).unwrap();
             for errno in
                 [None, Some(Errno::XDEV), Some(Errno::OPNOTSUPP), Some(Errno::INVAL), Some(Errno::IO)]
@@ -347,7 +399,7 @@ mod tests {
                                 Some(errno) => kernel_refuses(after, errno),
                                 None => kernel_refuses(usize::MAX, Errno::IO),
                             }
-                            let sink = made(&place, "sink");
+                            let sink = made(place, "sink");
                             let range = Range::new(4 << 20, length, (4 << 20) + length).in_pieces(piece);
                             let hash = carried(HashKind::Blake3, &source, &sink, range).unwrap();
                             let expected = &all[4 << 20..][..length as usize];
@@ -360,7 +412,7 @@ mod tests {
                     }
                 }
             }
-        }
+        });
     }
 
     #[test]
@@ -379,26 +431,48 @@ mod tests {
 
     #[test]
     fn a_source_that_has_become_shorter_is_to_blame() {
-        for place in places() {
+        everywhere(|place| {
             for (there, length) in [(0, 10), (9, 10), (1 << 20, 4 << 20), ((4 << 20) - 1, 4 << 20)] {
-                let (source, sink) = (made(&place, "source"), made(&place, "sink"));
+                let (source, sink) = (made(place, "source"), made(place, "sink"));
                 source.write_all_at(&bytes(there), 0).unwrap();
                 let result = carried(HashKind::Blake3, &source, &sink, Range::new(0, length, length));
                 assert_eq!(result, Err(Trouble::Source), "{there} of {length}");
             }
-        }
+        });
     }
 
     #[test]
     fn a_sink_that_cannot_be_written_is_told_with_what_is_wrong() {
-        let place = &places()[0];
-        let source = made(place, "source");
-        source.write_all_at(&bytes(4 << 20), 0).unwrap();
-        let only_read = File::open(place.path().join("source")).unwrap();
-        for length in [10, 4 << 20] {
-            let result = carried(HashKind::Blake3, &source, &only_read, Range::new(0, length, length));
-            assert_eq!(result, Err(Trouble::Sink(Errno::BADF)));
-        }
+        everywhere(|place| {
+            let source = made(place, "source");
+            source.write_all_at(&bytes(4 << 20), 0).unwrap();
+            let only_read = File::open(place.join("source")).unwrap();
+            for length in [10, 4 << 20] {
+                let result = carried(HashKind::Blake3, &source, &only_read, Range::new(0, length, length));
+                assert_eq!(result, Err(Trouble::Sink(Errno::BADF)));
+            }
+        });
+    }
+
+    #[test]
+    fn huge_pages_are_written_whole() {
+        let place = tempfile::tempdir().unwrap();
+        with_huge_pages(place.path(), || {
+            let source = made(&place, "source");
+            source.write_all_at(&bytes(8 << 20), 0).unwrap();
+            let sink = made(&place, "sink");
+            assert_eq!(copy_from_mapping(source.as_fd(), sink.as_fd(), 4 << 20, 4 << 20), Ok(true));
+            assert!(read(&sink)[4 << 20..] == read(&source)[4 << 20..]);
+            // Cut short since: within its last page it shows zeros, behind that there is nothing.
+            for left in [(4 << 20) + 1, 5 << 20, (8 << 20) - 1] {
+                source.set_len(left).unwrap();
+                assert_eq!(
+                    copy_from_mapping(source.as_fd(), sink.as_fd(), 4 << 20, 4 << 20),
+                    Ok(false),
+                    "{left}"
+                );
+            }
+        });
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod conformance_source;
 pub mod engine;
 mod faults;
 mod hashing;
+#[cfg(test)]
+mod huge_pages;
 pub mod layout;
 mod local;
 pub mod memory_sink;
@@ -32,18 +34,11 @@ pub trait SourceStorage: Send + Sync {
     /// Performs one operation; `None` for those that have no completion. Those about the spill are for
     /// [`Spilling`](spill::Spilling).
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone>;
-
-    /// Whether streams gain from taking bytes straight from files, where storage may leave them there.
-    fn leave_in_files(&self, _gain: bool) {}
 }
 
 impl<S: SourceStorage + ?Sized> SourceStorage for Arc<S> {
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         (**self).run(op, pool)
-    }
-
-    fn leave_in_files(&self, gain: bool) {
-        (**self).leave_in_files(gain);
     }
 }
 

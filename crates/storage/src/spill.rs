@@ -201,10 +201,6 @@ impl<S: SourceStorage> SourceStorage for Spilling<S> {
             op => self.source.run(op, pool),
         }
     }
-
-    fn leave_in_files(&self, gain: bool) {
-        self.source.leave_in_files(gain);
-    }
 }
 
 /// What a source without a spill answers: nobody who knows that it has none asks.

@@ -173,8 +173,6 @@ pub struct About {
     /// From one end to the other and back, as the network was at its fastest when the connection was made; none if that is not
     /// known, as in one process.
     pub round_trip: Option<Duration>,
-    /// Both ends are on this host: nothing but its processors moves the bytes.
-    pub same_host: bool,
 }
 
 /// A duplex byte stream that has not been split over threads yet.

@@ -2,10 +2,13 @@
 
 mod common;
 
-use common::{limited, memory_pair, plain_pair, spared, tcp_pair, tls_memory_pair, tls_pair, traced};
+use common::{
+    limited, memory_pair, near_tcp_pair, plain_pair, spared, tcp_pair, tls_memory_pair, tls_pair, traced,
+};
 use haul_transport::{Stream, conformance, memory};
 
 conformance!(tcp, tcp_pair);
+conformance!(tcp_on_one_host, near_tcp_pair);
 conformance!(tls_over_tcp, tls_pair);
 conformance!(tls_over_memory, tls_memory_pair);
 conformance!(plain_over_tcp, plain_pair);
@@ -15,6 +18,7 @@ conformance!(trace_over_memory, traced_memory);
 conformance!(trace_over_tls, traced_tls);
 conformance!(rate_over_memory, limited_memory);
 conformance!(rate_over_tcp, limited_tcp);
+conformance!(rate_over_tcp_on_one_host, limited_near_tcp);
 conformance!(fault_over_memory, spared_memory);
 conformance!(fault_over_tcp, spared_tcp);
 conformance!(tls_over_fault_over_tcp, tls_over_fault);
@@ -41,6 +45,10 @@ fn limited_memory() -> (Stream, Stream) {
 
 fn limited_tcp() -> (Stream, Stream) {
     limited(tcp_pair())
+}
+
+fn limited_near_tcp() -> (Stream, Stream) {
+    limited(near_tcp_pair())
 }
 
 fn spared_memory() -> (Stream, Stream) {

@@ -137,8 +137,8 @@ fn read_piece(file: &OwnedFd, offset: u64, piece: &mut [u8]) -> Result<(), Failu
 mod tests {
     use super::*;
     use crate::hashing::object_hash;
+    use crate::huge_pages::with_huge_pages;
     use rustix::io::pwrite;
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     use std::fs::File;
     use std::path::Path;
 
@@ -180,16 +180,6 @@ mod tests {
     #[test]
     fn so_it_is_where_pages_are_huge() {
         let directory = tempfile::tempdir().unwrap();
-        let apart = || {
-            // SAFETY: nothing is shared with other threads but memory and descriptors, which it leaves alone.
-            if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
-                return eprintln!("not tried: nobody but root may mount a file system");
-            }
-            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
-            mount("none", directory.path(), "tmpfs", MountFlags::empty(), Some(c"size=64m,huge=always"))
-                .unwrap();
-            whole_and_cut_short(directory.path(), true);
-        };
-        std::thread::scope(|scope| scope.spawn(apart).join().unwrap());
+        with_huge_pages(directory.path(), || whole_and_cut_short(directory.path(), true));
     }
 }

@@ -67,9 +67,8 @@ pub struct PosixSource {
     pub(super) noatime: Noatime,
     recursive: bool,
     pub(super) hash: HashKind,
-    /// Where streams take bytes straight from files; whether they gain from it.
-    may_leave: bool,
-    in_place: AtomicBool,
+    /// Streams take bytes straight from files.
+    in_place: bool,
     /// Something could not be read that had been left in its file, and that nobody hashes.
     read_in_vain: AtomicBool,
     in_place_member_bytes_min: usize,
@@ -94,8 +93,7 @@ impl PosixSource {
             noatime: Noatime::new(),
             recursive: options.recursive,
             hash: options.hash,
-            may_leave: options.in_place && !faults::changes_source_bytes(),
-            in_place: AtomicBool::new(true),
+            in_place: options.in_place && !faults::changes_source_bytes(),
             read_in_vain: AtomicBool::new(false),
             in_place_member_bytes_min: options.in_place_member_bytes_min,
             lend: options.lend && !faults::changes_source_bytes(),
@@ -136,12 +134,7 @@ impl PosixSource {
         let usual = again || gently || file.sparse;
         let mut attempt = self.engines.attempt(&file.reach, usual, || file.is_cached(offset, length));
         // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
-        if file.in_place
-            && self.leaves()
-            && !again
-            && attempt.way() == Way::USUAL
-            && self.may_stay(&file, wanted)
-        {
+        if file.in_place && !again && attempt.way() == Way::USUAL && self.may_stay(&file, wanted) {
             // Where streams need a copy after all, it goes there.
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
@@ -170,10 +163,6 @@ impl PosixSource {
         Ok(hash)
     }
 
-    fn leaves(&self) -> bool {
-        self.may_leave && self.in_place.load(Ordering::Relaxed)
-    }
-
     /// Whether this range can be left to a stream. Where nothing is hashed nobody has looked at it: then it must be in memory, as
     /// streams do not wait for storage, and nothing may have failed before, as a connection is lost with each range that does.
     fn may_stay(&self, file: &OpenFile, wanted: Wanted) -> bool {
@@ -186,8 +175,8 @@ impl PosixSource {
         let (descriptor, status) = open_regular(&self.directories, &location, &self.noatime, entry)?;
         // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
         let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
-        let known = (self.may_leave || self.lend) && local::is_known(&descriptor).unwrap_or(false);
-        let (in_place, lent) = (self.may_leave && known, self.lend && known);
+        let known = (self.in_place || self.lend) && local::is_known(&descriptor).unwrap_or(false);
+        let (in_place, lent) = (self.in_place && known, self.lend && known);
         let reach = self.engines.reach(&descriptor, status.place().device);
         let mut file = OpenFile::new(entry, descriptor, reach);
         (file.in_place, file.lent, file.sparse) = (in_place, lent, status.has_holes());
@@ -225,10 +214,6 @@ impl PosixSource {
 }
 
 impl SourceStorage for PosixSource {
-    fn leave_in_files(&self, gain: bool) {
-        self.in_place.store(gain, Ordering::Relaxed);
-    }
-
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         match op {
             SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently } => {
@@ -245,7 +230,7 @@ impl SourceStorage for PosixSource {
                 }
                 let hashed = self.hash != HashKind::None;
                 let room = pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
-                let in_place = self.leaves() && hashed && !again && room;
+                let in_place = self.in_place && hashed && !again && room;
                 let in_place = in_place.then_some(self.in_place_member_bytes_min);
                 let mut reader = MemberReader::new(&self.directories, &self.noatime, self.hash, in_place);
                 let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));

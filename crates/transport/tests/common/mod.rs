@@ -60,6 +60,16 @@ pub fn tcp_pair() -> (Stream, Stream) {
     (stream(one), stream(other))
 }
 
+/// The same, but they know that they are on one host.
+pub fn near_tcp_pair() -> (Stream, Stream) {
+    let (one, other) = sockets();
+    let stream = |socket: TcpStream| {
+        let peer = socket.peer_addr().unwrap();
+        tcp::stream(socket.into(), Some(peer), &Settings::default()).unwrap()
+    };
+    (stream(one), stream(other))
+}
+
 pub fn memory_pair() -> (Stream, Stream) {
     memory::pair(1 << 20)
 }
