@@ -22,10 +22,13 @@
 //! ((<DISTRIBUTE:vol-dht> <POSIX(/b1):h1:/b1/dir> <POSIX(/b2):h2:/b2/dir>) (vol-dht-layout (vol-client-0 0 99) (vol-client-1 100 199)))
 //! ```
 
+use std::os::fd::BorrowedFd;
+
 use haul_model::layout::{Component, Stripes};
 use haul_model::{Layout, TargetId};
+use rustix::fs;
 
-use super::attributes::is_never;
+use super::attributes::{Attributes, is_never};
 use super::{Answer, Domain, Kind, LayoutSource, Subject, Targets};
 
 /// Both spellings of the question.
@@ -40,6 +43,14 @@ const BRICKS_MAX: usize = 1024;
 const NAME_ENDS_MAX: usize = 32;
 /// A set of bricks is named by them, as long as that is no longer than this; else by its own name.
 const SET_NAME_BYTES_MAX: usize = 200;
+
+/// Whether this file lies on a GlusterFS volume.
+pub(crate) fn is_gluster(file: BorrowedFd<'_>) -> bool {
+    // It is reached through FUSE; of other file systems nothing is asked.
+    const FUSE_MAGIC: i128 = 0x6573_5546;
+    let fuse = fs::fstatfs(file).is_ok_and(|system| i128::from(system.f_type) == FUSE_MAGIC);
+    fuse && PATHINFO.into_iter().any(|name| file.get(name).is_ok())
+}
 
 /// Asks for `glusterfs.pathinfo`.
 pub struct Gluster;

@@ -46,6 +46,7 @@ pub use attributes::{Attributes, Status};
 pub use ceph::{Ceph, CephPrograms};
 pub use create::{Outcome, create};
 pub use gluster::Gluster;
+pub(crate) use gluster::is_gluster;
 pub use local::Local;
 pub use lustre::Lustre;
 pub use mounts::{Mount, PerMount};

@@ -42,11 +42,10 @@ pub trait Scan: Send {
     }
 }
 
-/// Whether this is the name of one of haul's own unfinished files: `.haul-<32 hex digits>`, `.sums` behind it or not.
+/// Whether this is the name of one of haul's own unfinished files: `.haul-<32 hex digits>`, `.sums` behind it or not, or a
+/// name in front of it (`sink::tokens`).
 pub fn is_unfinished_name(name: &[u8]) -> bool {
-    let Some(rest) = name.strip_prefix(b".haul-") else { return false };
-    let token = rest.strip_suffix(b".sums").unwrap_or(rest);
-    token.len() == 32 && token.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    crate::sink::tokens::parse(name).is_some()
 }
 
 /// `parent/name`, where `parent` may end in a slash or be empty.
@@ -66,6 +65,7 @@ mod tests {
         let token = "0123456789abcdef0123456789abcdef";
         assert!(is_unfinished_name(format!(".haul-{token}").as_bytes()));
         assert!(is_unfinished_name(format!(".haul-{token}.sums").as_bytes()));
+        assert!(is_unfinished_name(format!(".x.haul-{token}").as_bytes()));
         for other in [
             format!(".haul-{}", &token[1..]),
             format!(".haul-{token}0"),

@@ -17,7 +17,7 @@ use super::attributes::{same_time, status, timestamps};
 use super::faults::{Hooks, Reach, SyncPoint};
 use super::lock;
 use super::tokens::{TempName, TokenMaker};
-use crate::local;
+use crate::{layout, local};
 
 /// How things are made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,6 +38,8 @@ pub(crate) struct FileSystem {
     anchor: OwnedFd,
     /// May be synced as a whole.
     pub whole: bool,
+    /// A GlusterFS volume: a file lies where its name says, and a directory on every brick.
+    pub gluster: bool,
     errors: AtomicU64,
     started: AtomicU64,
     running: Mutex<()>,
@@ -52,6 +54,7 @@ impl FileSystem {
         Ok(FileSystem {
             device,
             whole: mode == SyncMode::Measured && local::is_known(&anchor)?,
+            gluster: layout::is_gluster(anchor.as_fd()),
             anchor,
             errors: AtomicU64::new(0),
             started: AtomicU64::new(0),
@@ -149,6 +152,11 @@ impl FileSystems {
     /// Whether this one can be synced as a whole; no for one that is not known.
     pub fn is_whole(&self, device: u64) -> bool {
         lock(&self.known).iter().any(|file_system| file_system.device == device && file_system.whole)
+    }
+
+    /// Whether this one keeps a directory on every brick of a volume; no for one that is not known.
+    pub fn is_gluster(&self, device: u64) -> bool {
+        lock(&self.known).iter().any(|file_system| file_system.device == device && file_system.gluster)
     }
 
     /// All that were touched.

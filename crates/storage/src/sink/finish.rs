@@ -83,7 +83,8 @@ impl PosixSink {
             set_owner(directory.as_fd(), wanted)?;
         }
         let mode = Preserve::directory_mode(wanted, present.mode);
-        if present.mode != mode {
+        // One brick tells what it is; another one may have been away when it was set.
+        if present.mode != mode || self.file_systems.is_gluster(record.identity.0) {
             fs::fchmod(directory, Mode::from_raw_mode(mode))?;
         }
         // A directory in which nothing has changed is left alone, its atime too.

@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use haul_buffers::Pool;
 use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::op::{MemberWrite, MemberWritten};
-use haul_model::{Code, EntryId, Failure, SlotId, Target, Token};
+use haul_model::{Code, Entry, EntryId, Failure, SlotId, Target, Token};
 
 use super::directories::Directory;
-use super::members::{Member, remove};
+use super::members::Member;
 use super::{PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::placing::{Objects, Unknown};
@@ -22,6 +22,7 @@ use crate::source::{Lender, LentMembers};
 
 /// A member that is made and empty.
 pub(super) struct Made {
+    pub entry: Arc<Entry>,
     pub token: Token,
     pub directory: Arc<Directory>,
     pub file: OwnedFd,
@@ -72,7 +73,7 @@ impl PosixSink {
         let start = offset as usize;
         let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
         let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
-        let Made { token, directory, file } = self.take_made(entry.id)?;
+        let Made { token, directory, file, .. } = self.take_made(entry.id)?;
         let errors = directory.file_system.errors();
         let filled = match lent.filter(|_| self.borrows(hash)) {
             Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), piece),
@@ -112,7 +113,7 @@ impl PosixSink {
                     states.remove(&entry.id);
                 }
                 drop(states);
-                self.remove_temporary(&directory, token);
+                self.remove_temporary(&entry, &directory, token);
                 Err(failure)
             }
         }
@@ -135,12 +136,6 @@ impl PosixSink {
     /// It will not be written.
     pub(super) fn remove_made(&self, made: Made) {
         self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
-        self.remove_temporary(&made.directory, made.token);
-    }
-
-    fn remove_temporary(&self, directory: &Arc<Directory>, token: Token) {
-        if let Ok(held) = self.directories.descriptor(directory) {
-            remove(held.as_fd(), token);
-        }
+        self.remove_temporary(&made.entry, &made.directory, made.token);
     }
 }

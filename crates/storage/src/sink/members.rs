@@ -11,14 +11,13 @@ use haul_buffers::Pool;
 use haul_model::op::{MemberWrite, MemberWritten};
 use haul_model::profile::Stage;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Target, Token};
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::directories::Directory;
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::SyncMode;
 use super::made::Made;
-use super::tokens::TempName;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::hashing::is_object;
@@ -109,9 +108,9 @@ impl PosixSink {
             }
         };
         let errors = directory.file_system.errors();
-        let (token, file) = self.create(held.as_fd()).map_err(sink_failure)?;
+        let (token, file) = self.create(&entry, &directory, held.as_fd()).map_err(sink_failure)?;
         if let Some(target) = self.is_to_be_filled(file.as_fd(), directory.identity.0, entry.size()) {
-            return Ok((State::Made(Made { token, directory, file }), Some(target)));
+            return Ok((State::Made(Made { entry, token, directory, file }), Some(target)));
         }
         let filled = match lent {
             Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), usize::MAX),
@@ -131,20 +130,25 @@ impl PosixSink {
                 Ok((State::Member(Member { entry, token, directory, descriptor, synced, errors }), None))
             }
             Err(failure) => {
-                remove(held.as_fd(), token);
+                self.remove_temporary(&entry, &directory, token);
                 Err(failure)
             }
         }
     }
 
-    fn create(&self, held: BorrowedFd<'_>) -> rustix::io::Result<(Token, OwnedFd)> {
+    fn create(
+        &self,
+        entry: &Entry,
+        directory: &Directory,
+        held: BorrowedFd<'_>,
+    ) -> rustix::io::Result<(Token, OwnedFd)> {
         // Somebody may plant a name; nobody can plant them all.
         const TRIES: usize = 8;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut result = Err(Errno::EXIST);
         for _ in 0..TRIES {
             let token = self.tokens.make();
-            let name = TempName::contents(token);
+            let name = self.temporary_name(entry, directory, token);
             match fs::openat(held, name.as_c_str(), flags, Mode::from_raw_mode(0o600)) {
                 Ok(file) => return Ok((token, file)),
                 Err(Errno::EXIST | Errno::INTR) => result = Err(Errno::EXIST),
@@ -206,9 +210,4 @@ impl Member {
         }
         taken
     }
-}
-
-/// Removes the contents under a temporary name. What stays is swept by a later session.
-pub(super) fn remove(held: BorrowedFd<'_>, token: Token) {
-    let _ = fs::unlinkat(held, TempName::contents(token).as_c_str(), AtFlags::empty());
 }

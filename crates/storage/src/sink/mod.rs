@@ -50,6 +50,7 @@ use haul_buffers::Pool;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::stripe::Unlike;
 use haul_model::{Code, Entry, EntryId, Failure, HashKind, Kind, Token};
+use rustix::fs::{self, AtFlags};
 
 use crate::SinkStorage;
 use crate::confine::{check_name, sink_failure};
@@ -66,7 +67,7 @@ use members::Member;
 use objects::Unfinished;
 use root::Place;
 use spool::{RecordId, Spool};
-use tokens::{TokenMaker, is_reserved};
+use tokens::{TempName, TokenMaker, is_reserved};
 
 pub use faults::SyncPoint;
 #[cfg(feature = "faults")]
@@ -294,6 +295,22 @@ impl PosixSink {
             return Err(Code::NameInvalid.into());
         }
         Ok(&entry.name)
+    }
+
+    /// What an entry is called in this directory until it is complete.
+    fn temporary_name(&self, entry: &Entry, directory: &Directory, token: Token) -> TempName {
+        match self.name_of(entry) {
+            Ok(name) if directory.file_system.gluster => TempName::placed_as(name, token),
+            _ => TempName::contents(token),
+        }
+    }
+
+    /// Removes what an entry has under its temporary name. What stays is swept by a later session.
+    fn remove_temporary(&self, entry: &Entry, directory: &Arc<Directory>, token: Token) {
+        if let Ok(held) = self.directories.descriptor(directory) {
+            let name = self.temporary_name(entry, directory, token);
+            let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
+        }
     }
 
     /// The directory and the name of an entry that is not the held destination itself.

@@ -16,7 +16,6 @@ use super::directories::Directory;
 use super::hashes::Cut;
 use super::prepare::open_whatever_its_mode;
 use super::table::Hashes;
-use super::tokens::TempName;
 use super::{Contents, PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
 use crate::engine::{Engines, Reach, Way};
@@ -299,7 +298,7 @@ impl PosixSink {
         let _create = haul_meter::within(Stage::Create);
         let mut outcome = None;
         let held = self.directories.descriptor(&file.directory)?;
-        let name = TempName::contents(file.token);
+        let name = self.temporary_name(&file.entry, &file.directory, file.token);
         let opened = match open.identity {
             None => match plan {
                 // Striped otherwise is better than not there.

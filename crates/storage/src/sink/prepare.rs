@@ -18,7 +18,6 @@ use super::file_systems::{SyncMode, is_stored_as};
 use super::lay::Lies;
 use super::objects::Unfinished;
 use super::spool::{Record, RecordId};
-use super::tokens::TempName;
 use super::{PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
 
@@ -230,7 +229,7 @@ impl PosixSink {
         object_bytes: u32,
     ) -> Result<bool, Failure> {
         let held = self.directories.descriptor(directory)?;
-        let name = TempName::contents(token);
+        let name = self.temporary_name(entry, directory, token);
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         let Ok(file) = open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags) else { return Ok(false) };
         let Ok(present) = status(file.as_fd()) else { return Ok(false) };
@@ -304,7 +303,7 @@ impl PosixSink {
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(parent_failure(errno)),
             }
-            self.replace_by_symlink(held.as_fd(), name, entry)?;
+            self.replace_by_symlink(&directory, held.as_fd(), name, entry)?;
         }
         lock(&self.states).insert(entry.id, State::Named(directory, failures));
         Ok(Prepared::Made)
@@ -327,8 +326,14 @@ impl PosixSink {
     }
 
     /// Whatever has the name now is replaced at once, never missing in between.
-    fn replace_by_symlink(&self, held: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> Result<(), Failure> {
-        let temporary = TempName::contents(self.tokens.make());
+    fn replace_by_symlink(
+        &self,
+        directory: &Directory,
+        held: BorrowedFd<'_>,
+        name: &[u8],
+        entry: &Entry,
+    ) -> Result<(), Failure> {
+        let temporary = self.temporary_name(entry, directory, self.tokens.make());
         fs::symlinkat(&*entry.link_target, held, temporary.as_c_str()).map_err(parent_failure)?;
         let attributes = self.preserve.complete_symlink(held, temporary.as_c_str(), &entry.attributes);
         let named = attributes.map_err(attributes_failure).and_then(|()| {

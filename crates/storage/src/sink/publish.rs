@@ -9,9 +9,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::directories::Directory;
-use super::members::remove;
 use super::prepare::rename;
-use super::tokens::TempName;
 use super::{PosixSink, State, lock};
 use crate::confine::sink_failure;
 
@@ -71,7 +69,7 @@ impl PosixSink {
     fn name(&self, entry: &Entry, token: Token, directory: &Arc<Directory>) -> Result<(), Failure> {
         let name = self.name_of(entry)?;
         let held = self.directories.descriptor(directory)?;
-        let temporary = TempName::contents(token);
+        let temporary = self.temporary_name(entry, directory, token);
         // In a directory that this session made, whatever has the name is another entry of the dataset whose name this
         // file system takes for the same; unless it is this one, whose name could not be made durable before.
         let flags = if directory.made { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
@@ -110,16 +108,12 @@ impl PosixSink {
             State::Filling(_) => {}
             State::Member(mut member) => {
                 drop(member.take_descriptor(&self.member_descriptors));
-                if let Ok(held) = self.directories.descriptor(&member.directory) {
-                    remove(held.as_fd(), member.token);
-                }
+                self.remove_temporary(&member.entry, &member.directory, member.token);
             }
             State::Unfinished(file) => {
                 file.close();
                 lock(&self.resumed).remove(&file.token);
-                if let Ok(held) = self.directories.descriptor(&file.directory) {
-                    remove(held.as_fd(), file.token);
-                }
+                self.remove_temporary(&file.entry, &file.directory, file.token);
                 self.remove_table(&file);
             }
             State::Named(..) => {}

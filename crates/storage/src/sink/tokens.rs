@@ -1,6 +1,10 @@
 //! Names of unfinished files: `.haul-<token>`, and `.haul-<token>.sums` for the hashes of its objects.
 //!
-//! A name is never derived from the file's own name, and no entry of a dataset may have one of this form: so nothing
+//! Where a file system places a file by its name (GlusterFS), it is `.<name>.haul-<token>`: that is placed where `<name>` will be
+//! (of what begins with a dot and ends with another one and what is behind it, only what is between them counts), and to name
+//! the complete file moves nothing and leaves no pointer on another brick.
+//!
+//! A token is never derived from the file's own name, and no entry of a dataset may have a name of these forms: so nothing
 //! that a source sends can be, or become, an unfinished file.
 
 use std::ffi::CStr;
@@ -11,32 +15,53 @@ use haul_model::Token;
 const PREFIX: &[u8] = b".haul-";
 const SUMS: &[u8] = b".sums";
 const NAME_BYTES: usize = PREFIX.len() + 32;
+/// Of file systems as they are.
+const NAME_MAX: usize = 255;
 
 /// The name of an unfinished file or of its hashes; made on the stack because every small file needs one.
 pub(crate) struct TempName {
     /// Followed by at least one NUL.
-    bytes: [u8; NAME_BYTES + SUMS.len() + 1],
+    bytes: [u8; NAME_MAX + 1],
     length: usize,
 }
 
 impl TempName {
-    /// Of the contents.
-    pub fn contents(token: Token) -> Self {
-        let mut bytes = [0; NAME_BYTES + SUMS.len() + 1];
-        bytes[..PREFIX.len()].copy_from_slice(PREFIX);
-        for (pair, byte) in bytes[PREFIX.len()..NAME_BYTES].chunks_exact_mut(2).zip(token.0) {
+    fn new() -> Self {
+        TempName { bytes: [0; NAME_MAX + 1], length: 0 }
+    }
+
+    fn with(mut self, part: &[u8]) -> Self {
+        self.bytes[self.length..][..part.len()].copy_from_slice(part);
+        self.length += part.len();
+        self
+    }
+
+    fn with_token(self, token: Token) -> Self {
+        let mut digits = [0; NAME_BYTES - PREFIX.len()];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(token.0) {
             pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
             pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
         }
-        TempName { bytes, length: NAME_BYTES }
+        self.with(PREFIX).with(&digits)
+    }
+
+    /// Of the contents.
+    pub fn contents(token: Token) -> Self {
+        TempName::new().with_token(token)
+    }
+
+    /// Of the contents of what will have this name, where it is placed by that; as ever where there is no room for it.
+    pub fn placed_as(name: &[u8], token: Token) -> Self {
+        let name = counting(name).unwrap_or(name);
+        if 1 + name.len() + NAME_BYTES > NAME_MAX {
+            return TempName::contents(token);
+        }
+        TempName::new().with(b".").with(name).with_token(token)
     }
 
     /// Of the hashes of its objects.
     pub fn sums(token: Token) -> Self {
-        let mut name = Self::contents(token);
-        name.bytes[NAME_BYTES..NAME_BYTES + SUMS.len()].copy_from_slice(SUMS);
-        name.length += SUMS.len();
-        name
+        TempName::contents(token).with(SUMS)
     }
 
     /// For system calls.
@@ -52,8 +77,8 @@ impl TempName {
 
 /// Which unfinished file a name belongs to, exactly as [`TempName`] writes it; `None` for every other name.
 pub(crate) fn parse(name: &[u8]) -> Option<Token> {
-    let rest = name.strip_prefix(PREFIX)?;
-    let digits = rest.strip_suffix(SUMS).unwrap_or(rest);
+    let own = placed(name).unwrap_or_else(|| name.strip_suffix(SUMS).unwrap_or(name));
+    let digits = own.strip_prefix(PREFIX)?;
     if digits.len() != 32 {
         return None;
     }
@@ -62,6 +87,20 @@ pub(crate) fn parse(name: &[u8]) -> Option<Token> {
         *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
     Some(token)
+}
+
+/// What is behind the name of the complete file, if there is one.
+fn placed(name: &[u8]) -> Option<&[u8]> {
+    let (before, own) = name.split_at_checked(name.len().checked_sub(NAME_BYTES)?)?;
+    let is_own = own[..PREFIX.len()].eq_ignore_ascii_case(PREFIX);
+    (is_own && before.len() > 1 && before[0] == b'.').then_some(own)
+}
+
+/// The part of a name that places the file, where that is not all of it.
+fn counting(name: &[u8]) -> Option<&[u8]> {
+    let rest = name.strip_prefix(b".")?;
+    let end = rest.iter().rposition(|byte| *byte == b'.')?;
+    (end > 0 && end + 1 < rest.len()).then(|| &rest[..end])
 }
 
 fn digit(character: u8) -> Option<u8> {
@@ -75,9 +114,12 @@ fn digit(character: u8) -> Option<u8> {
 /// Names that no entry may have: everything that starts like an unfinished file, in any case, because some file
 /// systems do not tell cases apart.
 pub(crate) fn is_reserved(name: &[u8]) -> bool {
-    name.len() >= NAME_BYTES
-        && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
-        && name[PREFIX.len()..NAME_BYTES].iter().all(u8::is_ascii_hexdigit)
+    let begins = |name: &[u8]| {
+        name.len() >= NAME_BYTES
+            && name[..PREFIX.len()].eq_ignore_ascii_case(PREFIX)
+            && name[PREFIX.len()..NAME_BYTES].iter().all(u8::is_ascii_hexdigit)
+    };
+    begins(name) || placed(name).is_some_and(begins)
 }
 
 /// Makes the tokens of one session; each only once.
@@ -141,6 +183,43 @@ mod tests {
             assert_eq!(parse(other), None);
         }
         assert_eq!(parse(b".haul-000102fdfeff6a6f622d616e642d736f.sum"), None);
+    }
+
+    #[test]
+    fn what_is_placed_by_its_name_has_it_in_front_of_the_token() {
+        let token = Token(*b"\x00\x01\x02\xfd\xfe\xffjob-and-so");
+        let name = |name: &[u8]| TempName::placed_as(name, token).as_bytes().to_vec();
+        assert_eq!(name(b"data.nc"), b".data.nc.haul-000102fdfeff6a6f622d616e642d736f");
+        assert_eq!(TempName::placed_as(b"x", token).as_c_str().to_bytes(), name(b"x"));
+        // Placed by a part of it.
+        for (whole, part) in [
+            (&b".data.nc"[..], &b"data"[..]),
+            (b".a.b.c", b"a.b"),
+            (b"..b.c", b".b"),
+            (b".data", b".data"),
+            (b".data.", b".data."),
+            (b"..nc", b"..nc"),
+            (b"data.nc", b"data.nc"),
+        ] {
+            assert_eq!(name(whole), [b".", part, b".haul-000102fdfeff6a6f622d616e642d736f"].concat());
+        }
+        for length in [1, 2, 38, 216, 217, 255] {
+            let long = vec![b'x'; length];
+            let placed = name(&long);
+            assert_eq!(placed.len(), if length <= 216 { length + 39 } else { NAME_BYTES }, "{length}");
+            assert_eq!(parse(&placed), Some(token), "{length}");
+            assert!(is_reserved(&placed), "{length}");
+        }
+        // A name that only ends like one, and one without a name in it.
+        for other in [
+            &b"data.haul-000102fdfeff6a6f622d616e642d736f"[..],
+            b"..haul-000102fdfeff6a6f622d616e642d736f.sums",
+        ] {
+            assert_eq!(parse(other), None);
+        }
+        assert!(is_reserved(b".Data.HAUL-000102FDFEFF6a6f622d616e642d736f"));
+        assert!(!is_reserved(b"data.haul-000102fdfeff6a6f622d616e642d736f"));
+        assert!(!is_reserved(b".data.haul-000102fdfeff6a6f622d616e642d736f0"));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! What `haul layout` says of files on a volume, against what `getfattr` says.
 
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::Volume;
 use crate::network::succeed;
 use crate::parallel::layouts::Expected;
 use crate::parallel::{files, join};
@@ -28,6 +30,24 @@ fn brick_of(path: &Path) -> io::Result<String> {
         .symlink_metadata()
         .is_ok_and(|found| found.len() > 0 || path.metadata().is_ok_and(|file| file.len() == 0));
     if whole { Ok(format!("{host}:{brick}")) } else { Err(strange()) }
+}
+
+/// A file on a brick that only says on which other one the file is that has this name.
+pub(super) fn pointer_in(volume: &Volume, below: &Path) -> io::Result<Option<PathBuf>> {
+    // For unfinished files with longer names there is no room in their own.
+    const NAME_BYTES_MAX: usize = 216;
+    const MODE: u32 = 0o1000;
+    for brick in volume.bricks() {
+        for path in files(&brick.join(below))? {
+            let path = join(&brick.join(below), &path);
+            let found = path.symlink_metadata()?;
+            let long = path.file_name().is_some_and(|name| name.len() > NAME_BYTES_MAX);
+            if found.is_file() && found.len() == 0 && found.mode() & 0o7777 == MODE && !long {
+                return Ok(Some(path));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// What is wrong with the table and the JSON of a tree.

@@ -95,6 +95,14 @@ impl System for Gluster {
     }
 
     fn layout_is_wrong(&self, haul: &dyn Fn() -> Command, tree: &Path) -> io::Result<Option<String>> {
+        let volumes = [(self.plain_mount.directory(), &self.plain), (&*self.sharded_at, &self.sharded)];
+        for (mount, volume) in volumes {
+            if let Ok(below) = tree.strip_prefix(mount)
+                && let Some(pointer) = layouts::pointer_in(volume, below)?
+            {
+                return Ok(Some(format!("{} is on another brick than its name says", pointer.display())));
+            }
+        }
         layouts::is_wrong(haul, tree)
     }
 
