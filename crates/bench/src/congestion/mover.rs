@@ -99,7 +99,7 @@ impl Mover {
             }
             Mover::Bbcp => {
                 command = Command::new("bbcp");
-                command.args(["-r", "-s", "4", "-w", "8m", "-S", "sh -c '%I'", "-T", "sh -c '%I'"]);
+                command.args(["-r", "-s", "4", "-w", "8m", "-S", "bbcp", "-T", "bbcp"]);
                 command.arg(source).arg(format!("localhost:{}", sink.display()));
                 return command;
             }

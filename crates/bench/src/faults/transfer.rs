@@ -96,7 +96,7 @@ impl Setup {
     fn bbcp(&self) -> Command {
         let mut command = Command::new("bbcp");
         command.args(["-a", "-r", "-s", "2", "-w", "8m"]);
-        command.args(["-S", "sh -c '%I'", "-T", "sh -c '%I'"]);
+        command.args(["-S", "bbcp", "-T", "bbcp"]);
         if let Some(rate) = self.bandwidth {
             command.arg("-x").arg(rate.to_string());
         }

@@ -470,7 +470,7 @@ impl Tool {
                 command.arg(with_prefix(":sftp:", result));
             }
             How::Bbcp(options) => {
-                command.arg("-r").args(options).args(["-S", "sh -c '%I'", "-T", "sh -c '%I'"]);
+                command.arg("-r").args(options).args(["-S", "bbcp", "-T", "bbcp"]);
                 command.arg(source).arg(with_prefix("localhost:", result));
             }
             How::Fdt(options) => {
