@@ -83,9 +83,12 @@ impl PosixSink {
             set_owner(directory.as_fd(), wanted)?;
         }
         let mode = Preserve::directory_mode(wanted, present.mode);
-        // One brick tells what it is; another one may have been away when it was set.
-        if present.mode != mode || self.file_systems.is_gluster(record.identity.0) {
+        if present.mode != mode {
             fs::fchmod(directory, Mode::from_raw_mode(mode))?;
+        } else if self.file_systems.is_gluster(record.identity.0) {
+            // One brick tells that it has it; another one may have been away when it was set. Who does not own the directory
+            // may not, and need not.
+            let _ = fs::fchmod(directory, Mode::from_raw_mode(mode));
         }
         // A directory in which nothing has changed is left alone, its atime too.
         if present.mtime != wanted.mtime {
