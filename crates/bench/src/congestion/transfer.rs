@@ -140,6 +140,10 @@ pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Move
         false => To::Nothing(laboratory.plain.join(Laboratory::COPY)),
     };
     let mut command = mover.command(settings, &from, &to, &scratch.join("state"));
+    if let (Mover::Bbcp, To::Tree(sink) | To::Nothing(sink)) = (mover, &to) {
+        // It does not make it itself.
+        fs::create_dir_all(sink)?;
+    }
     if let Some(programs) = laboratory.programs() {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let all = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&path));

@@ -172,6 +172,10 @@ impl Running {
     /// Starts it.
     pub fn start(setup: &Setup) -> io::Result<Running> {
         fs::create_dir_all(&setup.directory)?;
+        if setup.variant == Variant::Bbcp {
+            // It does not make it itself.
+            fs::create_dir_all(setup.destination())?;
+        }
         let errors = setup.directory.join("stderr");
         let mut command = setup.command();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(fs::File::create(&errors)?);
@@ -252,7 +256,10 @@ impl Running {
     pub fn inject(&mut self, fault: Fault) -> io::Result<Instant> {
         self.sent_before = Some(self.bytes_sent);
         match fault {
-            Fault::Source => self.process.kill(),
+            Fault::Source => match self.reader() {
+                Some(reader) => _ = signal(reader, Signal::KILL),
+                None => self.process.kill(),
+            },
             Fault::Sink => {
                 let far = self.far_end().ok_or_else(|| io::Error::other("there is no far end"))?;
                 signal(far, Signal::KILL);
@@ -281,6 +288,12 @@ impl Running {
         };
         // The last one: a shell may stand between.
         descendants(self.process.pid()).into_iter().map(|seen| seen.pid).rfind(|pid| is_far(*pid))
+    }
+
+    /// The process that reads, if it is not the one that was started: bbcp's two ends outlive that one.
+    fn reader(&self) -> Option<i32> {
+        let is_reader = |pid: i32| self.variant == Variant::Bbcp && command_line(pid).contains("SRC");
+        descendants(self.process.pid()).into_iter().map(|seen| seen.pid).rfind(|pid| is_reader(*pid))
     }
 
     /// Waits for its end.
