@@ -177,6 +177,36 @@ fn an_unfinished_file_with_a_second_name_is_not_resumed() {
 }
 
 #[test]
+fn an_unfinished_file_is_found_under_either_of_its_names() {
+    let scratch = scratch();
+    let (driver, top) = scratch.session(ONE);
+    let bytes = content(2, 2 * OBJECT as usize);
+    let file = driver.file(top, b"large", bytes.len());
+    let token = driver.start(&file);
+    assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
+    assert_eq!(driver.sync(&[file.id]), []);
+    drop(driver);
+    // As it is called where names place files.
+    let plain = scratch.path(temporary(token).as_bytes());
+    let placed = plain.with_file_name(format!(".large{}", plain.file_name().unwrap().to_str().unwrap()));
+    fs::rename(&plain, &placed).unwrap();
+    // Of another file nothing is taken.
+    let (driver, top) = scratch.session(TWO);
+    let other = driver.file(top, b"other", bytes.len());
+    assert!(matches!(driver.prepare(&other, Some(token), true), Prepared::Start(_)));
+    let file = driver.file(top, b"large", bytes.len());
+    assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+    assert!(!placed.exists());
+    driver.end(top);
+    assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
+    assert!(driver.seal(&file, token, None).is_ok());
+    driver.settle(&[file.id]);
+    assert_eq!(driver.finish(), []);
+    assert_eq!(look(&scratch.path(b"top/large")), Some(Seen::file(&bytes)));
+    assert_eq!(names(&scratch.path(b"top")), [b"large".to_vec()].into());
+}
+
+#[test]
 fn an_unfinished_file_of_another_user_is_not_resumed() {
     if !rustix::process::geteuid().is_root() {
         return;

@@ -299,8 +299,13 @@ impl PosixSink {
 
     /// What an entry is called in this directory until it is complete.
     fn temporary_name(&self, entry: &Entry, directory: &Directory, token: Token) -> TempName {
+        self.temporary_name_where(entry, directory.file_system.gluster, token)
+    }
+
+    /// The same, where names place files or do not.
+    fn temporary_name_where(&self, entry: &Entry, by_name: bool, token: Token) -> TempName {
         match self.name_of(entry) {
-            Ok(name) if directory.file_system.gluster => TempName::placed_as(name, token),
+            Ok(name) if by_name => TempName::placed_as(name, token),
             _ => TempName::contents(token),
         }
     }

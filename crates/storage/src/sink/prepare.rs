@@ -231,7 +231,12 @@ impl PosixSink {
         let held = self.directories.descriptor(directory)?;
         let name = self.temporary_name(entry, directory, token);
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
-        let Ok(file) = open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags) else { return Ok(false) };
+        let open = || open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags);
+        let opened = match open() {
+            Err(Errno::NOENT) if self.rename_unfinished(directory, held.as_fd(), entry, token) => open(),
+            other => other,
+        };
+        let Ok(file) = opened else { return Ok(false) };
         let Ok(present) = status(file.as_fd()) else { return Ok(false) };
         let ours = rustix::process::geteuid().as_raw();
         // It has the owner of the entry already if the session ended between sealing and naming it.
@@ -270,6 +275,22 @@ impl PosixSink {
         drop(states);
         lock(&self.resumed).insert(token);
         Ok(true)
+    }
+
+    /// It has the other of the two names that an unfinished file can have, if an earlier haul made it, or one that was told
+    /// something else of the file system; from now on it has the one that it is looked for by.
+    fn rename_unfinished(
+        &self,
+        directory: &Directory,
+        held: BorrowedFd<'_>,
+        entry: &Entry,
+        token: Token,
+    ) -> bool {
+        let by_name = directory.file_system.gluster;
+        let [now, other] =
+            [by_name, !by_name].map(|by_name| self.temporary_name_where(entry, by_name, token));
+        now.as_bytes() != other.as_bytes()
+            && rename(held, other.as_c_str(), now.as_bytes(), RenameFlags::NOREPLACE).is_ok()
     }
 
     fn prepare_symlink(&self, entry: &Entry) -> Result<Prepared, Failure> {
