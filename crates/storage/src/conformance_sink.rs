@@ -285,6 +285,22 @@ fn wrong_hash_writes_nothing(fixture: &dyn Fixture) {
     assert_eq!(driver.publish(&[bad.id, good.id]), [(bad.id, Code::Internal.into())]);
     assert_eq!(names(fixture, "top"), [b"good"], "neither a file nor a temporary one");
 
+    // Larger ones may be checked while they are written.
+    let whole = content(4, 400_001);
+    let large = driver.file(top, b"larger", whole.len());
+    for wrong in [0, 200_000, whole.len() - 1] {
+        let mut damaged = whole.clone();
+        damaged[wrong] ^= 1;
+        driver.pool().lease(SlotId(0)).unwrap()[..whole.len()].copy_from_slice(&damaged);
+        let results = driver.run_members(vec![member(&large, 0, &whole)], whole.len() as u32);
+        assert_eq!(results, [Err(Code::HashMismatch.into())], "byte {wrong}");
+        assert_eq!(driver.publish(&[large.id]), [(large.id, Code::Internal.into())]);
+        assert_eq!(names(fixture, "top"), [b"good"], "byte {wrong}");
+    }
+    assert_eq!(driver.write_members(&[(&large, &whole)]), [Ok(())]);
+    driver.settle(&[large.id]);
+    assert_eq!(seen(fixture, "top/larger"), Seen::file(&whole));
+
     let bytes = content(2, 2 * OBJECT as usize);
     let large = driver.file(top, b"large", bytes.len());
     let token = driver.start(&large);
