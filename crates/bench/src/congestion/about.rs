@@ -27,7 +27,7 @@ pub(super) fn laboratory(system: System) -> String {
              brick is XFS on a device in memory that the kernel's I/O throttle slows; it writes through a page cache that may hold \
              4 MiB for a device. Everything (bricks, client, mover) runs on this machine. {ENDS}. {ROUNDS}\n\n\
              Where a file lies is decided by the hash of its name: how evenly bricks are filled is the volume's doing and nobody's \
-             choice here, and {OWN_BOUND} on each brick. {ON_DEVICES}, also where the mover did not wait for that (`cp` and `rsync`); \
+             choice here. {OWN_BOUND} on each brick. {ON_DEVICES}, also where the mover did not wait for that (`cp` and `rsync`); \
              before one that reads nothing of the files is in a page cache. The client's own caches of contents \
              (`performance.io-cache`, `performance.quick-read`) are off; everything else is as GlusterFS comes. {NO_REQUESTS}"
         ),
@@ -38,7 +38,8 @@ pub(super) fn laboratory(system: System) -> String {
              where they are on flash. Everything (monitor, metadata server, OSDs, `ceph-fuse`, mover) runs on this machine. {ENDS}. \
              {ROUNDS}\n\n\
              Where an object lies is decided by the hash of its name, which is made of the number of its file: how evenly OSDs are \
-             filled is the cluster's doing and nobody's choice here, and {OWN_BOUND} on each OSD (`ceph osd map`). haul finds the OSD of \
+             filled is the cluster's doing and nobody's choice here, and differs from run to run where files are written (new files have \
+             numbers of their own). {OWN_BOUND} on each OSD (`ceph osd map`). haul finds the OSD of \
              each object by itself (once for a run, in the time that is measured). {ON_DEVICES}. Neither the client nor OSDs keep \
              contents (`client_oc`, `bluestore_default_buffered_read` are off, and with the former every write of the client waits for \
              its OSD); small writes are not logged first (`bluestore_prefer_deferred_size` is 0), and OSDs have caches of 16 MiB for what \
@@ -55,7 +56,6 @@ const SOME_SLOW: &str =
 const ENDS: &str = "The other end is no file system (contents are computed, or checked and forgotten), so that it cannot be the \
                     bound";
 const ROUNDS: &str = "All movers of a round meet the same weather; runs are in an order drawn by lot.";
-const OWN_BOUND: &str = "differs from run to run where files are written (haul makes new files with names, or numbers, of their own). So each \
-                         run is compared with a bound of its own, made of the bytes that really are";
+const OWN_BOUND: &str = "Each run is compared with a bound of its own, made of the bytes that really are";
 const ON_DEVICES: &str = "A run that writes ends when everything is on the devices";
 const NO_REQUESTS: &str = "It tells of no requests, so nothing is said of these; when a target had moved its bytes is seen at its device, every 50 ms.";
