@@ -285,7 +285,7 @@ fn wrong_hash_writes_nothing(fixture: &dyn Fixture) {
     assert_eq!(driver.publish(&[bad.id, good.id]), [(bad.id, Code::Internal.into())]);
     assert_eq!(names(fixture, "top"), [b"good"], "neither a file nor a temporary one");
 
-    // Larger ones may be checked while they are written.
+    // Larger ones too, wherever they are damaged.
     let whole = content(4, 400_001);
     let large = driver.file(top, b"larger", whole.len());
     for wrong in [0, 200_000, whole.len() - 1] {

@@ -1,5 +1,4 @@
-//! Small files, many at once: each is checked, written under a temporary name and given its attributes. The larger ones of
-//! them are checked piece by piece as they are written, and removed if they are not what was announced.
+//! Small files, many at once: each is checked, written under a temporary name and given its attributes.
 //!
 //! This is the path that millions of files take, so each system call counts: create, write, mode, times, close (and
 //! later rename). No path is built, nothing is looked up that the previous member had too.
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use haul_buffers::Pool;
 use haul_model::op::{MemberWrite, MemberWritten};
 use haul_model::profile::Stage;
-use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Kind, SlotId, Target, Token};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Target, Token};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -21,7 +20,7 @@ use super::file_systems::SyncMode;
 use super::made::Made;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
-use crate::hashing::{ObjectHasher, PIECE_BYTES, is_object};
+use crate::hashing::is_object;
 use crate::source::{Lender, LentMembers};
 
 /// A member that is written.
@@ -92,11 +91,7 @@ impl PosixSink {
         let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
         let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
         let lent = lent.filter(|_| self.borrows(hash));
-        let in_pieces = bytes.len() > PIECE_BYTES
-            && self.hash != HashKind::None
-            && self.contents == Contents::Written
-            && self.placing.is_none();
-        if lent.is_none() && !in_pieces && !is_object(self.hash, bytes, 0, true, hash) {
+        if lent.is_none() && !is_object(self.hash, bytes, 0, true, hash) {
             return Err(Code::HashMismatch.into());
         }
         let (directory, held) = match last {
@@ -119,7 +114,6 @@ impl PosixSink {
         }
         let filled = match lent {
             Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), usize::MAX),
-            None if in_pieces => self.fill_checked(file.as_fd(), bytes, hash),
             None => self.fill(file.as_fd(), bytes, usize::MAX).map_err(sink_failure),
         };
         let complete = filled.and_then(|()| {
@@ -162,16 +156,6 @@ impl PosixSink {
             }
         }
         result
-    }
-
-    /// Writes all of it, each piece while the hash has brought it into the cache.
-    fn fill_checked(&self, file: BorrowedFd<'_>, bytes: &[u8], announced: Hash) -> Result<(), Failure> {
-        let mut hasher = ObjectHasher::at(self.hash, 0, true);
-        for piece in bytes.chunks(PIECE_BYTES) {
-            hasher.update(piece);
-            self.fill(file, piece, usize::MAX).map_err(sink_failure)?;
-        }
-        if hasher.finish() == announced { Ok(()) } else { Err(Code::HashMismatch.into()) }
     }
 
     /// Writes all of it, so much at a time.
