@@ -256,10 +256,12 @@ impl Running {
     pub fn inject(&mut self, fault: Fault) -> io::Result<Instant> {
         self.sent_before = Some(self.bytes_sent);
         match fault {
-            Fault::Source => match self.reader() {
-                Some(reader) => _ = signal(reader, Signal::KILL),
-                None => self.process.kill(),
-            },
+            // Its two ends go on when the process that was started is gone.
+            Fault::Source if self.variant == Variant::Bbcp => {
+                let reader = self.descendant("SRC").ok_or_else(|| io::Error::other("nobody reads"))?;
+                signal(reader, Signal::KILL);
+            }
+            Fault::Source => self.process.kill(),
             Fault::Sink => {
                 let far = self.far_end().ok_or_else(|| io::Error::other("there is no far end"))?;
                 signal(far, Signal::KILL);
@@ -281,19 +283,17 @@ impl Running {
 
     /// The process that writes.
     fn far_end(&self) -> Option<i32> {
-        let is_far = |pid: i32| match self.variant {
-            Variant::Rsync => true,
-            Variant::Bbcp => command_line(pid).contains("SNK"),
-            _ => command_line(pid).contains("serve --stdio"),
-        };
-        // The last one: a shell may stand between.
-        descendants(self.process.pid()).into_iter().map(|seen| seen.pid).rfind(|pid| is_far(*pid))
+        self.descendant(match self.variant {
+            Variant::Rsync => "",
+            Variant::Bbcp => "SNK",
+            _ => "serve --stdio",
+        })
     }
 
-    /// The process that reads, if it is not the one that was started: bbcp's two ends outlive that one.
-    fn reader(&self) -> Option<i32> {
-        let is_reader = |pid: i32| self.variant == Variant::Bbcp && command_line(pid).contains("SRC");
-        descendants(self.process.pid()).into_iter().map(|seen| seen.pid).rfind(|pid| is_reader(*pid))
+    /// The last process below the one that was started with this in its command line: a shell may stand between.
+    fn descendant(&self, words: &str) -> Option<i32> {
+        let below = descendants(self.process.pid()).into_iter().map(|seen| seen.pid);
+        below.rev().find(|pid| command_line(*pid).contains(words))
     }
 
     /// Waits for its end.
