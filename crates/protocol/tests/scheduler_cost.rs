@@ -8,11 +8,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 const TARGETS: u32 = 2_000;
 const QUEUED: u32 = 10_000_000;
-/// Objects that are timed together, and how often: the quickest batch is the one that nothing disturbed. Where a busy host
-/// gives a virtual machine half a processor and less of its memory, one may be long in coming.
+/// Objects that are timed together, and how often: the quickest batches are those that nothing disturbed. Where a busy host
+/// gives a virtual machine half a processor and less of its memory, they may be long in coming.
 const BATCH: u32 = 5_000;
 const BATCHES: u32 = 200;
 const BATCHES_MAX: u32 = 10 * BATCHES;
+/// So many must be quick: one alone may have met nothing of what costs time.
+const QUICK: usize = BATCHES as usize / 20;
 const NANOS_MAX: f64 = 1_000.0;
 
 /// Nanoseconds of processor time for each of a batch: a busy machine takes time away, and hardly any of this.
@@ -91,25 +93,25 @@ fn cost(name: &str, policy: Policy, gates: Gates, threads: u32) {
     let mut machine = Machine::new(policy, gates, threads);
     (0..QUEUED).for_each(|_| machine.push());
     let (mut moves, mut pushes) = (Vec::new(), Vec::new());
-    let was_quick = |times: &[f64]| times.iter().any(|time| *time < NANOS_MAX);
+    let was_quick = |times: &[f64]| times.iter().filter(|time| **time < NANOS_MAX).count() >= QUICK;
     while moves.len() < BATCHES as usize
         || moves.len() < BATCHES_MAX as usize && !(was_quick(&moves) && was_quick(&pushes))
     {
         moves.push(timed(|| machine.step(BATCH)));
         pushes.push(timed(|| (0..BATCH).for_each(|_| machine.push())));
     }
-    let [(best, median), (push_best, push_median)] = [&mut moves, &mut pushes].map(|times| {
+    let [(quick, median), (push_quick, push_median)] = [&mut moves, &mut pushes].map(|times| {
         times.sort_by(f64::total_cmp);
-        (times[0], times[times.len() / 2])
+        (times[QUICK - 1], times[times.len() / 2])
     });
     let refused = machine.refused;
     println!(
-        "{name:24} pick to done {median:4.0} ns (best {best:.0}), push {push_median:4.0} ns (best {push_best:.0}), \
+        "{name:24} pick to done {median:4.0} ns (quick {quick:.0}), push {push_median:4.0} ns (quick {push_quick:.0}), \
          {refused} picks of nothing"
     );
     assert!(machine.scheduler.queued() >= u64::from(QUEUED) - 4 * u64::from(threads));
-    assert!(best < NANOS_MAX, "{name}: {best} ns for an object");
-    assert!(push_best < NANOS_MAX, "{name}: {push_best} ns to queue an object");
+    assert!(quick < NANOS_MAX, "{name}: {quick} ns for an object");
+    assert!(push_quick < NANOS_MAX, "{name}: {push_quick} ns to queue an object");
     if closes {
         assert!(refused > u64::from(BATCH * BATCHES / 2), "{name}: gates do not close");
     }
