@@ -4,6 +4,7 @@ mod sink_support;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 
 use haul_model::op::Prepared;
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, Kind, Token};
@@ -153,16 +154,21 @@ fn what_is_planted_under_a_temporary_name_is_not_written() {
     assert_eq!(look(&scratch.path(b"top/large")), Some(Seen::file(&bytes)));
 }
 
-#[test]
-fn an_unfinished_file_with_a_second_name_is_not_resumed() {
-    let scratch = scratch();
+/// A session has written and synced the first of two objects of `top/large`: all its bytes, its token, and where it is.
+fn left_unfinished(scratch: &Scratch) -> (Vec<u8>, Token, PathBuf) {
     let (driver, top) = scratch.session(ONE);
     let bytes = content(2, 2 * OBJECT as usize);
     let file = driver.file(top, b"large", bytes.len());
     let token = driver.start(&file);
     assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
-    drop(driver);
-    let unfinished = scratch.path(temporary(token).as_bytes());
+    assert_eq!(driver.sync(&[file.id]), []);
+    (bytes, token, scratch.path(temporary(token).as_bytes()))
+}
+
+#[test]
+fn an_unfinished_file_with_a_second_name_is_not_resumed() {
+    let scratch = scratch();
+    let (bytes, token, unfinished) = left_unfinished(&scratch);
     fs::hard_link(&unfinished, scratch.path(b"top/second")).unwrap();
     let (driver, top) = scratch.session(TWO);
     let file = driver.file(top, b"large", bytes.len());
@@ -179,17 +185,10 @@ fn an_unfinished_file_with_a_second_name_is_not_resumed() {
 #[test]
 fn an_unfinished_file_is_found_under_either_of_its_names() {
     let scratch = scratch();
-    let (driver, top) = scratch.session(ONE);
-    let bytes = content(2, 2 * OBJECT as usize);
-    let file = driver.file(top, b"large", bytes.len());
-    let token = driver.start(&file);
-    assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
-    assert_eq!(driver.sync(&[file.id]), []);
-    drop(driver);
+    let (bytes, token, unfinished) = left_unfinished(&scratch);
     // As it is called where names place files.
-    let plain = scratch.path(temporary(token).as_bytes());
-    let placed = plain.with_file_name(format!(".large{}", plain.file_name().unwrap().to_str().unwrap()));
-    fs::rename(&plain, &placed).unwrap();
+    let placed = scratch.path(format!("top/.large.haul-{token}").as_bytes());
+    fs::rename(&unfinished, &placed).unwrap();
     // Of another file nothing is taken.
     let (driver, top) = scratch.session(TWO);
     let other = driver.file(top, b"other", bytes.len());
@@ -212,13 +211,7 @@ fn an_unfinished_file_of_another_user_is_not_resumed() {
         return;
     }
     let scratch = scratch();
-    let (driver, top) = scratch.session(ONE);
-    let bytes = content(2, 2 * OBJECT as usize);
-    let file = driver.file(top, b"large", bytes.len());
-    let token = driver.start(&file);
-    assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
-    drop(driver);
-    let unfinished = scratch.path(temporary(token).as_bytes());
+    let (bytes, token, unfinished) = left_unfinished(&scratch);
     std::os::unix::fs::chown(&unfinished, Some(12_345), None).unwrap();
     let (driver, top) = scratch.session(TWO);
     let file = driver.file(top, b"large", bytes.len());

@@ -304,8 +304,8 @@ impl PosixSink {
 
     /// The same, where names place files or do not.
     fn temporary_name_where(&self, entry: &Entry, by_name: bool, token: Token) -> TempName {
-        match self.name_of(entry) {
-            Ok(name) if by_name => TempName::placed_as(name, token),
+        match by_name.then(|| self.name_of(entry)) {
+            Some(Ok(name)) => TempName::placed_as(name, token),
             _ => TempName::contents(token),
         }
     }
