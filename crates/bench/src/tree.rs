@@ -19,6 +19,14 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Names of unfinished files begin with this.
 pub const UNFINISHED_PREFIX: &[u8] = b".haul-";
 
+/// Whether this is the name of an unfinished file: the prefix and what tells files apart, on GlusterFS `.NAME` in front of it.
+pub fn is_unfinished(name: &[u8]) -> bool {
+    const TOKEN_BYTES: usize = 32;
+    let behind = name.len().saturating_sub(UNFINISHED_PREFIX.len() + TOKEN_BYTES);
+    name.starts_with(UNFINISHED_PREFIX)
+        || name.starts_with(b".") && name[behind..].starts_with(UNFINISHED_PREFIX)
+}
+
 /// Opens a directory, never through a symlink.
 pub fn open_directory(parent: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -164,7 +172,7 @@ fn compare_directories(
     }
     for name in in_b.keys() {
         let full = [path.as_slice(), if path.is_empty() { b"" } else { b"/" }, name].concat();
-        if name.starts_with(UNFINISHED_PREFIX) {
+        if is_unfinished(name) {
             comparison.unfinished += 1;
             if options.unfinished {
                 comparison.add(options, &full, "is left over");

@@ -208,7 +208,7 @@ fn what_is_there(root: &Path) -> (u64, u64) {
     let files = found.iter().filter(|(_, (_, mode, ..))| mode & libc::S_IFMT == libc::S_IFREG);
     let (unfinished, complete): (Vec<_>, Vec<_>) = files.partition(|(path, _)| {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        name.starts_with(tree::UNFINISHED_PREFIX)
+        tree::is_unfinished(name)
     });
     (complete.len() as u64, unfinished.len() as u64)
 }

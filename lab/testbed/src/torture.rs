@@ -576,7 +576,7 @@ fn older_copy(job: &Job, random: &mut Random) -> io::Result<u64> {
 fn unfinished(root: &Path) -> u64 {
     tree::fingerprint(root).map_or(0, |found| {
         let name = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
-        found.keys().filter(|path| name(path).starts_with(tree::UNFINISHED_PREFIX)).count() as u64
+        found.keys().filter(|path| tree::is_unfinished(&name(path))).count() as u64
     })
 }
 

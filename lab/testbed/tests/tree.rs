@@ -29,7 +29,7 @@ fn equal_trees_are_equal_beyond_the_longest_path() {
 #[test]
 fn every_kind_of_difference_is_named_once() {
     type Damage = fn(&Path);
-    let damages: [(&str, Damage); 11] = [
+    let damages: [(&str, Damage); 12] = [
         ("differs at byte 65535", |b| {
             let file = fs::OpenOptions::new().write(true).open(b.join("sizes/65536")).unwrap();
             let modified = file.metadata().unwrap().modified().unwrap();
@@ -51,6 +51,7 @@ fn every_kind_of_difference_is_named_once() {
         }),
         ("is extra", |b| add(b, "sizes/other")),
         ("is left over", |b| add(b, "sizes/.haul-00112233445566778899aabbccddeeff")),
+        ("is left over", |b| add(b, "sizes/.4096.haul-00112233445566778899aabbccddeeff")),
         ("has mode 0640", |b| {
             fs::set_permissions(b.join("sizes/4096"), fs::Permissions::from_mode(0o640)).unwrap();
         }),

@@ -138,7 +138,7 @@ fn complete_bytes(root: &Path) -> io::Result<u64> {
     let mut sum = 0;
     for path in files(root)? {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        if !name.starts_with(tree::UNFINISHED_PREFIX) {
+        if !tree::is_unfinished(name) {
             sum += fs::symlink_metadata(super::join(root, &path))?.len();
         }
     }
