@@ -63,7 +63,9 @@ pub const RESTARTS_MAX: u8 = 2;
 pub const GENTLE_PIECE_BYTES: usize = 64 << 10;
 /// Sync group: no more credits are granted once this many bytes wait to become durable.
 pub const SYNC_GROUP_BYTES: u64 = 64 << 20;
-/// Ceiling of the sync group when one second of data is more than [`SYNC_GROUP_BYTES`].
+/// And so much for each target where there are several: it has something to do while what was written to it before is synced.
+pub const SYNC_GROUP_BYTES_TARGET: u64 = 16 << 20;
+/// Ceiling of the sync group when one second of data, or what its targets need, is more than [`SYNC_GROUP_BYTES`].
 pub const SYNC_GROUP_BYTES_MAX: u64 = 256 << 20;
 /// Unpublished files in one sync group; each may hold a descriptor until the group is durable.
 pub const SYNC_GROUP_FILES_MAX: usize = 4096;

@@ -11,6 +11,7 @@
 //! Where all is on one target there is nothing better to do than to wait for it.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use haul_model::op::{Lane, SinkOp};
 
@@ -23,6 +24,8 @@ const LIMIT_NANOS_MIN: u64 = 120_000_000_000;
 const LIMIT_TIMES: u64 = 20;
 /// An errand that takes longer is relieved, and others do not wait for it any more.
 const LONG_NANOS: u64 = 2_000_000_000;
+/// Where syncs usually take longer than that, so many times what they take.
+const LONG_TIMES: u64 = 4;
 /// Or than so much of a limit that somebody has set.
 const LONG_PART: u64 = 4;
 /// Threads that are replaced, for each thread of a lane.
@@ -77,6 +80,7 @@ pub(crate) enum Finished<A> {
 
 struct UnderWay<A> {
     about: A,
+    is_sync: bool,
     since_nanos: u64,
     /// It was found to take long.
     long: bool,
@@ -118,9 +122,36 @@ impl<A> Desk<A> {
     }
 }
 
+/// How long the last syncs took.
+#[derive(Default)]
+struct Syncs {
+    last: VecDeque<u64>,
+    /// Their median, which one that hangs does not change.
+    usual_nanos: u64,
+}
+
+impl Syncs {
+    /// The median is taken from so many; fewer than the least say nothing.
+    const MOST: usize = 15;
+    const FEWEST: usize = 5;
+
+    fn add(&mut self, nanos: u64) {
+        self.last.push_back(nanos);
+        if self.last.len() > Self::MOST {
+            self.last.pop_front();
+        }
+        if self.last.len() >= Self::FEWEST {
+            let mut sorted: Vec<u64> = self.last.iter().copied().collect();
+            sorted.sort_unstable();
+            self.usual_nanos = sorted[sorted.len() / 2];
+        }
+    }
+}
+
 /// The errands of a sink. `A` is what the caller remembers of each.
 pub(crate) struct Errands<A> {
     desks: [Desk<A>; LANES.len()],
+    syncs: Syncs,
     last: u64,
     /// The most that a lane has.
     threads_max: u32,
@@ -150,16 +181,17 @@ fn threads(lane: Lane, watched: bool) -> u32 {
     }
 }
 
-/// Found to take long after this.
-fn long_nanos(limit_nanos: u64) -> u64 {
-    LONG_NANOS.min(limit_nanos / LONG_PART)
+/// Found to take long after this, where syncs usually take so long.
+fn long_nanos(limit_nanos: u64, usual_nanos: u64) -> u64 {
+    usual_nanos.saturating_mul(LONG_TIMES).max(LONG_NANOS).min(limit_nanos / LONG_PART)
 }
 
 impl<A: Clone> Errands<A> {
     /// None.
     pub fn new(threads_max: u32, limit_nanos: Option<u64>, planted: Planted) -> Self {
         let desks = LANES.map(|_| Desk::default());
-        Errands { desks, last: 0, threads_max: threads_max.max(1), limit_nanos, watched: false, planted }
+        let (syncs, threads_max) = (Syncs::default(), threads_max.max(1));
+        Errands { desks, syncs, last: 0, threads_max, limit_nanos, watched: false, planted }
     }
 
     /// Files are on several targets: from now on none is waited for without end.
@@ -187,7 +219,8 @@ impl<A: Clone> Errands<A> {
             }
             if let Some((op, about)) = desk.waiting.pop_front() {
                 self.last += 1;
-                let begun = UnderWay { about, since_nanos: now_nanos, long: false, replaced: false };
+                let is_sync = matches!(op, SinkOp::Sync { .. });
+                let begun = UnderWay { about, is_sync, since_nanos: now_nanos, long: false, replaced: false };
                 desk.under_way.insert(self.last, begun);
                 return Some(Handed { number: self.last, lane, threads, op });
             }
@@ -209,7 +242,11 @@ impl<A: Clone> Errands<A> {
             if !in_time && !self.planted.has(Bug::LateAnswerCounts) {
                 return Finished::Late(ended.about);
             }
-            desk.longest_nanos = desk.longest_nanos.max(now_nanos.saturating_sub(ended.since_nanos));
+            let nanos = now_nanos.saturating_sub(ended.since_nanos);
+            desk.longest_nanos = desk.longest_nanos.max(nanos);
+            if ended.is_sync {
+                self.syncs.add(nanos);
+            }
             return Finished::InTime(ended.about);
         }
         Finished::Unknown
@@ -220,9 +257,10 @@ impl<A: Clone> Errands<A> {
         if !self.watched || self.planted.has(Bug::HangAwaited) {
             return None;
         }
+        let usual = self.syncs.usual_nanos;
         for (lane, desk) in LANES.into_iter().zip(&mut self.desks) {
             let most = threads(lane, true).min(self.threads_max) * REPLACED_PER_THREAD;
-            let after = long_nanos(desk.limit_nanos(self.limit_nanos));
+            let after = long_nanos(desk.limit_nanos(self.limit_nanos), usual);
             let long = |it: &(&u64, &mut UnderWay<A>)| !it.1.long && it.1.since_nanos + after <= now_nanos;
             if let Some((number, errand)) = desk.under_way.iter_mut().find(long) {
                 errand.long = true;
@@ -274,9 +312,11 @@ impl<A: Clone> Errands<A> {
         if !self.watched {
             return None;
         }
+        let usual = self.syncs.usual_nanos;
         let of = |desk: &Desk<A>| {
             let limit = desk.limit_nanos(self.limit_nanos);
-            let next = |it: &UnderWay<A>| it.since_nanos + if it.long { limit } else { long_nanos(limit) };
+            let after = |it: &UnderWay<A>| if it.long { limit } else { long_nanos(limit, usual) };
+            let next = |it: &UnderWay<A>| it.since_nanos + after(it);
             desk.under_way.values().map(next).min()
         };
         self.desks.iter().filter_map(of).min()
@@ -291,8 +331,6 @@ impl<A: Clone> Errands<A> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec::Vec;
-
     use haul_model::EntryId;
 
     use super::*;
@@ -331,6 +369,38 @@ mod tests {
         assert!(errands.is_idle());
         assert_eq!(errands.finished(number, 9 * SECOND), Finished::Late(5));
         assert_eq!(errands.finished(number, 9 * SECOND), Finished::Unknown);
+    }
+
+    #[test]
+    fn a_sync_is_late_only_where_others_are_not() {
+        let mut errands = Errands::new(u32::MAX, None, Planted::default());
+        errands.watch();
+        let sync = |errands: &mut Errands<u32>, now| {
+            errands.ask(Lane::Sync, SinkOp::Sync { group: 1, files: Vec::new() }, 5);
+            let [number] = hand_out_all(errands, now)[..] else { panic!("it was not handed out") };
+            number
+        };
+        for nanos in [3 * SECOND, 100 * SECOND, 3 * SECOND, SECOND, 3 * SECOND] {
+            let number = sync(&mut errands, 0);
+            assert_eq!(errands.deadline_nanos(), Some(2 * SECOND), "five of them are needed to know");
+            errands.finished(number, nanos);
+        }
+        let number = sync(&mut errands, 0);
+        assert_eq!(errands.deadline_nanos(), Some(12 * SECOND));
+        assert!(errands.next_long(12 * SECOND - 1).is_none());
+        assert_eq!(errands.next_long(12 * SECOND).map(|long| long.number), Some(number));
+        errands.finished(number, 12 * SECOND);
+        for _ in 0..Syncs::MOST {
+            let number = sync(&mut errands, 0);
+            errands.finished(number, SECOND / 10);
+        }
+        sync(&mut errands, 0);
+        assert_eq!(errands.deadline_nanos(), Some(2 * SECOND), "it follows what they take now");
+        let mut hasty = Errands::new(u32::MAX, Some(SECOND), Planted::default());
+        hasty.watch();
+        (0..Syncs::MOST).for_each(|_| hasty.syncs.add(3 * SECOND));
+        sync(&mut hasty, 0);
+        assert_eq!(hasty.deadline_nanos(), Some(SECOND / LONG_PART), "never later than a part of the limit");
     }
 
     #[test]

@@ -37,6 +37,11 @@ impl Hands {
         self.targets > 1
     }
 
+    /// How many there are.
+    pub fn targets(&self) -> u32 {
+        self.targets
+    }
+
     /// It was met already.
     pub fn has_met(&self, target: Target) -> bool {
         self.met.get(usize::from(target) / 64).is_some_and(|word| word >> (target % 64) & 1 == 1)

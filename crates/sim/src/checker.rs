@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use haul_model::limits::{ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX};
+use haul_model::limits::{
+    ENTRIES_OPEN_MAX, RESTARTS_MAX, SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX, SYNC_GROUP_BYTES_TARGET,
+};
 use haul_model::placement::is_object_size;
 use haul_model::{Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, Kind, Target, Token};
 use haul_protocol::source::BUNDLE_WAIT_NANOS;
@@ -144,13 +146,16 @@ impl Checker {
         self.second_bytes = self.second_bytes.max(self.recent_bytes);
     }
 
-    /// What a kill may cost: what is under way, and one second of what is written but at least and at most so much.
+    /// What a kill may cost: what is under way, and one second of what is written but at least and at most so much, at least also a
+    /// part for each target.
     fn exposure_max(&self, now_nanos: u64) -> u64 {
         let under_way = u64::from(self.sink_slots) * u64::from(self.object_bytes);
         // Written in a second that has passed: what was sent in that one, and was under way before.
         let passed = self.sending_since.is_some_and(|since| since + SECOND <= now_nanos);
         let second = if passed { self.second_bytes + under_way } else { 0 };
-        second.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX) + under_way
+        // Files of which nobody knows where they lie are on target 0.
+        let targets = (crate::lay::TARGETS + 1) * SYNC_GROUP_BYTES_TARGET;
+        second.clamp(targets.max(SYNC_GROUP_BYTES), SYNC_GROUP_BYTES_MAX) + under_way
     }
 
     fn cover(&mut self, covered: impl Fn(EntryId, Option<u32>) -> bool) {

@@ -6,7 +6,7 @@ use haul_model::{Laid, Placement, Target};
 use crate::random::Random;
 
 /// Targets that an end has, beside the one that nothing is known of.
-const TARGETS: u64 = 5;
+pub(crate) const TARGETS: u64 = 5;
 
 /// How a file lies, in objects of this size.
 pub fn laid(object_bytes: u32, random: &mut Random) -> Laid {

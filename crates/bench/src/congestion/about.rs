@@ -24,8 +24,8 @@ pub(super) fn laboratory(system: System) -> String {
         ),
         System::Gluster => format!(
             "{REALLY_ONE}: a GlusterFS volume that distributes whole files of {mebibytes} MiB over {TARGETS} bricks, {SOME_SLOW} A \
-             brick is XFS on a device in memory that the kernel's I/O throttle slows; it writes through a page cache that may hold \
-             4 MiB for a device. Everything (bricks, client, mover) runs on this machine. {ENDS}. {ROUNDS}\n\n\
+             brick is XFS on a device in memory that the kernel's I/O throttle slows; it writes through the page cache, so who makes \
+             nothing durable is done before the device is. Everything (bricks, client, mover) runs on this machine. {ENDS}. {ROUNDS}\n\n\
              Where a file lies is decided by the hash of its name: how evenly bricks are filled is the volume's doing and nobody's \
              choice here. {OWN_BOUND} on each brick. {ON_DEVICES}, also where the mover did not wait for that (`cp` and `rsync`); \
              before one that reads nothing of the files is in a page cache. The client's own caches of contents \

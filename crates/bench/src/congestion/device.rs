@@ -15,9 +15,6 @@ use crate::evaluation::{say, tool};
 /// Less than this XFS makes no file system of.
 pub const BYTES_MIN: u64 = 320 << 20;
 
-/// What may wait in the page cache for a device whose writers are held up: a third of a second of a healthy one.
-const WAITING_BYTES_MAX: u64 = 4 << 20;
-
 /// One target. Unmounted, detached and removed when it is dropped.
 pub struct Device {
     /// Where its file system is.
@@ -58,18 +55,6 @@ impl Device {
     /// Bytes a second, each way; 0 is no limit. Holds at once, also for what waits already.
     pub fn limit(&self, rate: u64) -> io::Result<()> {
         limit(&self.throttle, &self.number, rate)
-    }
-
-    /// From now on those who write through the page cache wait for the device, not only those who write past it: without
-    /// this, hundreds of megabytes are "written" before the limit is felt.
-    pub fn hold_writers(&self) -> io::Result<()> {
-        let waiting = WAITING_BYTES_MAX.to_string();
-        for (name, value) in [("strict_limit", "1"), ("max_bytes", &waiting)] {
-            let file = page_cache(&self.number).join(name);
-            fs::write(&file, value)
-                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;
-        }
-        Ok(())
     }
 
     /// Bytes that were read and written since the machine started, as the kernel counts them when they are done.
@@ -130,18 +115,9 @@ pub fn lift_all() {
     }
 }
 
-/// The device is as fast as it can be, and the page cache takes what it takes for any device.
+/// The device is as fast as it can be.
 fn lift(throttle: &Path, number: &str) -> io::Result<()> {
-    // Kernels before 6.2 have the second of them only, and nothing to be undone.
-    for (name, value) in [("strict_limit", "0"), ("max_ratio", "100")] {
-        let _ = fs::write(page_cache(number).join(name), value);
-    }
     limit(throttle, number, 0)
-}
-
-/// Where the kernel keeps what the page cache may hold of a device.
-fn page_cache(number: &str) -> PathBuf {
-    Path::new("/sys/class/bdi").join(number)
 }
 
 fn limit(throttle: &Path, number: &str, rate: u64) -> io::Result<()> {

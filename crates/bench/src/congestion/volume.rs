@@ -124,7 +124,6 @@ impl Volume {
         let mut devices = Vec::new();
         for number in 0..TARGETS {
             let device = Device::new(parent, &format!("target-{number}"), bytes + servers.spare_bytes())?;
-            device.hold_writers()?;
             devices.push(device);
         }
         let [served, each, told_as] = servers.words();

@@ -19,7 +19,9 @@ use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashSet};
 use haul_model::EntryId;
-use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX, SYNC_GROUP_FILES_MAX};
+use haul_model::limits::{
+    SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX, SYNC_GROUP_BYTES_TARGET, SYNC_GROUP_FILES_MAX,
+};
 
 use self::held::HeldFiles;
 use crate::planted::{Bug, Planted};
@@ -189,6 +191,8 @@ impl Groups {
 /// How much may wait: what was written in a second.
 struct Window {
     bytes: u64,
+    /// And no less than this.
+    least: u64,
     /// When the second began that is being counted.
     since_nanos: Option<u64>,
     written: u64,
@@ -196,15 +200,21 @@ struct Window {
 
 impl Default for Window {
     fn default() -> Self {
-        Window { bytes: SYNC_GROUP_BYTES, since_nanos: None, written: 0 }
+        Window { bytes: SYNC_GROUP_BYTES, least: SYNC_GROUP_BYTES, since_nanos: None, written: 0 }
     }
 }
 
 impl Window {
+    fn set_targets(&mut self, targets: u32) {
+        let wanted = u64::from(targets) * SYNC_GROUP_BYTES_TARGET;
+        self.least = wanted.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX);
+        self.bytes = self.bytes.max(self.least);
+    }
+
     fn count(&mut self, bytes: u64, now_nanos: u64) {
         let since_nanos = *self.since_nanos.get_or_insert(now_nanos);
         if now_nanos.saturating_sub(since_nanos) >= SECOND {
-            self.bytes = self.written.clamp(SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX);
+            self.bytes = self.written.clamp(self.least, SYNC_GROUP_BYTES_MAX);
             (self.since_nanos, self.written) = (Some(now_nanos), 0);
         }
         self.written += bytes;
@@ -236,6 +246,11 @@ impl Committer {
     /// Nothing waits.
     pub fn new(planted: Planted) -> Self {
         Committer { planted, ..Committer::default() }
+    }
+
+    /// Files are on so many targets: each of them may have something that waits.
+    pub fn set_targets(&mut self, targets: u32) {
+        self.window.set_targets(targets);
     }
 
     /// From now on each file is made durable by itself, and not many with one call.

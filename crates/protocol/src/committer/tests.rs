@@ -273,3 +273,24 @@ fn new_symlinks_need_only_their_names_synced() {
     committer.add_link(EntryId(3), 0);
     assert_eq!(committer.start(0, true), Some((1, Phase::SyncNames)));
 }
+
+#[test]
+fn what_may_wait_grows_with_the_targets_up_to_a_bound() {
+    for (targets, most) in [
+        (2, SYNC_GROUP_BYTES),
+        (5, 5 * SYNC_GROUP_BYTES_TARGET),
+        (11, 11 * SYNC_GROUP_BYTES_TARGET),
+        (1000, SYNC_GROUP_BYTES_MAX),
+    ] {
+        let mut committer = Committer::default();
+        committer.set_targets(targets);
+        committer.add_object(object(0, (most - 1) as u32), Lane::Brisk, 0);
+        assert!(!committer.is_full(), "{targets}");
+        // A second in which little was written takes nothing of it away.
+        committer.add_object(object(1, 0), Lane::Brisk, 2 * SECOND);
+        committer.add_object(object(2, 0), Lane::Brisk, 4 * SECOND);
+        assert!(!committer.is_full(), "{targets}");
+        committer.add_object(object(3, 1), Lane::Brisk, 4 * SECOND);
+        assert!(committer.is_full(), "{targets}");
+    }
+}

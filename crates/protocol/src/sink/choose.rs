@@ -58,6 +58,7 @@ impl Sink {
         }
         if self.hands.has_several_targets() {
             self.errands.watch();
+            self.committer.set_targets(self.hands.targets());
         }
     }
 
