@@ -33,6 +33,13 @@ pub fn error(error: &Error) {
     }
 }
 
+/// Where an internal error was noticed at an end that does not report: the other one is only told that there was one.
+pub fn mistake_of_other_end(summary: &Summary) {
+    if let Some(mistake) = summary.error.as_ref().filter(|error| error.failure.place.is_known()) {
+        error(mistake);
+    }
+}
+
 /// What the far end has to say of how it reads and writes.
 pub fn note_of_far_end(note: &Note) {
     let _ = writeln!(std::io::stderr(), "haul: at the other end: {note}");

@@ -282,10 +282,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let stopper = running.stopper();
     owner.on_yield(move || stopper.stop(Code::Superseded.into()));
     let summary = running.wait();
-    if let Some(error) = summary.error.as_ref().filter(|error| error.failure.place.is_known()) {
-        // The other end is told of an internal error, but not where it was noticed.
-        report::error(error);
-    }
+    report::mistake_of_other_end(&summary);
     if engines.is_unusual() {
         // ssh may have gone; then nobody listens.
         ends.engines.told().1.iter().for_each(report::note_of_far_end);

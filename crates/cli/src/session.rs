@@ -430,6 +430,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     interrupt.watch(&source);
     let mut summary = source.wait();
     let sink = sink.wait();
+    report::mistake_of_other_end(&sink);
     summary.hanging += sink.hanging;
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
