@@ -63,7 +63,8 @@ pub const RESTARTS_MAX: u8 = 2;
 pub const GENTLE_PIECE_BYTES: usize = 64 << 10;
 /// Sync group: no more credits are granted once this many bytes wait to become durable.
 pub const SYNC_GROUP_BYTES: u64 = 64 << 20;
-/// And so much for each target where there are several: it has something to do while what was written to it before is synced.
+/// And so much for each target where there are several and each file is synced by itself: a target has something to do while
+/// what was written to it before is synced.
 pub const SYNC_GROUP_BYTES_TARGET: u64 = 16 << 20;
 /// Ceiling of the sync group when one second of data, or what its targets need, is more than [`SYNC_GROUP_BYTES`].
 pub const SYNC_GROUP_BYTES_MAX: u64 = 256 << 20;

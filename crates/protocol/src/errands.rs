@@ -24,7 +24,7 @@ const LIMIT_NANOS_MIN: u64 = 120_000_000_000;
 const LIMIT_TIMES: u64 = 20;
 /// An errand that takes longer is relieved, and others do not wait for it any more.
 const LONG_NANOS: u64 = 2_000_000_000;
-/// Where syncs usually take longer than that, so many times what they take.
+/// Where syncs usually take so long that this is more: so many times what they take. Not for making a file, which waits for none.
 const LONG_TIMES: u64 = 4;
 /// Or than so much of a limit that somebody has set.
 const LONG_PART: u64 = 4;
@@ -182,8 +182,9 @@ fn threads(lane: Lane, watched: bool) -> u32 {
 }
 
 /// Found to take long after this, where syncs usually take so long.
-fn long_nanos(limit_nanos: u64, usual_nanos: u64) -> u64 {
-    usual_nanos.saturating_mul(LONG_TIMES).max(LONG_NANOS).min(limit_nanos / LONG_PART)
+fn long_nanos(lane: Lane, limit_nanos: u64, usual_nanos: u64) -> u64 {
+    let usual = if lane == Lane::Lay { 0 } else { usual_nanos };
+    usual.saturating_mul(LONG_TIMES).max(LONG_NANOS).min(limit_nanos / LONG_PART)
 }
 
 impl<A: Clone> Errands<A> {
@@ -260,7 +261,7 @@ impl<A: Clone> Errands<A> {
         let usual = self.syncs.usual_nanos;
         for (lane, desk) in LANES.into_iter().zip(&mut self.desks) {
             let most = threads(lane, true).min(self.threads_max) * REPLACED_PER_THREAD;
-            let after = long_nanos(desk.limit_nanos(self.limit_nanos), usual);
+            let after = long_nanos(lane, desk.limit_nanos(self.limit_nanos), usual);
             let long = |it: &(&u64, &mut UnderWay<A>)| !it.1.long && it.1.since_nanos + after <= now_nanos;
             if let Some((number, errand)) = desk.under_way.iter_mut().find(long) {
                 errand.long = true;
@@ -313,13 +314,13 @@ impl<A: Clone> Errands<A> {
             return None;
         }
         let usual = self.syncs.usual_nanos;
-        let of = |desk: &Desk<A>| {
+        let of = |(lane, desk): (Lane, &Desk<A>)| {
             let limit = desk.limit_nanos(self.limit_nanos);
-            let after = |it: &UnderWay<A>| if it.long { limit } else { long_nanos(limit, usual) };
+            let after = |it: &UnderWay<A>| if it.long { limit } else { long_nanos(lane, limit, usual) };
             let next = |it: &UnderWay<A>| it.since_nanos + after(it);
             desk.under_way.values().map(next).min()
         };
-        self.desks.iter().filter_map(of).min()
+        LANES.into_iter().zip(&self.desks).filter_map(of).min()
     }
 
     /// Nothing waits and nothing is awaited.
@@ -389,6 +390,11 @@ mod tests {
         assert_eq!(errands.deadline_nanos(), Some(12 * SECOND));
         assert!(errands.next_long(12 * SECOND - 1).is_none());
         assert_eq!(errands.next_long(12 * SECOND).map(|long| long.number), Some(number));
+        ask(&mut errands, Lane::Lay, 6);
+        let [lay] = hand_out_all(&mut errands, 12 * SECOND)[..] else { panic!("it was not handed out") };
+        assert!(errands.next_long(14 * SECOND - 1).is_none());
+        assert_eq!(errands.next_long(14 * SECOND).map(|long| long.number), Some(lay), "it is no sync");
+        errands.finished(lay, 14 * SECOND);
         errands.finished(number, 12 * SECOND);
         for _ in 0..Syncs::MOST {
             let number = sync(&mut errands, 0);

@@ -5,6 +5,7 @@ mod support;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX, SYNC_GROUP_BYTES_TARGET};
 use haul_model::op::{Prepared, SinkDone, SourceOp};
 use haul_model::{Attributes, BlockId, Entry, EntryId, Hash, Identity, Item, Kind, SlotId, Target, Token};
 use haul_protocol::scheduler::{Adaptive, Policy};
@@ -16,6 +17,8 @@ use support::{NoLog, OBJECT, on, peer};
 
 const SLOTS: u32 = 256;
 const LEAST: u32 = 8;
+/// Files by themselves.
+const ROOTS: u32 = 5000;
 const MILLI: u64 = 1_000_000;
 
 /// A sink, and a source that fills each slot as soon as it is granted.
@@ -31,6 +34,11 @@ struct End {
 impl End {
     /// Of `SLOTS` slots, of which so many are for anything.
     fn new(near: u32) -> End {
+        End::with_syncs(near, false)
+    }
+
+    /// `each`: storage makes files durable one by one.
+    fn with_syncs(near: u32, each: bool) -> End {
         let sink = Sink::new(sink::Config {
             slots: SLOTS,
             slots_near: near,
@@ -39,10 +47,10 @@ impl End {
             hands_max: 2,
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
-            syncs_each: false,
+            syncs_each: each,
             errand_threads_max: u32::MAX,
             slot_bytes: OBJECT,
-            roots: [b"a", b"b"].iter().map(|name| name.as_slice().into()).collect(),
+            roots: (0..ROOTS).map(|number| number.to_string().into_bytes().into()).collect(),
             report_done: false,
             planted: Planted::default(),
         });
@@ -78,6 +86,20 @@ impl End {
         }));
         let slot = self.granted.pop().expect("a slot is granted");
         self.arrive(id, slot);
+    }
+
+    /// Files of one object arrive and are written, on one target after the other, and none is ever durable. How many, until
+    /// no more may come.
+    fn written_until_full(&mut self, targets: Target) -> u64 {
+        for number in 0..ROOTS {
+            if self.granted.is_empty() {
+                return self.blocks;
+            }
+            self.file_on(number, (number % u32::from(targets)) as Target + 1);
+            let block = BlockId(self.blocks);
+            self.event(Event::SinkDone(SinkDone::Written { block, result: Ok(()) }));
+        }
+        panic!("all of them could come");
     }
 
     fn arrive(&mut self, id: EntryId, slot: SlotId) {
@@ -171,6 +193,21 @@ fn where_targets_differ_each_has_its_share_of_what_is_used() {
     end.event(Event::RoundTrip { nanos: 100 * MILLI });
     assert_eq!(end.trips(100 * MILLI, 200), SLOTS as usize - 2);
     assert_eq!(end.allowances, HashMap::from([(1, 85), (2, 85)]), "over a long network");
+}
+
+#[test]
+fn each_target_has_something_that_waits_where_files_are_synced_one_by_one() {
+    // What was granted before it was full comes, too.
+    let may_wait = |targets, each| {
+        let all = End::with_syncs(LEAST, each).written_until_full(targets) * u64::from(OBJECT);
+        let least = all - u64::from(LEAST * OBJECT);
+        least..=all
+    };
+    let (usual, of_each) = (SYNC_GROUP_BYTES, 11 * SYNC_GROUP_BYTES_TARGET);
+    assert!(may_wait(1, true).contains(&usual) && may_wait(3, true).contains(&usual));
+    assert!(may_wait(11, true).contains(&of_each));
+    assert!(may_wait(100, true).contains(&SYNC_GROUP_BYTES_MAX));
+    assert!(may_wait(11, false).contains(&usual), "one call makes all of them durable");
 }
 
 /// Objects of a large file that the source reads ahead while the sink grants nothing.

@@ -60,6 +60,7 @@ pub(crate) struct Checker {
     pub object_bytes: u32,
     pub streams: usize,
     sink_slots: u32,
+    syncs_each: bool,
     pub bytes_sent: u64,
     pub objects_sent: u64,
     /// Payloads that have not left the source yet, with their lengths; a connection takes them along.
@@ -146,16 +147,17 @@ impl Checker {
         self.second_bytes = self.second_bytes.max(self.recent_bytes);
     }
 
-    /// What a kill may cost: what is under way, and one second of what is written but at least and at most so much, at least also a
-    /// part for each target.
+    /// What a kill may cost: what is under way, and one second of what is written but at least and at most so much. Where files are
+    /// synced one by one, at least also a part for each target.
     fn exposure_max(&self, now_nanos: u64) -> u64 {
         let under_way = u64::from(self.sink_slots) * u64::from(self.object_bytes);
         // Written in a second that has passed: what was sent in that one, and was under way before.
         let passed = self.sending_since.is_some_and(|since| since + SECOND <= now_nanos);
         let second = if passed { self.second_bytes + under_way } else { 0 };
         // Files of which nobody knows where they lie are on target 0.
-        let targets = (crate::lay::TARGETS + 1) * SYNC_GROUP_BYTES_TARGET;
-        second.clamp(targets.max(SYNC_GROUP_BYTES), SYNC_GROUP_BYTES_MAX) + under_way
+        let targets = if self.syncs_each { crate::lay::TARGETS + 1 } else { 0 };
+        let least = SYNC_GROUP_BYTES.max(targets * SYNC_GROUP_BYTES_TARGET);
+        second.clamp(least, SYNC_GROUP_BYTES_MAX) + under_way
     }
 
     fn cover(&mut self, covered: impl Fn(EntryId, Option<u32>) -> bool) {
@@ -180,13 +182,20 @@ impl Checker {
 }
 
 impl World {
-    pub(crate) fn begin_checks(&mut self, object_bytes: u32, sink_slots: u32, streams: usize) {
+    pub(crate) fn begin_checks(
+        &mut self,
+        object_bytes: u32,
+        sink_slots: u32,
+        syncs_each: bool,
+        streams: usize,
+    ) {
         let paths = self.tree.nodes.len();
         let before = std::mem::take(&mut self.checker);
         self.checker = Checker {
             object_bytes,
             streams,
             sink_slots,
+            syncs_each,
             troubled: vec![false; paths],
             latest: vec![None; paths],
             nothing_to_do: before.nothing_to_do,

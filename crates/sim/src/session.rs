@@ -135,9 +135,10 @@ impl World {
         if let Some(end) = &mut self.source {
             end.spill.in_place = self.random.coin();
         }
+        let syncs_each = sink.syncs_each;
         self.sink = Some(SinkEnd::new(self.session, sink, Link::new(planted), confirm_after));
         self.connection = crate::network::Connection::default();
-        self.begin_checks(object_bytes, sink_slots, streams);
+        self.begin_checks(object_bytes, sink_slots, syncs_each, streams);
         self.after(1_000_000, Happening::Dial { session: self.session });
         self.wait_for_peer(Role::Source);
         self.wait_for_peer(Role::Sink);

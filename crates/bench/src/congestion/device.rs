@@ -43,7 +43,7 @@ impl Device {
         let mut made = Device { directory, image, device, number, throttle, mounted: false };
         lock().push((made.throttle.clone(), made.number.clone()));
         // Whoever had its number before may have been killed.
-        lift(&made.throttle, &made.number)?;
+        limit(&made.throttle, &made.number, 0)?;
         tool(Command::new("mkfs.xfs").args(["-q", "-f", "-K"]).arg(&made.device))?;
         tool(Command::new("mount").args(["-o", "noatime,nodiscard"]).arg(&made.device).arg(&made.directory))?;
         made.mounted = true;
@@ -89,7 +89,7 @@ fn parse_moved(text: &str) -> Option<Bytes> {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        let _ = lift(&self.throttle, &self.number);
+        let _ = limit(&self.throttle, &self.number, 0);
         lock().retain(|(_, number)| *number != self.number);
         let gone = if self.mounted {
             tool(Command::new("umount").arg(&self.directory))
@@ -111,13 +111,8 @@ fn lock() -> std::sync::MutexGuard<'static, Vec<(PathBuf, String)>> {
 /// Lifts every limit; for a process that is about to end.
 pub fn lift_all() {
     for (throttle, number) in std::mem::take(&mut *lock()) {
-        let _ = lift(&throttle, &number);
+        let _ = limit(&throttle, &number, 0);
     }
-}
-
-/// The device is as fast as it can be.
-fn lift(throttle: &Path, number: &str) -> io::Result<()> {
-    limit(throttle, number, 0)
 }
 
 fn limit(throttle: &Path, number: &str, rate: u64) -> io::Result<()> {

@@ -123,8 +123,7 @@ impl Volume {
         fs::create_dir(&directory)?;
         let mut devices = Vec::new();
         for number in 0..TARGETS {
-            let device = Device::new(parent, &format!("target-{number}"), bytes + servers.spare_bytes())?;
-            devices.push(device);
+            devices.push(Device::new(parent, &format!("target-{number}"), bytes + servers.spare_bytes())?);
         }
         let [served, each, told_as] = servers.words();
         let mut command = Command::new(testbed);

@@ -58,7 +58,10 @@ impl Sink {
         }
         if self.hands.has_several_targets() {
             self.errands.watch();
-            self.committer.set_targets(self.hands.targets());
+            // Where one call makes everything durable, it does so on all targets at once.
+            if self.config.syncs_each {
+                self.committer.set_targets(self.hands.targets());
+            }
         }
     }
 
