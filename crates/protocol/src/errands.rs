@@ -7,12 +7,15 @@
 //!    So what hangs takes no thread from the rest. So many threads of a lane are replaced at most, as for writes.
 //! 2. One that takes longer than the limit is *given up*. A late answer of it counts for nothing.
 //! 3. When all threads of a lane hang and no other is to be had, what waits there is handed back.
+//! 4. Those on a target of which several take long wait, so that one target never holds all threads. Their groups do not
+//!    wait for them, and when those before them were given up they are, too.
 //!
 //! Where all is on one target there is nothing better to do than to wait for it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use haul_model::Target;
 use haul_model::op::{Lane, SinkOp};
 
 use crate::planted::{Bug, Planted};
@@ -78,8 +81,15 @@ pub(crate) enum Finished<A> {
     Unknown,
 }
 
+struct Waiting<A> {
+    op: SinkOp,
+    about: A,
+    targets: Vec<Target>,
+}
+
 struct UnderWay<A> {
     about: A,
+    targets: Vec<Target>,
     is_sync: bool,
     since_nanos: u64,
     /// It was found to take long.
@@ -89,7 +99,7 @@ struct UnderWay<A> {
 
 /// The errands of one lane.
 struct Desk<A> {
-    waiting: VecDeque<(SinkOp, A)>,
+    waiting: VecDeque<Waiting<A>>,
     /// In the order in which they were handed out.
     under_way: BTreeMap<u64, UnderWay<A>>,
     given_up: BTreeMap<u64, UnderWay<A>>,
@@ -122,6 +132,56 @@ impl<A> Desk<A> {
     }
 }
 
+/// An errand that takes long and has not come back.
+struct LateOne {
+    /// Which of its targets may be to blame: those on which no other has been done since it began.
+    suspects: Vec<Target>,
+    given_up: bool,
+}
+
+/// What takes long, by its number, and when something was last done in time on each target.
+#[derive(Default)]
+struct LateOnes {
+    late: BTreeMap<u64, LateOne>,
+    answered: BTreeMap<Target, u64>,
+}
+
+impl LateOnes {
+    fn came(&mut self, number: u64, targets: &[Target], since_nanos: u64) {
+        let silent = |it: &&Target| self.answered.get(it).is_none_or(|at| *at <= since_nanos);
+        let suspects = targets.iter().filter(silent).copied().collect();
+        self.late.insert(number, LateOne { suspects, given_up: false });
+    }
+
+    fn was_given_up(&mut self, number: u64) {
+        if let Some(late) = self.late.get_mut(&number) {
+            late.given_up = true;
+        }
+    }
+
+    fn went(&mut self, number: u64) {
+        self.late.remove(&number);
+    }
+
+    fn answer(&mut self, targets: &[Target], now_nanos: u64) {
+        self.answered.extend(targets.iter().map(|target| (*target, now_nanos)));
+        self.late.values_mut().for_each(|late| late.suspects.retain(|suspect| !targets.contains(suspect)));
+    }
+
+    /// As many as one target may have are late because of one of these, and it is clear which.
+    fn bar(&self, targets: &[Target], threads: u32, counts: impl Fn(&LateOne) -> bool) -> bool {
+        let to_blame = |target: Target| {
+            self.late.values().filter(|late| late.suspects == [target] && counts(late)).count()
+        };
+        !self.late.is_empty() && targets.iter().any(|target| to_blame(*target) >= a_third(threads) as usize)
+    }
+}
+
+/// What one target may have of the threads of a lane. A single one that hangs tells little of its target.
+fn a_third(threads: u32) -> u32 {
+    (threads / 3).max(2)
+}
+
 /// How long the last syncs took.
 #[derive(Default)]
 struct Syncs {
@@ -152,6 +212,7 @@ impl Syncs {
 pub(crate) struct Errands<A> {
     desks: [Desk<A>; LANES.len()],
     syncs: Syncs,
+    late: LateOnes,
     last: u64,
     /// The most that a lane has.
     threads_max: u32,
@@ -191,8 +252,16 @@ impl<A: Clone> Errands<A> {
     /// None.
     pub fn new(threads_max: u32, limit_nanos: Option<u64>, planted: Planted) -> Self {
         let desks = LANES.map(|_| Desk::default());
-        let (syncs, threads_max) = (Syncs::default(), threads_max.max(1));
-        Errands { desks, syncs, last: 0, threads_max, limit_nanos, watched: false, planted }
+        Errands {
+            desks,
+            syncs: Syncs::default(),
+            late: LateOnes::default(),
+            last: 0,
+            threads_max: threads_max.max(1),
+            limit_nanos,
+            watched: false,
+            planted,
+        }
     }
 
     /// Files are on several targets: from now on none is waited for without end.
@@ -205,9 +274,9 @@ impl<A: Clone> Errands<A> {
         self.watched
     }
 
-    /// An errand that is to be done, after those of its lane.
-    pub fn ask(&mut self, lane: Lane, op: SinkOp, about: A) {
-        self.desks[place(lane)].waiting.push_back((op, about));
+    /// An errand that is to be done, after those of its lane. `targets`: what its files are on, as far as that is known.
+    pub fn ask(&mut self, lane: Lane, op: SinkOp, about: A, targets: Vec<Target>) {
+        self.desks[place(lane)].waiting.push_back(Waiting { op, about, targets });
     }
 
     /// The next one for which a thread is free; to be asked until there is none.
@@ -218,10 +287,14 @@ impl<A: Clone> Errands<A> {
             if desk.busy() >= at_a_time {
                 continue;
             }
-            if let Some((op, about)) = desk.waiting.pop_front() {
+            let ignored = self.planted.has(Bug::HungTargetTakesAll);
+            let free = |it: &Waiting<A>| ignored || !self.late.bar(&it.targets, threads, |_| true);
+            let next = desk.waiting.iter().position(free);
+            if let Some(Waiting { op, about, targets }) = next.and_then(|next| desk.waiting.remove(next)) {
                 self.last += 1;
                 let is_sync = matches!(op, SinkOp::Sync { .. });
-                let begun = UnderWay { about, is_sync, since_nanos: now_nanos, long: false, replaced: false };
+                let since_nanos = now_nanos;
+                let begun = UnderWay { about, targets, is_sync, since_nanos, long: false, replaced: false };
                 desk.under_way.insert(self.last, begun);
                 return Some(Handed { number: self.last, lane, threads, op });
             }
@@ -240,6 +313,10 @@ impl<A: Clone> Errands<A> {
                 },
             };
             desk.replaced -= u32::from(ended.replaced);
+            match ended.long {
+                true => self.late.went(number),
+                false => self.late.answer(&ended.targets, now_nanos),
+            }
             if !in_time && !self.planted.has(Bug::LateAnswerCounts) {
                 return Finished::Late(ended.about);
             }
@@ -265,6 +342,7 @@ impl<A: Clone> Errands<A> {
             let long = |it: &(&u64, &mut UnderWay<A>)| !it.1.long && it.1.since_nanos + after <= now_nanos;
             if let Some((number, errand)) = desk.under_way.iter_mut().find(long) {
                 errand.long = true;
+                self.late.came(*number, &errand.targets, errand.since_nanos);
                 errand.replaced = desk.replaced < most || self.planted.has(Bug::ReliefUnbounded);
                 desk.replaced += u32::from(errand.replaced);
                 let (about, replace) = (errand.about.clone(), errand.replaced);
@@ -272,6 +350,18 @@ impl<A: Clone> Errands<A> {
             }
         }
         None
+    }
+
+    /// One that waits behind others of its target that take long: it is handed back, to be asked of another lane. To be
+    /// asked until there is none.
+    pub fn next_barred(&mut self) -> Option<(SinkOp, A)> {
+        if !self.watched || self.planted.has(Bug::HungTargetTakesAll) {
+            return None;
+        }
+        let threads = threads(Lane::Sync, true).min(self.threads_max);
+        let waiting = &mut self.desks[place(Lane::Sync)].waiting;
+        let barred = waiting.iter().position(|it| self.late.bar(&it.targets, threads, |_| true))?;
+        waiting.remove(barred).map(|it| (it.op, it.about))
     }
 
     /// The caller remembers something else of one that is under way.
@@ -292,17 +382,22 @@ impl<A: Clone> Errands<A> {
             if let Some(oldest) = desk.under_way.first_entry()
                 && oldest.get().since_nanos.saturating_add(limit) <= now_nanos
             {
-                let (number, errand) = oldest.remove_entry();
+                let (number, mut errand) = oldest.remove_entry();
                 let about = errand.about.clone();
+                if !core::mem::replace(&mut errand.long, true) {
+                    self.late.came(number, &errand.targets, errand.since_nanos);
+                }
+                self.late.was_given_up(number);
                 desk.given_up.insert(number, errand);
                 return Some(GivenUp { about, begun: true });
             }
-            let none_left = desk.busy() >= threads(lane, true).min(self.threads_max);
-            if desk.under_way.is_empty()
-                && none_left
-                && let Some((_, about)) = desk.waiting.pop_front()
-            {
-                return Some(GivenUp { about, begun: false });
+            let threads = threads(lane, true).min(self.threads_max);
+            let none_left = desk.under_way.is_empty() && desk.busy() >= threads;
+            let hopeless =
+                |it: &Waiting<A>| none_left || self.late.bar(&it.targets, threads, |late| late.given_up);
+            let next = desk.waiting.iter().position(hopeless);
+            if let Some(it) = next.and_then(|next| desk.waiting.remove(next)) {
+                return Some(GivenUp { about: it.about, begun: false });
             }
         }
         None
@@ -347,7 +442,7 @@ mod tests {
     }
 
     fn ask(errands: &mut Errands<u32>, lane: Lane, about: u32) {
-        errands.ask(lane, SinkOp::Forget { id: EntryId(1) }, about);
+        errands.ask(lane, SinkOp::Forget { id: EntryId(1) }, about, Vec::new());
     }
 
     fn hand_out_all(errands: &mut Errands<u32>, now_nanos: u64) -> Vec<u64> {
@@ -377,7 +472,7 @@ mod tests {
         let mut errands = Errands::new(u32::MAX, None, Planted::default());
         errands.watch();
         let sync = |errands: &mut Errands<u32>, now| {
-            errands.ask(Lane::Sync, SinkOp::Sync { group: 1, files: Vec::new() }, 5);
+            errands.ask(Lane::Sync, SinkOp::Sync { group: 1, files: Vec::new() }, 5, Vec::new());
             let [number] = hand_out_all(errands, now)[..] else { panic!("it was not handed out") };
             number
         };
@@ -479,5 +574,92 @@ mod tests {
         hand_out_all(&mut errands, 0);
         assert_eq!(errands.give_up(LIMIT_TIMES * 50 * SECOND - 1), None);
         assert_eq!(errands.give_up(LIMIT_TIMES * 50 * SECOND), Some(GivenUp { about: 2, begun: true }));
+    }
+
+    /// `about` is the target.
+    fn ask_on(errands: &mut Errands<u32>, lane: Lane, target: Target) {
+        errands.ask(lane, SinkOp::Forget { id: EntryId(1) }, target.into(), Vec::from([target]));
+    }
+
+    #[test]
+    fn a_target_that_hangs_never_holds_all_threads() {
+        let mut errands = errands(true);
+        let quick: u32 = 60;
+        for _ in 0..quick {
+            ask_on(&mut errands, Lane::Sync, 7);
+            ask_on(&mut errands, Lane::Sync, 7);
+            ask_on(&mut errands, Lane::Sync, 1);
+        }
+        let (mut done, mut aside, mut given_up, mut now) = (0, 0, 0, 0);
+        while !errands.is_idle() {
+            while let Some(Handed { number, .. }) = errands.hand_out(now) {
+                let on = errands.desks.iter().find_map(|desk| desk.under_way.get(&number)).unwrap().about;
+                if on == 1 {
+                    assert_eq!(errands.finished(number, now), Finished::InTime(1));
+                    done += 1;
+                }
+            }
+            while errands.next_long(now).is_some() {}
+            while let Some((_, about)) = errands.next_barred() {
+                assert_eq!(about, 7);
+                ask_on(&mut errands, Lane::Slow, 7);
+                aside += 1;
+            }
+            while let Some(GivenUp { about, .. }) = errands.give_up(now) {
+                assert_eq!(about, 7, "the others have nothing to do with it");
+                given_up += 1;
+            }
+            if now > 3 * SECOND {
+                assert_eq!(done, quick, "they need not wait until something is given up");
+            }
+            now += SECOND;
+            assert!(now < 100 * SECOND, "something is waited for without end");
+        }
+        assert_eq!((done, given_up), (quick, 2 * quick));
+        assert!(aside > quick, "{aside} did not hold up their groups");
+    }
+
+    #[test]
+    fn a_target_is_blamed_only_if_no_other_can_be() {
+        let mut errands = errands(true);
+        let on = |errands: &mut Errands<u32>, targets: &[Target]| {
+            errands.ask(Lane::Slow, SinkOp::Forget { id: EntryId(1) }, 0, Vec::from(targets));
+        };
+        for _ in 0..3 {
+            on(&mut errands, &[7, 8]);
+        }
+        hand_out_all(&mut errands, 0);
+        while errands.next_long(3 * SECOND).is_some() {}
+        on(&mut errands, &[8]);
+        let [other] = hand_out_all(&mut errands, 3 * SECOND)[..] else { panic!("8 may be well") };
+        on(&mut errands, &[7]);
+        on(&mut errands, &[8]);
+        assert_eq!(hand_out_all(&mut errands, 3 * SECOND).len(), 2, "so may 7");
+        errands.finished(other, 4 * SECOND);
+        on(&mut errands, &[8]);
+        on(&mut errands, &[7]);
+        on(&mut errands, &[7, 9]);
+        assert_eq!(hand_out_all(&mut errands, 4 * SECOND).len(), 1, "it is 7");
+    }
+
+    #[test]
+    fn a_target_that_comes_back_is_asked_again() {
+        let mut errands = errands(true);
+        for _ in 0..2 * SYNC_THREADS_SEVERAL {
+            ask_on(&mut errands, Lane::Sync, 7);
+        }
+        let first = hand_out_all(&mut errands, 0);
+        assert_eq!(first.len() as u32, SYNC_THREADS_SEVERAL);
+        while errands.next_long(3 * SECOND).is_some() {}
+        assert_eq!(hand_out_all(&mut errands, 3 * SECOND), [], "none but what hangs already");
+        while errands.give_up(9 * SECOND).is_some() {}
+        assert!(errands.is_idle());
+        ask_on(&mut errands, Lane::Sync, 7);
+        assert_eq!(errands.give_up(10 * SECOND), Some(GivenUp { about: 7, begun: false }), "as the others");
+        for number in first {
+            assert_eq!(errands.finished(number, 11 * SECOND), Finished::Late(7));
+        }
+        ask_on(&mut errands, Lane::Sync, 7);
+        assert_eq!((errands.give_up(12 * SECOND), hand_out_all(&mut errands, 12 * SECOND).len()), (None, 1));
     }
 }

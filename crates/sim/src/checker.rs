@@ -60,7 +60,7 @@ pub(crate) struct Checker {
     pub object_bytes: u32,
     pub streams: usize,
     sink_slots: u32,
-    syncs_each: bool,
+    pub(crate) syncs_each: bool,
     pub bytes_sent: u64,
     pub objects_sent: u64,
     /// Payloads that have not left the source yet, with their lengths; a connection takes them along.

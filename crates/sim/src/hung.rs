@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use haul_model::EntryId;
 use haul_model::op::{Lane, SinkOp};
+use haul_model::{EntryId, Target};
 
 use crate::sink_storage::Started;
 use crate::tree::PathId;
@@ -11,12 +11,21 @@ use crate::world::{Happening, World, note};
 
 /// Threads that are replaced for each that a lane has: what the master promises.
 const REPLACED_PER_THREAD: u32 = 2;
+/// So many errands of one target hang: what waits for it may be given up.
+const HUNG_ARE_DEAD: u32 = 2;
 
 /// What hangs in this session.
 #[derive(Default)]
 pub(crate) struct Hung {
     /// How many did, or may have been taken for it.
     pub count: u32,
+    /// On each target.
+    on: BTreeMap<Target, u32>,
+    /// Errands that are about one file, and those of them whose thread got a successor.
+    single: BTreeMap<u64, EntryId>,
+    late: BTreeMap<u64, EntryId>,
+    /// Targets that count as dead.
+    pub dead: Vec<Target>,
     /// They will never be done.
     pub for_ever: Vec<Started>,
     /// Threads that have a successor and did not come back, by lane and errand.
@@ -65,6 +74,10 @@ impl World {
                 self.hung.syncing.insert(number, files.clone());
             }
             self.check_names(&op);
+            self.check_not_barred(threads, &op);
+            if let ([id], false) = (&about(&op)[..], matches!(op, SinkOp::Lay { .. })) {
+                self.hung.single.insert(number, *id);
+            }
         }
         let hang = if present { self.draw_hang(&op) } else { None };
         if let SinkOp::SyncNames { group, .. } = &op
@@ -98,8 +111,14 @@ impl World {
     }
 
     fn draw_hang(&mut self, op: &SinkOp) -> Option<Hang> {
-        let watchful = self.sink.as_ref().is_some_and(|end| end.machine.is_watchful());
-        if !watchful || !self.random.chance(self.rates().hang) {
+        let end = self.sink.as_ref().filter(|end| end.machine.is_watchful())?;
+        let hung = self.rates().hung;
+        if hung != 0 && about(op).into_iter().any(|id| end.storage.is_on(id, hung)) {
+            self.is_dead(hung);
+            self.counts_as_hung(op);
+            return Some(Hang::ForEver);
+        }
+        if !self.random.chance(self.rates().hang) {
             return None;
         }
         let hang = match self.random.below(4) {
@@ -111,19 +130,58 @@ impl World {
         if matches!(hang, Hang::Long) {
             return Some(hang);
         }
+        self.counts_as_hung(op);
+        note!(self, "it hangs");
+        Some(hang)
+    }
+
+    /// It may fail for what hangs, and leave something behind.
+    fn counts_as_hung(&mut self, op: &SinkOp) {
         self.hung.count += 1;
-        let paths: Vec<PathId> = about(op).into_iter().filter_map(|id| self.path_of(id)).collect();
-        for path in paths {
-            self.checker.troubled[path] = true;
-            self.checker.hung.push(path);
+        self.are_troubled(about(op));
+        let Some(end) = self.sink.as_ref() else { return };
+        let targets: Vec<Target> =
+            about(op).into_iter().flat_map(|id| end.storage.targets_of(id)).filter(|it| *it != 0).collect();
+        for target in targets {
+            let count = self.hung.on.entry(target).or_default();
+            *count += 1;
+            if *count == HUNG_ARE_DEAD {
+                self.is_dead(target);
+            }
         }
         // With no thread left, what was not begun fails as well.
         if self.hung.count >= self.plan.errand_threads {
             self.checker.troubled.iter_mut().for_each(|troubled| *troubled = true);
             self.checker.hung.extend(0..self.tree.nodes.len());
         }
-        note!(self, "it hangs");
-        Some(hang)
+    }
+
+    /// All that is on this target may be given up.
+    fn is_dead(&mut self, target: Target) {
+        if self.hung.dead.contains(&target) {
+            return;
+        }
+        self.hung.dead.push(target);
+        let ids = self.sink.as_ref().map(|end| end.storage.all_on(target));
+        self.are_troubled(ids.unwrap_or_default());
+    }
+
+    fn are_troubled(&mut self, ids: Vec<EntryId>) {
+        let paths: Vec<PathId> = ids.into_iter().filter_map(|id| self.path_of(id)).collect();
+        for path in paths {
+            self.checker.troubled[path] = true;
+            self.checker.hung.push(path);
+        }
+    }
+
+    /// Where so many hang already no other may join them.
+    fn check_not_barred(&mut self, threads: u32, op: &SinkOp) {
+        let hung = self.rates().hung;
+        let Some(end) = self.sink.as_ref().filter(|_| hung != 0 && self.checker.syncs_each) else { return };
+        let late = self.hung.late.values().filter(|id| end.storage.targets_of(**id) == [hung]).count() as u32;
+        if late >= (threads / 3).max(2) && about(op).into_iter().any(|id| end.storage.is_on(id, hung)) {
+            self.violate(format!("one more errand of a target on which {late} hang"));
+        }
     }
 
     fn path_of(&self, id: EntryId) -> Option<PathId> {
@@ -137,6 +195,9 @@ impl World {
         }
         let threads = self.hung.threads.get(&number).copied().unwrap_or(0);
         self.hung.relieved.insert(number, lane);
+        if let Some(id) = self.hung.single.get(&number) {
+            self.hung.late.insert(number, *id);
+        }
         let relieved = self.hung.relieved.values().filter(|other| **other == lane).count() as u32;
         if relieved > threads * REPLACED_PER_THREAD {
             self.violate(format!("{relieved} threads of {threads} have a successor"));
@@ -147,6 +208,8 @@ impl World {
     pub(crate) fn errand_ended(&mut self, session: u32, number: u64) {
         if session == self.session {
             self.hung.relieved.remove(&number);
+            self.hung.single.remove(&number);
+            self.hung.late.remove(&number);
             self.hung.syncing.remove(&number);
             self.hung.naming.remove(&number);
         }

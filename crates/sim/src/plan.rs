@@ -1,7 +1,9 @@
 //! What a history will be like: drawn once from its seed, before anything happens.
 
+use haul_model::Target;
 use haul_objectlog::{Config as LogConfig, Mechanism, Method};
 
+use crate::lay::TARGETS;
 use crate::random::Random;
 
 /// The dataset's outline.
@@ -51,6 +53,10 @@ pub struct Rates {
     pub spill_read_error: u32,
     /// An errand of the sink takes so long that it may be given up, or for ever.
     pub hang: u32,
+    /// A target that has no room (0: none).
+    pub full: Target,
+    /// A target on which nothing is sealed, synced, named or removed any more (0: none).
+    pub hung: Target,
 }
 
 /// The longest that each kind of thing takes, in nanoseconds.
@@ -293,6 +299,13 @@ fn rates(random: &mut Random) -> Rates {
         rates.hang = random.scale(10, 400) as u32;
     }
     rates.no_space = rates.no_space.min(30);
+    if random.chance(150) {
+        let target = random.between(1, TARGETS - 1) as Target;
+        match random.coin() {
+            true => rates.full = target,
+            false => rates.hung = target,
+        }
+    }
     rates
 }
 

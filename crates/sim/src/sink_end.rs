@@ -287,6 +287,7 @@ impl World {
             late: started.late || started.told_late,
             hung: !self.checker.hung.is_empty(),
             left: &mut self.checker.hung,
+            dead: &self.hung.dead,
             published: vec![],
             broken: None,
         };

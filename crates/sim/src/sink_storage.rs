@@ -4,7 +4,8 @@
 
 use hashbrown::HashMap;
 use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
-use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, Target, Token};
+use haul_model::placement::Piece;
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, Placement, Target, Token};
 
 use crate::content::{GARBAGE, HOLE, Payload, root_of};
 use crate::disk::{Disk, Thing};
@@ -38,6 +39,8 @@ pub struct SinkStorage {
     tokens: u64,
     directories: HashMap<EntryId, Directory>,
     states: HashMap<EntryId, State>,
+    /// Of files that lie on several targets.
+    placements: HashMap<EntryId, Laid>,
     claimed: Vec<Token>,
     prepared: Vec<PathId>,
 }
@@ -60,6 +63,8 @@ pub struct Context<'a> {
     pub late: bool,
     /// Something has hung in this session: files may be left.
     pub hung: bool,
+    /// Targets that may be given up with all that is on them.
+    pub dead: &'a [Target],
     /// Paths that got their final name.
     pub published: Vec<PathId>,
     /// The master broke the contract.
@@ -73,6 +78,14 @@ impl Context<'_> {
         }
         self.troubled[path] = true;
         Err(Failure::os(code, 5))
+    }
+
+    fn has_room(&mut self, target: Target, path: PathId) -> Result<(), Failure> {
+        if target == 0 || self.rates.full != target {
+            return Ok(());
+        }
+        self.troubled[path] = true;
+        Err(Failure::os(Code::SinkNoSpace, 28))
     }
 
     fn broken(&mut self, what: impl FnOnce() -> String) {
@@ -106,6 +119,7 @@ impl SinkStorage {
             tokens: 0,
             directories: HashMap::new(),
             states: HashMap::new(),
+            placements: HashMap::new(),
             claimed: vec![],
             prepared: vec![],
         }
@@ -166,7 +180,12 @@ impl SinkStorage {
             SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single, .. } => {
                 let payload = &slots[slot.0 as usize];
                 let object = Object { offset, length, hash, single, failures };
-                let result = self.write_object(&entry, token, object, payload, context);
+                let laid = self.placements.get(&entry.id);
+                let target = laid
+                    .map_or(0, |laid| laid.placement.target((offset / u64::from(laid.object_bytes)) as u32));
+                let path = context.tree.path_of(&entry);
+                let room = context.has_room(target, path);
+                let result = room.and_then(|()| self.write_object(&entry, token, object, payload, context));
                 SinkDone::Written { block, result }
             }
             SinkOp::WriteMembers { block, step, slot, length: _, members } => {
@@ -174,7 +193,11 @@ impl SinkStorage {
                 let several = context.random.chance(300);
                 let write = |member| match step {
                     MembersStep::Make => self.make_member(member, payload, several, context),
-                    MembersStep::Fill { .. } => self.fill_member(member, payload, context).map(|()| None),
+                    MembersStep::Fill { target, .. } => {
+                        self.place_member(&member.entry, target, context);
+                        let room = context.has_room(target, context.tree.path_of(&member.entry));
+                        room.and_then(|()| self.fill_member(member, payload, context)).map(|()| None)
+                    }
                 };
                 SinkDone::WrittenMembers { block, step, results: members.into_iter().map(write).collect() }
             }
@@ -193,7 +216,13 @@ impl SinkStorage {
                 let sync = |id: &EntryId| Some((*id, self.sync_name(*id, context).err()?));
                 SinkDone::SyncedNames { group, failed: entries.iter().filter_map(sync).collect() }
             }
-            SinkOp::Discard { id, token } => {
+            SinkOp::Discard { id, keep: true, .. } => {
+                if let Some(State::Unfinished { temp, .. }) = self.states.remove(&id) {
+                    context.left.push(context.disk.temps[temp].path);
+                }
+                SinkDone::Discarded { id }
+            }
+            SinkOp::Discard { id, token, .. } => {
                 self.discard(id, token, context.disk);
                 SinkDone::Discarded { id }
             }
@@ -226,7 +255,8 @@ impl SinkStorage {
                         match context.random.chance(300) {
                             true => unlaid.push(entry.id),
                             false => {
-                                laid.extend(self.lay(resumed, bytes, context).map(|laid| (entry.id, laid)))
+                                let found = self.lay(&entry, resumed, bytes, context);
+                                laid.extend(found.map(|laid| (entry.id, laid)))
                             }
                         }
                     }
@@ -259,17 +289,67 @@ impl SinkStorage {
             let inode = context.disk.temps[temp].inode;
             context.disk.set_size(inode, entry.size());
         }
-        Ok(self.lay(resumed, object_bytes, context))
+        Ok(self.lay(entry, resumed, object_bytes, context))
     }
 
     /// Some files lie on several targets; then what starts may want smaller objects.
-    fn lay(&self, resumed: bool, object_bytes: u32, context: &mut Context) -> Option<Laid> {
+    fn lay(
+        &mut self,
+        entry: &Entry,
+        resumed: bool,
+        object_bytes: u32,
+        context: &mut Context,
+    ) -> Option<Laid> {
         let starts = !resumed;
         if !context.random.chance(300) {
             return None;
         }
         let smaller = starts && object_bytes / 2 >= context.disk.grain() && context.random.coin();
-        Some(laid(if smaller { object_bytes / 2 } else { object_bytes }, context.random))
+        let laid = laid(if smaller { object_bytes / 2 } else { object_bytes }, context.random);
+        self.place(entry, laid.clone(), context);
+        Some(laid)
+    }
+
+    fn place(&mut self, entry: &Entry, laid: Laid, context: &mut Context) {
+        self.placements.insert(entry.id, laid);
+        if context.dead.iter().any(|target| self.is_on(entry.id, *target)) {
+            let path = context.tree.path_of(entry);
+            context.troubled[path] = true;
+            context.left.push(path);
+        }
+    }
+
+    /// A member of a bundle is on this target.
+    fn place_member(&mut self, entry: &Entry, target: Target, context: &mut Context) {
+        let piece = Piece { first: 0, run: 1, targets: [target].into() };
+        let placement = Placement::new(vec![piece]).unwrap_or_default();
+        self.place(entry, Laid { object_bytes: 1, placement }, context);
+    }
+
+    /// A part of the entry is on this target, as far as the master was told.
+    pub fn is_on(&self, id: EntryId, target: Target) -> bool {
+        let pieces = self.placements.get(&id).map(|laid| laid.placement.pieces());
+        pieces.is_some_and(|pieces| pieces.iter().any(|piece| piece.targets.contains(&target)))
+    }
+
+    /// What the entry is on.
+    pub fn targets_of(&self, id: EntryId) -> Vec<Target> {
+        let pieces = self.placements.get(&id).into_iter().flat_map(|laid| laid.placement.pieces());
+        let mut targets: Vec<Target> = pieces.flat_map(|piece| piece.targets.iter().copied()).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    }
+
+    /// Entries of which a part is on this target.
+    pub fn all_on(&self, target: Target) -> Vec<EntryId> {
+        self.placements.keys().copied().filter(|id| self.is_on(*id, target)).collect()
+    }
+
+    /// Something is known to be on another target.
+    pub fn is_on_others(&self, target: Target) -> bool {
+        let pieces = self.placements.values().flat_map(|laid| laid.placement.pieces());
+        pieces.flat_map(|piece| &piece.targets).any(|other| *other != target && *other != 0)
     }
 
     /// The path of an entry, if its directory is there.

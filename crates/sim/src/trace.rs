@@ -207,7 +207,8 @@ short! {
         SinkOp::Sync { group, files } => write!(f, "sync {group}: {}", List(files)),
         SinkOp::Publish { group, files } => write!(f, "publish {group}: {}", List(files)),
         SinkOp::SyncNames { group, entries } => write!(f, "sync names {group}: {}", List(entries)),
-        SinkOp::Discard { id, token } => write!(f, "discard {} in {}", Short(id), Short(token)),
+        SinkOp::Discard { id, keep: true, .. } => write!(f, "let go of {}", Short(id)),
+        SinkOp::Discard { id, token, .. } => write!(f, "discard {} in {}", Short(id), Short(token)),
         SinkOp::Forget { id } => write!(f, "forget {}", Short(id)),
         SinkOp::FinishDirectories => f.write_str("finish directories"),
     };

@@ -97,6 +97,7 @@ pub fn check_all(mut fixture: impl FnMut() -> Box<dyn Fixture>) {
         ("only own left-over files are swept", sweep),
         ("no final name before its time", no_early_names),
         ("a discarded file leaves nothing", discard),
+        ("what is let go of can be resumed", let_go),
         ("twice is once", idempotence),
         ("directories that were there keep what is in them", merge),
         ("contents are merged into the destination", contents),
@@ -629,6 +630,31 @@ fn discard(fixture: &dyn Fixture) {
     assert_eq!(names(fixture, "top").len(), usize::from(fixture.sizes_at_once()));
     driver.write_objects(&large, third, &bytes);
     assert_eq!(driver.seal(&large, third, None), Ok(root_of(&bytes)));
+    driver.settle(&[large.id]);
+    assert_eq!(names(fixture, "top"), [b"large"]);
+}
+
+fn let_go(fixture: &dyn Fixture) {
+    let bytes = content(5, 2 * OBJECT as usize);
+    let token = {
+        let (driver, top) = session(fixture, FIRST);
+        let (large, small) = (driver.file(top, b"large", bytes.len()), driver.file(top, b"small", 1));
+        let token = driver.start(&large);
+        assert_eq!(driver.write_object(&large, token, &bytes, 0), Ok(()));
+        assert_eq!(driver.sync(&[large.id]), []);
+        assert_eq!(driver.write_members(&[(&small, b"x")]), [Ok(())]);
+        let held = names(fixture, "top").len();
+        driver.let_go(large.id, token, true);
+        driver.let_go(small.id, Token::NONE, true);
+        assert_eq!(names(fixture, "top").len(), held - 1, "of a small file nothing can be resumed");
+        assert_eq!(driver.finish(), []);
+        token
+    };
+    let (driver, top) = session(fixture, SECOND);
+    let large = driver.file(top, b"large", bytes.len());
+    assert_eq!(driver.prepare(&large, Some(token), true), Prepared::Resume(token));
+    assert_eq!(driver.write_object(&large, token, &bytes, 1), Ok(()));
+    assert_eq!(driver.seal(&large, token, None), Ok(root_of(&bytes)));
     driver.settle(&[large.id]);
     assert_eq!(names(fixture, "top"), [b"large"]);
 }

@@ -532,11 +532,13 @@ impl SinkStorage for MemorySink {
                 let results = entries.iter().map(|id| (*id, named(id))).collect();
                 SinkDone::SyncedNames { group, failed: failures(results) }
             }
-            SinkOp::Discard { id, token } => {
+            SinkOp::Discard { id, token, keep } => {
                 let other = session.states.get(&id).is_some_and(|state| {
                     token != Token::NONE && state.token.is_some_and(|known| known != token)
                 });
-                if !other {
+                if keep && token != Token::NONE && !other {
+                    session.states.remove(&id);
+                } else if !other {
                     self.remove_state(session, id);
                 }
                 SinkDone::Discarded { id }

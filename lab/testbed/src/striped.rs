@@ -4,6 +4,7 @@
 //! real binary. Each scenario is looked at by other means than haul's.
 
 mod chosen;
+mod full;
 mod hang;
 mod lov;
 mod neighbours;
@@ -52,7 +53,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
     let haul = settings.haul.canonicalize()?;
     let mut passed = true;
     let (striped, whole) = ((STRIPES, STRIPE_BYTES), (1, hang::WHOLE_BYTES));
-    let scenarios: [(&str, Cut, Scenario); 20] = [
+    let scenarios: [(&str, Cut, Scenario); 24] = [
         ("striped-to-striped", striped, striped_to_striped),
         ("slow-target", striped, slow_target),
         ("failing-source-target", striped, failing_source_target),
@@ -61,10 +62,14 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         ("hanging-sink-target", whole, hang::hanging_sink_target),
         ("hanging-sink-syncs", whole, hang::hanging_sink_syncs),
         ("late-sink-syncs", whole, hang::late_sink_syncs),
+        ("full-sink-target", whole, full::full_sink_target),
+        ("full-sink", whole, full::full_sink),
         ("small-slow-source-target", striped, small::slow_source_target),
         ("small-slow-sink-target", striped, small::slow_sink_target),
         ("small-failing-sink-target", striped, small::failing_sink_target),
         ("small-hanging-sink-target", striped, small::hanging_sink_target),
+        ("small-hanging-sink-syncs", striped, small::hanging_sink_syncs),
+        ("small-full-sink-target", striped, small::full_sink_target),
         ("chosen-stripes", striped, chosen::chosen_stripes),
         ("pool-only-at-the-source", striped, chosen::pool_only_at_the_source),
         ("spill-slow-sink", striped, spill::slow_sink),
@@ -219,6 +224,18 @@ impl Striped {
         Ok(())
     }
 
+    /// An unfinished file has begun on this target.
+    fn has_unfinished(&self, target: u32) -> io::Result<bool> {
+        let Ok(listed) = fs::read_dir(self.directory.join("tree")) else { return Ok(false) };
+        for entry in listed {
+            let path = entry?.path();
+            if path.to_string_lossy().contains(".haul-") && lov::of(&path)?.targets().contains(&target) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// A file is there under its name.
     fn has(&self, name: &str) -> bool {
         self.directory.join("tree").join(name).exists()
@@ -347,7 +364,9 @@ impl Ended {
         let failed: BTreeSet<String> = codes.iter().flat_map(|code| self.failed(code)).collect();
         let missing: BTreeSet<String> = names().filter(|name| !there.contains(name)).collect();
         let right = failed == missing && !missing.is_empty() && !there.is_empty();
-        (!right).then(|| format!("{failed:?} failed with {codes:?}, and {missing:?} are not there"))
+        (!right).then(|| {
+            format!("{failed:?} failed with {codes:?}, {missing:?} are not there, told is {:?}", self.failed)
+        })
     }
 
     fn failed_are_not(&self, expected: &BTreeSet<String>, code: &str) -> Option<String> {

@@ -91,6 +91,11 @@ impl Sink {
         self.allowances.extend(known.map(|allowance| (target, allowance)));
     }
 
+    /// If its file system tells.
+    pub(super) fn target_of_object(&self, id: EntryId, index: u32) -> Option<Target> {
+        Some(self.target_of(id, index)).filter(|target| *target != 0)
+    }
+
     fn target_of(&self, id: EntryId, index: u32) -> Target {
         let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
         objects.map_or(0, |objects| objects.placement.target(index))
@@ -281,10 +286,7 @@ impl Sink {
 
     /// Which groups a whole file joins.
     pub(super) fn lane_of_file(&self, id: EntryId) -> Lane {
-        let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
-        let pieces = objects.map_or(&[][..], |objects| objects.placement.pieces());
-        let mut targets = pieces.iter().flat_map(|piece| &piece.targets);
-        match targets.any(|target| self.lane_of_target(*target) == Lane::Slow) {
+        match self.targets_of(&[id]).into_iter().any(|target| self.lane_of_target(target) == Lane::Slow) {
             true => Lane::Slow,
             false => Lane::Brisk,
         }

@@ -9,6 +9,7 @@ use haul_wire::{RepairReason, Settled};
 
 use super::Sink;
 use super::errand::{About, Share};
+use super::full::is_lack_of_room;
 use crate::committer::{Lane, Phase, WrittenFile, WrittenObject};
 use crate::event::Action;
 use crate::planted::Bug;
@@ -54,7 +55,7 @@ impl Sink {
     }
 
     /// Each file is an errand of its own where that keeps what hangs apart from the others.
-    fn each(&self) -> bool {
+    pub(super) fn each(&self) -> bool {
         self.errands.is_watched() && self.config.syncs_each
     }
 
@@ -143,7 +144,7 @@ impl Sink {
                 self.lose_writes(*id);
             }
         }
-        self.settle_objects(objects, &failed);
+        self.settle_objects(objects, &failed)?;
         let (mut go_on, mut lost) = (Vec::new(), Vec::new());
         for file in &share.part.files {
             match failure_of(&failed, file.id) {
@@ -158,7 +159,11 @@ impl Sink {
         group.map_or(Ok(()), |group| self.after_sync(group, now_nanos))
     }
 
-    fn settle_objects(&mut self, objects: Vec<WrittenObject>, failed: &[(EntryId, Failure)]) {
+    fn settle_objects(
+        &mut self,
+        objects: Vec<WrittenObject>,
+        failed: &[(EntryId, Failure)],
+    ) -> Result<(), Failure> {
         for object in objects {
             let failure = failure_of(failed, object.id);
             let Some(held) = self.entries.get_mut(&object.id).filter(|it| it.state == SinkState::Open) else {
@@ -174,12 +179,15 @@ impl Sink {
                         self.durable.push((object.id, object.index));
                     }
                 }
-                Some(failure) if !self.ends_the_job(failure) => {
-                    self.ask_again(object.id, Some(object.index), RepairReason::Sync);
+                // Sent again it would not find room either.
+                Some(failure) if is_lack_of_room(failure) => {
+                    let target = self.target_of_object(object.id, object.index);
+                    self.give_up_on(target, object.id, SinkCause::WriteFailed, failure)?;
                 }
-                Some(_) => {}
+                Some(_) => self.ask_again(object.id, Some(object.index), RepairReason::Sync),
             }
         }
+        Ok(())
     }
 
     /// Storage is done with a part of a group, or nobody waits for it any more. The number of the group if it was its last.
@@ -194,7 +202,6 @@ impl Sink {
                 Some(group).filter(|_| self.committer.part_ended(group, &share.part, go_on.clone()))
             }
             None => {
-                self.lags(&share.targets, -1);
                 self.committer.straggled(&share.part);
                 None
             }
@@ -222,7 +229,7 @@ impl Sink {
         if naming && (!group.files.is_empty() || !group.links.is_empty()) {
             self.committer.advance(number, Phase::Synced);
         }
-        self.settle_objects(objects, &[]);
+        self.settle_objects(objects, &[])?;
         match self.committer.running(number, Phase::Sync) {
             Some(_) => self.publish(number, now_nanos),
             None => Ok(()),
@@ -241,13 +248,11 @@ impl Sink {
 
     fn on_file_unsynced(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
         let member = self.entries.get(&id).is_some_and(|held| held.objects.is_none());
-        if !member {
+        if !member || is_lack_of_room(failure) {
             return self.give_up(id, SinkCause::CommitFailed, failure);
         }
-        if !self.ends_the_job(failure) {
-            self.step(id, SinkCause::AskedAgain)?;
-            self.ask_again(id, None, RepairReason::Sync);
-        }
+        self.step(id, SinkCause::AskedAgain)?;
+        self.ask_again(id, None, RepairReason::Sync);
         Ok(())
     }
 

@@ -58,6 +58,14 @@ fn files_of(about: &About) -> Vec<EntryId> {
     }
 }
 
+/// The files that an errand would wait for.
+fn subjects_of(about: &About) -> Vec<EntryId> {
+    match about {
+        About::Discard(id) => Vec::from([*id]),
+        _ => files_of(about),
+    }
+}
+
 impl Share {
     pub fn of(group: u64, part: Part) -> Share {
         Share { group: Some(group), part, targets: Vec::new() }
@@ -67,7 +75,8 @@ impl Share {
 impl Sink {
     /// To storage, when a thread is free for it.
     pub(super) fn ask(&mut self, lane: Lane, op: SinkOp, about: About) {
-        self.errands.ask(lane, op, about);
+        let targets = if self.each() { self.targets_of(&subjects_of(&about)) } else { Vec::new() };
+        self.errands.ask(lane, op, about, targets);
     }
 
     pub(super) fn hand_out(&mut self) {
@@ -85,11 +94,14 @@ impl Sink {
         let about = match self.errands.finished(number, self.clock.now()) {
             Finished::InTime(about) => about,
             Finished::Late(about) => {
-                self.on_late(&about);
+                // Nobody waits for it any more. But what waited for it to let go of a file goes on.
+                self.lags_no_more(&about);
+                files_of(&about).into_iter().for_each(|id| self.hangs_no_more(id));
                 return Ok(());
             }
             Finished::Unknown => return Err(Failure::new(Code::Internal)),
         };
+        self.lags_no_more(&about);
         match (about, done) {
             (About::Lay { id, prepared }, SinkDone::Laid { result, unlike, .. }) => {
                 self.on_laid(id, prepared, result, unlike, now_nanos)
@@ -108,14 +120,6 @@ impl Sink {
         }
     }
 
-    /// Nobody waits for it any more. But what waited for it to let go of a file goes on.
-    fn on_late(&mut self, about: &About) {
-        if let About::Sync(share) | About::Publish(share) = about {
-            self.lags(&share.targets, -1);
-        }
-        files_of(about).into_iter().for_each(|id| self.hangs_no_more(id));
-    }
-
     /// Something hangs that is at work on this file: it is not removed before that comes back. Removing it would hang as
     /// well, and on some file systems its whole directory with it.
     pub(super) fn hangs(&mut self, id: EntryId) {
@@ -131,7 +135,7 @@ impl Sink {
         let unfinished = hanging.unfinished;
         self.hanging.remove(&id);
         if let Some(token) = unfinished {
-            self.ask(Lane::Sync, SinkOp::Discard { id, token }, About::Nothing);
+            self.ask(Lane::Sync, SinkOp::Discard { id, token, keep: false }, About::Nothing);
         }
     }
 
@@ -150,6 +154,9 @@ impl Sink {
             }
             self.on_long(number, about, now_nanos)?;
         }
+        while let Some((op, about)) = self.errands.next_barred() {
+            self.on_barred(op, about, now_nanos)?;
+        }
         self.give_up_errands(now_nanos).map(drop)
     }
 
@@ -165,24 +172,58 @@ impl Sink {
 
     /// A file that takes long is no longer waited for by the others of its group.
     fn on_long(&mut self, number: u64, about: About, now_nanos: u64) -> Result<(), Failure> {
-        let share = match &about {
-            About::Sync(share) | About::Publish(share) if self.config.syncs_each => share,
-            _ => return Ok(()),
-        };
-        let Some(group) = share.group else { return Ok(()) };
-        let (part, targets) = (share.part.clone(), self.targets_of(&share.part));
-        self.lags(&targets, 1);
-        let last = self.committer.straggles(group, &part, now_nanos);
-        let alone = Share { group: None, part, targets };
+        let Some((group, last)) = self.straggles(&about, now_nanos) else { return Ok(()) };
         match about {
-            About::Sync(_) => {
+            About::Sync(share) => {
+                let alone = self.alone(share);
                 self.errands.remember(number, About::Sync(alone));
                 if last { self.after_sync(group, now_nanos) } else { Ok(()) }
             }
-            _ => {
+            About::Publish(share) => {
+                let alone = self.alone(share);
                 self.errands.remember(number, About::Publish(alone));
                 if last { self.sync_names(group, now_nanos) } else { Ok(()) }
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// If its group waits for it, that goes on without it: the group, and whether this was the last part of it.
+    fn straggles(&mut self, about: &About, now_nanos: u64) -> Option<(u64, bool)> {
+        let share = match about {
+            About::Sync(share) | About::Publish(share) if self.config.syncs_each => share,
+            _ => return None,
+        };
+        let group = share.group?;
+        let targets = self.targets_of(&share.part.ids());
+        self.lags(&targets, 1);
+        Some((group, self.committer.straggles(group, &share.part, now_nanos)))
+    }
+
+    /// As it is remembered from then on.
+    fn alone(&self, share: Share) -> Share {
+        let targets = self.targets_of(&share.part.ids());
+        Share { group: None, part: share.part, targets }
+    }
+
+    /// Nor is one that could only join those that take long.
+    fn on_barred(&mut self, op: SinkOp, about: About, now_nanos: u64) -> Result<(), Failure> {
+        let Some((group, last)) = self.straggles(&about, now_nanos) else {
+            self.ask(Lane::Slow, op, about);
+            return Ok(());
+        };
+        match about {
+            About::Sync(share) => {
+                let alone = self.alone(share);
+                self.ask(Lane::Slow, op, About::Sync(alone));
+                if last { self.after_sync(group, now_nanos) } else { Ok(()) }
+            }
+            About::Publish(share) => {
+                let alone = self.alone(share);
+                self.ask(Lane::Slow, op, About::Publish(alone));
+                if last { self.sync_names(group, now_nanos) } else { Ok(()) }
+            }
+            _ => Ok(()),
         }
     }
 
@@ -190,7 +231,10 @@ impl Sink {
     fn on_given_up(&mut self, about: About, begun: bool, now_nanos: u64) -> Result<(), Failure> {
         let (write, sync) = (Failure::os(Code::SinkWrite, TIMED_OUT), Failure::os(Code::SinkSync, TIMED_OUT));
         if begun {
+            // What it lags on lags until it comes back.
             files_of(&about).into_iter().for_each(|id| self.hangs(id));
+        } else {
+            self.lags_no_more(&about);
         }
         match about {
             About::Lay { id, prepared } => {
@@ -236,24 +280,36 @@ impl Sink {
         Ok(())
     }
 
-    /// Removes an unfinished file.
-    pub(super) fn ask_to_discard(&mut self, id: EntryId, token: Token) {
+    /// Removes an unfinished file, or lets go of it.
+    pub(super) fn ask_to_discard(&mut self, id: EntryId, token: Token, keep: bool) {
         let lane = self.lane_of_errand(id);
-        self.ask(lane, SinkOp::Discard { id, token }, About::Discard(id));
+        self.ask(lane, SinkOp::Discard { id, token, keep }, About::Discard(id));
     }
 
-    fn targets_of(&self, part: &Part) -> Vec<Target> {
-        let objects = |id| self.entries.get(&id).and_then(|held| held.objects.as_deref());
-        let files = part.ids();
-        let pieces = files.iter().filter_map(|id| objects(*id)).flat_map(|it| it.placement.pieces());
-        let mut targets: Vec<Target> = pieces.flat_map(|piece| piece.targets.iter().copied()).collect();
+    /// What these files are on, as far as that is known.
+    pub(super) fn targets_of(&self, files: &[EntryId]) -> Vec<Target> {
+        let mut targets = Vec::new();
+        for held in files.iter().filter_map(|id| self.entries.get(id)) {
+            match &held.objects {
+                Some(objects) => targets.extend(objects.placement.pieces().iter().flat_map(|it| &it.targets)),
+                None => targets.extend(held.on),
+            }
+        }
         targets.sort_unstable();
         targets.dedup();
         targets
     }
 
+    /// A part that straggled does so no more.
+    fn lags_no_more(&mut self, about: &About) {
+        if let About::Sync(share) | About::Publish(share) = about {
+            let targets = share.targets.clone();
+            self.lags(&targets, -1);
+        }
+    }
+
     /// So many more, or less, of the files on these targets straggle.
-    pub(super) fn lags(&mut self, targets: &[Target], change: i32) {
+    fn lags(&mut self, targets: &[Target], change: i32) {
         for target in targets {
             let count = self.lagging.entry(*target).or_default();
             *count = count.saturating_add_signed(change);

@@ -3,11 +3,12 @@
 //! [`Sink`] holds the entries that are open and the state of each slot. The parts: `prepare` (NEW_FILE in, FILE_ID out,
 //! drops), `errand` (what storage is asked beside writing, and what hangs), `receive` (announcements and payloads meet in a
 //! slot and are written), `parts` (members of bundles, made first and written target by target), `choose` (which of them is next: the
-//! scheduler), `commit` (groups through the order rule, acknowledgements).
+//! scheduler), `commit` (groups through the order rule, acknowledgements), `full` (targets without room).
 
 mod choose;
 mod commit;
 mod errand;
+mod full;
 mod parts;
 mod prepare;
 mod receive;
@@ -84,6 +85,8 @@ struct Held {
     /// Names the unfinished file of a file with objects.
     token: Token,
     objects: Option<Box<Objects>>,
+    /// Of a member of a bundle: the target that it was made on, if its file system tells.
+    on: Option<Target>,
 }
 
 /// An answer to NEW_FILE, with how the file lies, and how it is not striped.
@@ -115,6 +118,8 @@ struct Objects {
     /// Of the whole file, once sealed.
     root: Option<Hash>,
     discarding: bool,
+    /// It failed for want of room: what is durable of it stays for a later run.
+    keep: bool,
 }
 
 /// The sink master.
@@ -175,6 +180,7 @@ pub struct Sink {
     epoch: u32,
     connected: bool,
     draining: Option<Failure>,
+    room: full::Room,
     bye: bool,
     spill_told: bool,
     finishing: bool,
@@ -231,6 +237,7 @@ impl Sink {
             epoch: 0,
             connected: false,
             draining: None,
+            room: full::Room::default(),
             bye: false,
             spill_told: false,
             finishing: false,
@@ -538,22 +545,28 @@ impl Sink {
         }
     }
 
-    /// Some failures concern every file to come: the job ends once what is under way has ended, and goes on when the
-    /// cause is gone. Everything else concerns one file.
-    fn ends_the_job(&mut self, failure: Failure) -> bool {
-        let fatal = failure.code.retry() == haul_model::error::Retry::Rerun;
-        if fatal && self.draining.is_none() {
-            self.draining = Some(failure);
-        }
-        fatal
-    }
-
     /// The entry will not be complete: the source is told, and answers with FILE_DROP; its unfinished file goes.
     ///
     /// Until then it stays, and its directory with it: the source may have announced it anew already.
     fn give_up(&mut self, id: EntryId, cause: SinkCause, failure: Failure) -> Result<(), Failure> {
-        if self.ends_the_job(failure) {
+        let targets = self.targets_of(&[id]);
+        let target = if targets.len() == 1 { targets.first().copied() } else { None };
+        self.give_up_on(target, id, cause, failure)
+    }
+
+    /// The same, and it is known which target it failed on.
+    fn give_up_on(
+        &mut self,
+        target: Option<Target>,
+        id: EntryId,
+        cause: SinkCause,
+        failure: Failure,
+    ) -> Result<(), Failure> {
+        if self.ends_the_job(failure, target) {
             return Ok(());
+        }
+        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+            objects.keep = full::is_lack_of_room(failure);
         }
         self.settled.push((id, Settled::Failed(failure)));
         if self.config.planted.has(Bug::RefusalUnanswered)

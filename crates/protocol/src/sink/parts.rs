@@ -58,6 +58,9 @@ impl Sink {
         for (member, result) in members.into_iter().zip(results) {
             match result {
                 Ok(Some(target)) if !taken_as_written => {
+                    if let Some(held) = self.entries.get_mut(&member.id) {
+                        held.on = (target != 0).then_some(target);
+                    }
                     let place = parts.iter().position(|part| part.target == target);
                     let place = place.unwrap_or_else(|| {
                         parts.push(Part { target, members: Vec::new(), stage: Stage::Queued, ticket: None });
@@ -138,6 +141,7 @@ impl Sink {
         match result {
             Ok(()) => {
                 self.step(id, SinkCause::Written)?;
+                self.has_room(self.entries.get(&id).and_then(|held| held.on));
                 let bytes = self.member_bytes(id);
                 self.committer.add_file(id, bytes, lane, now_nanos);
                 if self.config.planted.has(Bug::MemberAckBeforeSync) {

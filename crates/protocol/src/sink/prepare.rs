@@ -62,6 +62,7 @@ impl Sink {
                         state: SinkState::Preparing,
                         token: Token::NONE,
                         objects,
+                        on: None,
                     };
                     self.entries.insert(entry.id, held);
                     self.preparing += 1;
@@ -98,6 +99,7 @@ impl Sink {
             lost: 0,
             root: None,
             discarding: false,
+            keep: false,
         }))
     }
 
@@ -252,7 +254,7 @@ impl Sink {
                 Answer::Resume(token)
             }
             (kind, Prepared::Fail(failure)) => {
-                if self.ends_the_job(failure) {
+                if self.ends_the_job(failure, None) {
                     return Ok(None);
                 }
                 self.report_failed(&entry, failure);
@@ -325,7 +327,7 @@ impl Sink {
         let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
         let planted = self.config.planted;
         let Some(held) = self.entries.get_mut(&id).filter(goes) else { return Ok(()) };
-        let token = held.token;
+        let (token, keep) = (held.token, held.objects.as_deref().is_some_and(|objects| objects.keep));
         if let Some(objects) = held.objects.as_deref_mut() {
             let writing = objects.writing > 0 && !planted.has(Bug::DiscardWhileWriting);
             if writing || objects.discarding {
@@ -336,7 +338,7 @@ impl Sink {
         if self.discard_when_back(id, token) {
             return self.on_discarded(id);
         }
-        self.ask_to_discard(id, token);
+        self.ask_to_discard(id, token, keep);
         Ok(())
     }
 

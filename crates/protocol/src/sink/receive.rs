@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use haul_model::limits::ATTEMPTS_MAX;
 use haul_model::op::{MembersStep, SinkOp};
 use haul_model::{BlockId, Code, EntryId, Failure, Hash, SlotId};
 use haul_wire::{Member, Repair, RepairReason};
@@ -54,6 +55,8 @@ pub(super) struct Write {
     /// Members that are made and not written.
     pub parts: Vec<Part>,
     pub length: u32,
+    /// How often storage has failed to write it.
+    failures: u8,
     /// A sync of its file has failed since it began: whatever storage answers, it may be lost.
     lost: bool,
 }
@@ -267,6 +270,7 @@ impl Sink {
             making: None,
             parts: Vec::new(),
             length,
+            failures: 0,
             lost: false,
         };
         if self.writes.insert(block, write).is_some() {
@@ -358,6 +362,10 @@ impl Sink {
         now_nanos: u64,
     ) -> Result<(), Failure> {
         let awaited = self.has_written(block, result.is_ok());
+        if awaited && result.is_err_and(|failure| failure.code == Code::SinkWrite) && self.write_again(block)
+        {
+            return Ok(());
+        }
         let write = self.written(block)?;
         let Work::Object { id, index, length, .. } = write.work else {
             return Err(Failure::new(Code::Internal));
@@ -385,12 +393,29 @@ impl Sink {
                     self.ask_again(id, Some(index), RepairReason::Hash);
                 }
             }
-            Err(failure) => self.give_up(id, SinkCause::WriteFailed, failure)?,
+            Err(failure) => {
+                let target = self.target_of_object(id, index);
+                self.give_up_on(target, id, SinkCause::WriteFailed, failure)?;
+            }
         }
         Ok(())
     }
 
+    /// Storage may do better the next time. It is in its slot still.
+    fn write_again(&mut self, block: BlockId) -> bool {
+        let Some(write) = self.writes.get_mut(&block) else { return false };
+        write.failures += 1;
+        if write.failures >= ATTEMPTS_MAX || write.lost {
+            return false;
+        }
+        (write.stage, write.ticket) = (Stage::Queued, None);
+        let work = write.work.clone();
+        self.queue_write(block, &work);
+        true
+    }
+
     fn add_object(&mut self, object: WrittenObject, now_nanos: u64) {
+        self.has_room(self.target_of_object(object.id, object.index));
         if self.config.planted.has(Bug::AckBeforeSync) {
             self.durable.push((object.id, object.index));
         }

@@ -70,7 +70,7 @@ impl Source {
             let (id, index) = match picked.item {
                 Wanted::Object { id, index, .. } => (id, index),
                 Wanted::Back { id, index } if !self.is_back_wanted(id, index) => {
-                    self.scheduler.finished(picked.ticket, self.clock.now(), false);
+                    self.scheduler.cancel(picked.ticket, self.clock.now());
                     continue;
                 }
                 _ => return Some(picked),
@@ -80,7 +80,7 @@ impl Source {
                 return Some(picked);
             }
             // Dropped meanwhile, or one file too many.
-            self.scheduler.finished(picked.ticket, self.clock.now(), false);
+            self.scheduler.cancel(picked.ticket, self.clock.now());
             if let Some(objects) = self.active_objects(id) {
                 objects.again.push(index);
                 self.waiting_to_open.push(id);

@@ -497,6 +497,16 @@ impl Source {
 
     /// The entry ends: nothing of it stays, and its directory may be settled by that.
     fn close(&mut self, id: EntryId, cause: SourceCause) -> Result<Held, Failure> {
+        self.close_keeping(id, cause, false)
+    }
+
+    /// The same. What the log knows of it may be of use in a later run.
+    fn close_keeping(
+        &mut self,
+        id: EntryId,
+        cause: SourceCause,
+        keeps_its_log: bool,
+    ) -> Result<Held, Failure> {
         self.step(id, cause)?;
         let mut held = self.entries.remove(&id).ok_or(Failure::new(Code::Internal))?;
         debug_assert_eq!(held.state, SourceState::Ended);
@@ -507,7 +517,9 @@ impl Source {
                 self.files_opened -= 1;
                 self.show_waiting();
             }
-            self.actions.push_back(Action::Log(LogOp::Remove { id }));
+            if !keeps_its_log {
+                self.actions.push_back(Action::Log(LogOp::Remove { id }));
+            }
             self.leaving.push((id, held.entry.parent));
             self.leave(id);
         } else {

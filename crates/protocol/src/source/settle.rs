@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use haul_model::error::Retry;
 use haul_model::limits::{ATTEMPTS_MAX, RESTARTS_MAX};
 use haul_model::op::SourceOp;
 use haul_model::report::Fact;
@@ -15,6 +16,19 @@ use crate::event::{Action, LogOp, Logged};
 use crate::planted::Bug;
 use crate::resume::{object_range, objects_of};
 use crate::states::{SourceCause, SourceState};
+
+impl super::Objects {
+    /// This object has failed once more. False if that was often enough.
+    fn may_try_again(&mut self, index: u32) -> bool {
+        let position = self.attempts.iter().position(|(other, _)| *other == index);
+        let position = position.unwrap_or_else(|| {
+            self.attempts.push((index, 0));
+            self.attempts.len() - 1
+        });
+        self.attempts[position].1 += 1;
+        self.attempts[position].1 < ATTEMPTS_MAX
+    }
+}
 
 impl Source {
     /// BLOCK_SYNC of an object: only now is it logged. For entries that have ended meanwhile it means nothing.
@@ -79,7 +93,9 @@ impl Source {
     fn give_up(&mut self, id: EntryId, cause: SourceCause, failure: Failure) -> Result<(), Failure> {
         let entry = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?.entry.clone();
         self.report_failed(&entry, failure);
-        self.close(id, cause)?;
+        // For want of room: what is durable of it stays at the sink.
+        let keeps_its_log = failure.code.retry() == Retry::Rerun;
+        self.close_keeping(id, cause, keeps_its_log)?;
         self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: false }));
         Ok(())
     }
@@ -163,20 +179,29 @@ impl Source {
         if !taken || objects.again.contains(&index) || objects.spilled.contains_key(&index) {
             return Err(Failure::new(Code::Protocol));
         }
-        if counts {
-            let position = objects.attempts.iter().position(|(other, _)| *other == index);
-            let position = position.unwrap_or_else(|| {
-                objects.attempts.push((index, 0));
-                objects.attempts.len() - 1
-            });
-            objects.attempts[position].1 += 1;
-            if objects.attempts[position].1 >= ATTEMPTS_MAX {
-                return self.give_up(id, SourceCause::GivenUp, failure);
-            }
+        if counts && !objects.may_try_again(index) {
+            return self.give_up(id, SourceCause::GivenUp, failure);
         }
         objects.again.push(index);
         self.stats.objects_repaired += 1;
         // It was shown, so its file is open.
+        self.show(id);
+        Ok(())
+    }
+
+    /// Storage may do better the next time; a file that has changed will not.
+    pub(super) fn on_object_unreadable(
+        &mut self,
+        id: EntryId,
+        index: u32,
+        failure: Failure,
+    ) -> Result<(), Failure> {
+        let objects = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut());
+        let objects = objects.ok_or(Failure::new(Code::Internal))?;
+        if failure.code != Code::SourceRead || !objects.may_try_again(index) {
+            return self.on_unreadable(id, failure);
+        }
+        objects.again.push(index);
         self.show(id);
         Ok(())
     }

@@ -156,10 +156,10 @@ impl Source {
         result: Result<Hash, Failure>,
     ) -> Result<(), Failure> {
         let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
-        let Content::Object { id: file, .. } = &block.content else {
+        let Content::Object { id: file, index, .. } = &block.content else {
             return Err(Failure::new(Code::Internal));
         };
-        let (file, ticket, ahead) = (*file, block.ticket, block.ahead);
+        let (file, index, ticket, ahead) = (*file, *index, block.ticket, block.ahead);
         let comes_back = block.extent.is_some() && !ahead;
         if !self.has_read(ticket, result.is_ok()) {
             self.free_block(id);
@@ -189,7 +189,7 @@ impl Source {
             Err(failure) => {
                 self.free_block(id);
                 if active {
-                    self.on_unreadable(file, failure)?;
+                    self.on_object_unreadable(file, index, failure)?;
                 }
             }
         }

@@ -274,7 +274,12 @@ impl Driver {
 
     /// Drops a file.
     pub fn discard(&self, id: EntryId, token: Token) {
-        match self.run(SinkOp::Discard { id, token }) {
+        self.let_go(id, token, false);
+    }
+
+    /// The same, but what is unfinished of it may stay.
+    pub fn let_go(&self, id: EntryId, token: Token, keep: bool) {
+        match self.run(SinkOp::Discard { id, token, keep }) {
             Some(SinkDone::Discarded { id: discarded }) if discarded == id => {}
             other => panic!("a result was expected: {other:?}"),
         }

@@ -7,7 +7,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use haul_meter::within;
 use haul_model::limits::GENTLE_PIECE_BYTES;
+use haul_model::profile::Stage;
 use haul_model::{Code, Entry, Failure, Hash, HashKind};
 
 use super::PosixSink;
@@ -59,6 +61,7 @@ impl PosixSink {
         if entry.size() > 0 {
             let _passing = Passing::new(&source);
             let range = Range::new(0, entry.size(), entry.size()).in_pieces(piece).with_holes(has_holes);
+            let _at = within(Stage::Write);
             carry(source.as_fd(), contents, range, None)?;
             lent.check(&source, entry).map_err(|_| ASK_AGAIN)?;
         }

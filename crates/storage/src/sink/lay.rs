@@ -108,7 +108,7 @@ impl PosixSink {
                 match resumed {
                     // What was begun by an earlier session stays for a later one.
                     true => drop(lock(&self.states).remove(&entry.id)),
-                    false => self.discard(entry.id, token),
+                    false => self.discard(entry.id, token, false),
                 }
                 Err(failure)
             }

@@ -387,8 +387,8 @@ impl SinkStorage for PosixSink {
             SinkOp::SyncNames { group, entries } => {
                 Some(SinkDone::SyncedNames { group, failed: self.sync_names(&entries) })
             }
-            SinkOp::Discard { id, token } => {
-                self.discard(id, token);
+            SinkOp::Discard { id, token, keep } => {
+                self.discard(id, token, keep);
                 Some(SinkDone::Discarded { id })
             }
             SinkOp::Forget { id } => {

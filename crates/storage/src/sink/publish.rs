@@ -85,7 +85,7 @@ impl PosixSink {
         })
     }
 
-    pub(super) fn discard(&self, id: EntryId, token: Token) {
+    pub(super) fn discard(&self, id: EntryId, token: Token, keep: bool) {
         let mut states = lock(&self.states);
         let is_meant = match states.get(&id) {
             // A late word about an earlier version of the entry must not hit the present one.
@@ -95,8 +95,10 @@ impl PosixSink {
         };
         let state = if is_meant { states.remove(&id) } else { None };
         drop(states);
-        if let Some(state) = state {
-            self.remove_state(state);
+        match state {
+            Some(State::Unfinished(file)) if keep => file.close(),
+            Some(state) => self.remove_state(state),
+            None => {}
         }
     }
 

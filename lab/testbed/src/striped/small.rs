@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{Bed, HANGS_AFTER, RUN_LIMIT, Striped, differences, lov};
+use super::{Bed, Ended, HANGS_AFTER, RUN_LIMIT, Striped, differences, lov};
 
 const FILES: usize = 300;
 const FILE_BYTES: usize = 16 << 10;
@@ -14,6 +14,10 @@ const SLOW: u32 = 3;
 /// All that is on it takes half a minute.
 const SLOW_RATE: &str = "target 3 rate=80KB";
 const QUICK_RATE: &str = "target 3 rate=24MB";
+/// A healthy disk under these targets may take seconds for a sync while the machine is busy.
+const SYNC_HANGS_AFTER: &str = "8";
+/// Longer than anything takes that waits for a hung target twice.
+const SYNC_HANG_LIMIT: Duration = Duration::from_secs(40);
 
 fn names() -> impl Iterator<Item = String> {
     (0..FILES).map(|number| format!("small-{number}"))
@@ -117,4 +121,36 @@ pub fn hanging_sink_target(bed: &Bed) -> io::Result<Option<String>> {
         (!apart).then(|| format!("{failed} of {FILES} files failed, {there} arrived"))
     });
     Ok(wrong.or(bed.second_run_completes()?))
+}
+
+/// Half of all syncs hang, many more than there are threads.
+pub fn hanging_sink_syncs(bed: &Bed) -> io::Result<Option<String>> {
+    fill(&bed.source)?;
+    bed.sink.control("target 3 hang=sync");
+    let run = bed.start(&["--hang-after", SYNC_HANGS_AFTER])?;
+    let started = Instant::now();
+    let in_time = bed.tells("summary", RUN_LIMIT);
+    let took = started.elapsed();
+    bed.sink.control("target 3 ok");
+    let ended = bed.wait(run)?;
+    let waited = (!in_time || took > SYNC_HANG_LIMIT).then(|| format!("it took {took:?}"));
+    Ok(waited.or_else(|| ended.is_not(3)).or(only_those_on_it_failed(bed, &ended, "sink-sync")?))
+}
+
+pub fn full_sink_target(bed: &Bed) -> io::Result<Option<String>> {
+    fill(&bed.source)?;
+    bed.sink.control("target 3 error=ENOSPC");
+    let ended = bed.copy(&[])?;
+    let wrong = ended.is_not(3).or(only_those_on_it_failed(bed, &ended, "sink-no-space")?);
+    bed.sink.control("target 3 ok");
+    Ok(wrong.or(bed.second_run_completes()?))
+}
+
+/// About half of the files are on the target: they are named, and each of the others has arrived.
+fn only_those_on_it_failed(bed: &Bed, ended: &Ended, code: &str) -> io::Result<Option<String>> {
+    let (failed, there) = (ended.failed(code).len(), arrived(bed).len());
+    let apart = failed + there == FILES && failed <= FILES * 2 / 3 && there <= FILES * 2 / 3;
+    let wrong = (!apart).then(|| format!("{failed} of {FILES} files failed, {there} arrived"));
+    let struck = on(&bed.sink, SLOW)?.len();
+    Ok(wrong.or_else(|| (struck > 0).then(|| format!("{struck} files have arrived on the target"))))
 }
