@@ -65,6 +65,7 @@ bugs! {
     LostPayloadForgotten   "sink: does not ask again for what was lost with a connection";
     SealWithoutAll         "both: a file is closed one object early, and sealed all the same";
     DiscardWhileWriting    "sink: removes an unfinished file while objects are being written into it";
+    DiscardWhileSyncing    "sink: removes an unfinished file while a sync of it is under way";
     ForgottenWhileOpen     "sink: lets storage forget a directory when its end is announced";
     RefusalUnanswered      "sink: forgets an entry that it refuses before the source has dropped it";
     CreatesUnpaced         "sink: makes files however slow that has become";

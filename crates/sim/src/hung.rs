@@ -73,9 +73,20 @@ impl World {
                 }
                 self.hung.syncing.insert(number, files.clone());
             }
+            let watchful = self.sink.as_ref().is_some_and(|end| end.machine.is_watchful());
+            let each = watchful && self.checker.syncs_each;
+            if let SinkOp::Discard { id, .. } = &op
+                && self
+                    .hung
+                    .syncing
+                    .iter()
+                    .any(|(number, files)| files.contains(id) && self.hung.single.contains_key(number))
+            {
+                self.violate(format!("{id:?} is removed while a sync of it is under way"));
+            }
             self.check_names(&op);
             self.check_not_barred(threads, &op);
-            if let ([id], false) = (&about(&op)[..], matches!(op, SinkOp::Lay { .. })) {
+            if let ([id], true) = (&about(&op)[..], each && !matches!(op, SinkOp::Lay { .. })) {
                 self.hung.single.insert(number, *id);
             }
         }

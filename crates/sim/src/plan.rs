@@ -299,7 +299,7 @@ fn rates(random: &mut Random) -> Rates {
         rates.hang = random.scale(10, 400) as u32;
     }
     rates.no_space = rates.no_space.min(30);
-    if random.chance(150) {
+    if random.chance(250) {
         let target = random.between(1, TARGETS - 1) as Target;
         match random.coin() {
             true => rates.full = target,

@@ -101,6 +101,10 @@ impl Sink {
         self.take_up_again(id);
     }
 
+    pub(super) fn is_being_synced(&self, id: EntryId) -> bool {
+        self.committer.is_straggling(id) || self.syncing.get(&id) == Some(&Syncing::Released)
+    }
+
     /// All of it was written: it need not be held any longer.
     pub(super) fn release_if_whole(&mut self, id: EntryId, now_nanos: u64) {
         if !self.each() {
@@ -155,7 +159,7 @@ impl Sink {
         for (id, failure) in lost {
             self.on_file_unsynced(id, failure)?;
         }
-        let group = self.part_has_ended(&share, go_on, now_nanos);
+        let group = self.part_has_ended(&share, go_on, now_nanos)?;
         group.map_or(Ok(()), |group| self.after_sync(group, now_nanos))
     }
 
@@ -196,7 +200,9 @@ impl Sink {
         share: &Share,
         go_on: Vec<WrittenFile>,
         now_nanos: u64,
-    ) -> Option<u64> {
+    ) -> Result<Option<u64>, Failure> {
+        let ids = share.part.ids();
+        let waited: Vec<EntryId> = ids.iter().copied().filter(|id| self.is_being_synced(*id)).collect();
         let ended = match share.group {
             Some(group) => {
                 Some(group).filter(|_| self.committer.part_ended(group, &share.part, go_on.clone()))
@@ -206,18 +212,20 @@ impl Sink {
                 None
             }
         };
-        for id in share.part.ids() {
+        for id in ids {
             self.no_longer_synced(id);
             self.release_if_whole(id, now_nanos);
         }
+        // What was dropped meanwhile can be removed.
+        waited.into_iter().try_for_each(|id| self.discard_when_written(id))?;
         if share.group.is_some() {
-            return ended;
+            return Ok(ended);
         }
         // They are taken up by a group again: each of its steps is done already, or is done once more.
         go_on
             .into_iter()
             .for_each(|file| self.committer.add_file(file.id, file.bytes, Lane::Slow, now_nanos));
-        None
+        Ok(None)
     }
 
     /// All of a group that did not straggle is durable: names are next, unless those of another group are being made.
@@ -280,7 +288,7 @@ impl Sink {
         for (id, failure) in failed {
             self.give_up(id, SinkCause::CommitFailed, failure)?;
         }
-        let group = self.part_has_ended(&share, go_on, now_nanos);
+        let group = self.part_has_ended(&share, go_on, now_nanos)?;
         group.map_or(Ok(()), |group| self.sync_names(group, now_nanos))
     }
 

@@ -251,12 +251,12 @@ impl Sink {
             }
             About::Sync(share) => {
                 self.fail_files(&share.part, sync)?;
-                let last = self.part_has_ended(&share, Vec::new(), now_nanos);
+                let last = self.part_has_ended(&share, Vec::new(), now_nanos)?;
                 last.map_or(Ok(()), |group| self.after_sync(group, now_nanos))
             }
             About::Publish(share) => {
                 self.fail_files(&share.part, write)?;
-                let last = self.part_has_ended(&share, Vec::new(), now_nanos);
+                let last = self.part_has_ended(&share, Vec::new(), now_nanos)?;
                 last.map_or(Ok(()), |group| self.sync_names(group, now_nanos))
             }
             About::Names(group) => {

@@ -321,9 +321,13 @@ impl Sink {
         Ok(())
     }
 
-    /// Removes the unfinished file once nothing is being written into it. Where something hangs that is at work on it, it
+    /// Removes the unfinished file once nothing is being written into it and no sync of it is under way: that may hold a lock
+    /// which its removal wants, and its directory with it. Where something hangs that is at work on it, it
     /// counts as removed now, and is when that comes back.
     pub(super) fn discard_when_written(&mut self, id: EntryId) -> Result<(), Failure> {
+        if self.is_being_synced(id) && !self.config.planted.has(Bug::DiscardWhileSyncing) {
+            return Ok(());
+        }
         let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
         let planted = self.config.planted;
         let Some(held) = self.entries.get_mut(&id).filter(goes) else { return Ok(()) };
