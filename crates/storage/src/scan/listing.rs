@@ -41,6 +41,16 @@ impl Listing {
     pub fn next(&mut self) -> Option<(&CStr, FileType, u64)> {
         let record = *self.records.get(self.next)?;
         self.next += 1;
+        self.told(record)
+    }
+
+    /// What [`Listing::next`] will give.
+    pub fn upcoming(&self) -> impl Iterator<Item = (&CStr, FileType, u64)> {
+        let rest = self.records.get(self.next..).unwrap_or_default();
+        rest.iter().map_while(|record| self.told(*record))
+    }
+
+    fn told(&self, record: Record) -> Option<(&CStr, FileType, u64)> {
         let bytes = self.names.get(record.name_start as usize..record.name_end as usize)?;
         let name = CStr::from_bytes_with_nul(bytes).ok()?;
         Some((name, record.file_type, record.cookie))

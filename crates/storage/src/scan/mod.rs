@@ -3,6 +3,7 @@
 //! Depth first, each directory before what is in it and its end after it, in batches. Called by one thread, which
 //! stops calling when nobody takes more: memory and descriptors do not grow with the dataset.
 
+mod ahead;
 mod listing;
 mod posix;
 

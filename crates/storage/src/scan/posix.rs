@@ -13,12 +13,14 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use haul_model::limits::DEPTH_MAX;
 use haul_model::{Code, EntryId, Failure, Item, Kind, Laid, Placement, Plan};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::ahead::{Ahead, Look, Pace};
 use super::listing::{Listing, Scratch};
 use super::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, open_beneath, source_failure};
@@ -45,6 +47,7 @@ pub struct PosixScan {
     noatime: Noatime,
     unfinished_skipped: u64,
     placed: Option<Placed>,
+    pace: Pace,
 }
 
 /// Which files' layouts are looked at.
@@ -69,6 +72,44 @@ struct Frame {
 struct Held {
     descriptor: Arc<OwnedFd>,
     listing: Listing,
+    ahead: Ahead,
+}
+
+impl Held {
+    fn new(descriptor: OwnedFd, listing: Listing) -> Held {
+        Held { descriptor: Arc::new(descriptor), listing, ahead: Ahead::default() }
+    }
+}
+
+impl Placed {
+    /// What is known without a look at the file, and its descriptor if one is needed.
+    fn look(&self, at: At<'_>, status: &Status, noatime: &Noatime) -> Result<Option<Laid>, Option<OwnedFd>> {
+        let size = status.size();
+        if status.kind() != Kind::File || size == 0 {
+            return Ok(None);
+        }
+        if let Ok(told) = self.placing.without_a_look(status.place().device, size, self.objects) {
+            return Ok(told);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = noatime.open(None, |extra| at.open(flags | extra)).map_err(|_| None)?;
+        let same =
+            Status::of(&file).is_ok_and(|now| now.kind() == Kind::File && now.place() == status.place());
+        Err(same.then_some(file))
+    }
+
+    /// How a file lies that is too small for objects of its own. None if it is not.
+    fn small(&self, at: At<'_>, status: &Status, noatime: &Noatime) -> Option<Option<Laid>> {
+        if status.size() > self.above {
+            return None;
+        }
+        Some(match self.look(at, status, noatime) {
+            Ok(told) => told,
+            Err(file) => file.and_then(|file| {
+                self.placing.laid(file.as_fd(), status.place().device, status.size(), self.objects)
+            }),
+        })
+    }
 }
 
 /// Where something is looked up.
@@ -111,6 +152,7 @@ impl PosixScan {
             noatime: Noatime::new(),
             unfinished_skipped: 0,
             placed: None,
+            pace: Pace::default(),
         }
     }
 
@@ -132,7 +174,7 @@ impl PosixScan {
         match at.status() {
             Err(errno) => self.tell_error(b"", root_failure(errno), batch),
             Ok(status) if status.kind() != Kind::Directory => {
-                self.tell(at, &status, parent, b"", batch);
+                self.tell(at, &status, None, parent, b"", batch);
             }
             Ok(_) if !self.recursive => self.tell_error(b"", Code::SourceDirectory.into(), batch),
             Ok(_) => match self.enter(at, parent, b"", batch) {
@@ -178,6 +220,10 @@ impl PosixScan {
         let parent = self.stack[top].id;
         while !batch.is_full() {
             let directory = held.descriptor.as_fd();
+            let (placed, noatime) = (self.placed.as_ref(), &self.noatime);
+            held.ahead.fill(&held.listing, directory, &mut self.pace, |directory, name| {
+                look(At::Below { directory, name }, placed, noatime)
+            });
             let Some((name, file_type, cookie)) = held.listing.next() else {
                 match held.listing.refill(directory, &mut self.scratch) {
                     Ok(true) => continue,
@@ -186,7 +232,8 @@ impl PosixScan {
                 }
             };
             self.stack[top].cookie = cookie;
-            if let Some(frame) = self.visit(directory, parent, name, file_type, batch) {
+            let seen = held.ahead.take(cookie);
+            if let Some(frame) = self.visit(directory, parent, (name, file_type), seen, batch) {
                 return Stop::Subdirectory(frame);
             }
         }
@@ -198,8 +245,8 @@ impl PosixScan {
         &mut self,
         directory: BorrowedFd<'_>,
         parent: EntryId,
-        name: &CStr,
-        file_type: FileType,
+        (name, file_type): (&CStr, FileType),
+        seen: Option<Look>,
         batch: &mut Batch<'_>,
     ) -> Option<Frame> {
         let at = At::Below { directory, name };
@@ -215,7 +262,13 @@ impl PosixScan {
                 Entered::OtherKind => {}
             }
         }
-        let status = match at.status() {
+        let Look { status, laid } = seen.unwrap_or_else(|| {
+            let started = Instant::now();
+            let seen = look(at, self.placed.as_ref(), &self.noatime);
+            self.pace.took(1, started.elapsed());
+            seen
+        });
+        let status = match status {
             Ok(status) => status,
             Err(errno) => {
                 self.tell_error(name, source_failure(errno), batch);
@@ -231,7 +284,7 @@ impl PosixScan {
             },
             Kind::File if is_unfinished_name(name) => self.unfinished_skipped += 1,
             _ => {
-                self.tell(at, &status, parent, name, batch);
+                self.tell(at, &status, laid, parent, name, batch);
             }
         }
         None
@@ -263,10 +316,11 @@ impl PosixScan {
             self.tell_error(name, too_deep(), batch);
             return Entered::Told;
         }
-        let Some(id) = self.tell(at, &status, parent, name, batch) else { return Entered::Told };
+        let Some(id) = self.tell(at, &status, None, parent, name, batch) else { return Entered::Told };
         let descriptor = Arc::new(descriptor);
         self.directories.enter(id, parent, name, place, Some(Arc::clone(&descriptor)));
-        let held = Some(Held { descriptor, listing: self.spare.pop().unwrap_or_default() });
+        let held =
+            Some(Held { descriptor, listing: self.spare.pop().unwrap_or_default(), ahead: Ahead::default() });
         Entered::Frame(Frame { id, name: name.into(), place, cookie: 0, held, default: None })
     }
 
@@ -282,7 +336,7 @@ impl PosixScan {
         match at.status() {
             Ok(status) if status.kind() != Kind::Directory => return Entered::OtherKind,
             Ok(status) => {
-                if let Some(id) = self.tell(at, &status, parent, name, batch) {
+                if let Some(id) = self.tell(at, &status, None, parent, name, batch) {
                     self.directories.enter(id, parent, name, status.place(), None);
                     self.tell_error(name, failure, batch);
                     batch.push(Item::End(id));
@@ -297,6 +351,7 @@ impl PosixScan {
         &mut self,
         at: At<'_>,
         status: &Status,
+        laid: Option<Option<Laid>>,
         parent: EntryId,
         name: &[u8],
         batch: &mut Batch<'_>,
@@ -311,7 +366,10 @@ impl PosixScan {
             Ok(mut entry) => {
                 let id = EntryId(self.ids.fetch_add(1, Ordering::Relaxed));
                 entry.id = id;
-                let laid = self.lay(at, status, entry.size());
+                let laid = match laid {
+                    Some(laid) => laid.map(|laid| (laid, None)),
+                    None => self.lay(at, status),
+                };
                 batch.push(match laid {
                     Some((laid, stripes)) => Item::Laid(entry, Box::new(laid), stripes),
                     None => Item::Entry(entry),
@@ -327,24 +385,17 @@ impl PosixScan {
 
     /// How a file lies, and what it is striped as if it is large enough for objects of its own and that was chosen for it. What
     /// cannot be found out is not told.
-    fn lay(&mut self, at: At<'_>, status: &Status, size: u64) -> Option<(Laid, Option<Box<Plan>>)> {
-        let Placed { placing, above, objects } = self.placed.as_ref()?;
-        if status.kind() != Kind::File || size == 0 {
-            return None;
+    fn lay(&mut self, at: At<'_>, status: &Status) -> Option<(Laid, Option<Box<Plan>>)> {
+        let placed = self.placed.as_ref()?;
+        if let Some(small) = placed.small(at, status, &self.noatime) {
+            return small.map(|laid| (laid, None));
         }
-        let small = size <= *above;
-        let device = status.place().device;
-        if let Ok(told) = placing.without_a_look(device, size, *objects) {
-            return told.map(|laid| (laid, None));
-        }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = self.noatime.open(None, |extra| at.open(flags | extra)).ok()?;
-        let same =
-            Status::of(&file).is_ok_and(|now| now.kind() == Kind::File && now.place() == status.place());
-        if !same {
-            return None;
-        }
-        let laid = placing.laid(file.as_fd(), device, size, *objects);
+        let file = match placed.look(at, status, &self.noatime) {
+            Ok(told) => return told.map(|laid| (laid, None)),
+            Err(file) => file?,
+        };
+        let (Placed { placing, objects, .. }, device) = (placed, status.place().device);
+        let laid = placing.laid(file.as_fd(), device, status.size(), *objects);
         let mut chosen = || {
             placing.layouts().chosen_stripes(file.as_fd(), device, || match at {
                 At::Root { .. } => placing.layouts().default_beside(file.as_fd(), device),
@@ -356,7 +407,7 @@ impl PosixScan {
                 }
             })
         };
-        let stripes = if small { None } else { chosen().map(Box::new) };
+        let stripes = chosen().map(Box::new);
         match (laid, stripes, objects) {
             (Some(laid), stripes, _) => Some((laid, stripes)),
             (None, stripes @ Some(_), Objects::AtMost(bytes) | Objects::Of(bytes)) => {
@@ -419,8 +470,7 @@ impl PosixScan {
         let descriptor = self
             .directories
             .retry_without_cache(|| retry_on_intr(|| fs::openat(&anchor, c".", flags, Mode::empty())))?;
-        let mut held =
-            Held { descriptor: Arc::new(descriptor), listing: self.spare.pop().unwrap_or_default() };
+        let mut held = Held::new(descriptor, self.spare.pop().unwrap_or_default());
         held.listing.resume(held.descriptor.as_fd(), frame.cookie).map_err(source_failure)?;
         Ok(held)
     }
@@ -457,6 +507,16 @@ impl Scan for PosixScan {
     }
 }
 
+/// What there is to know of a name. Of what may be a directory, or a large file, the rest is seen to when it is told.
+fn look(at: At<'_>, placed: Option<&Placed>, noatime: &Noatime) -> Look {
+    let status = at.status();
+    let laid = match (&status, placed) {
+        (Ok(status), Some(placed)) => placed.small(at, status, noatime),
+        _ => None,
+    };
+    Look { status, laid }
+}
+
 /// Over `..` to the directory above, if that is still where the scan came from.
 fn climb(directories: &Directories, child: Held, parent: &Frame) -> Option<Held> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -468,7 +528,7 @@ fn climb(directories: &Directories, child: Held, parent: &Frame) -> Option<Held>
     }
     let mut listing = child.listing;
     listing.resume(descriptor.as_fd(), parent.cookie).ok()?;
-    Some(Held { descriptor: Arc::new(descriptor), listing })
+    Some(Held::new(descriptor, listing))
 }
 
 fn too_deep() -> Failure {
@@ -581,6 +641,43 @@ mod tests {
             found.iter().filter(|scanned| matches!(scanned, Scanned::Error { .. })).collect();
         assert_eq!(errors, [&Scanned::Error { path: b"top/lacks".to_vec(), failure }]);
         assert_eq!(found.len(), 8, "what is listed is told all the same: {found:?}");
+    }
+
+    /// All that can stand under a name, in several directories, as it is told where looks are quick and where they are not.
+    #[test]
+    fn what_is_looked_at_ahead_is_told_as_ever() {
+        let scratch = tempfile::tempdir().unwrap();
+        for directory in ["", "a", "a/b", "c"] {
+            let directory = scratch.path().join(directory);
+            std::fs::create_dir_all(&directory).unwrap();
+            for name in 0..50_usize {
+                std::fs::write(directory.join(format!("file-{name}")), vec![b'x'; name % 7 * 100]).unwrap();
+            }
+            std::os::unix::fs::symlink("file-1", directory.join("link")).unwrap();
+            std::fs::write(directory.join(format!(".haul-{}", "0".repeat(32))), b"x").unwrap();
+            fs::mkfifoat(CWD, directory.join("fifo"), Mode::RUSR).unwrap();
+        }
+        let layouts = || {
+            let top = std::fs::File::open(scratch.path()).unwrap();
+            Arc::new(Placing::new(Arc::new(crate::layout::tests::listing_lacks(&top, false).0)))
+        };
+        let tell = |mut scan: PosixScan, slow: bool| {
+            let mut found = Vec::new();
+            loop {
+                scan.pace = Pace::default();
+                scan.pace.took(1000, std::time::Duration::from_secs(u64::from(slow)));
+                if !scan.next(&mut found) {
+                    return (found, scan.unfinished_skipped());
+                }
+            }
+        };
+        let plain = tell(scan_of(scratch.path()), false);
+        assert_eq!(tell(scan_of(scratch.path()), true), plain);
+        assert_eq!((plain.0.len(), plain.1), (4 * 54, 4));
+        let placed = |above| scan_of(scratch.path()).placed(layouts(), above, 1 << 20);
+        for above in [0, 250, 1 << 20] {
+            assert_eq!(tell(placed(above), true), tell(placed(above), false), "small up to {above}");
+        }
     }
 
     #[test]

@@ -70,6 +70,11 @@ impl Status {
         }
     }
 
+    /// In bytes.
+    pub fn size(&self) -> u64 {
+        self.identity().size
+    }
+
     fn attributes(&self) -> Attributes {
         Attributes {
             mode: self.0.st_mode & 0o7777,
