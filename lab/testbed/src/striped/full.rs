@@ -35,13 +35,12 @@ pub fn full_sink_target(bed: &Bed) -> io::Result<Option<String>> {
     Ok(again.is_not(0).or(anew).or_else(|| differences(&bed.source, &bed.sink)))
 }
 
-/// No target has room: the job ends, and does not go on to name each file.
+/// No target has room, and there are fewer files than failures after which hope is given up: each is named.
 pub fn full_sink(bed: &Bed) -> io::Result<Option<String>> {
     bed.source.fill()?;
     bed.sink.control("target all error=ENOSPC");
     let ended = bed.copy(&WHOLE)?;
     let told = ended.failed("sink-no-space").len();
-    // Here are fewer files than failures after which it gives up hope.
     let wrong = (ended.code != Some(3) || told != names().count())
         .then(|| format!("exit code {:?}, {told} files are named", ended.code));
     bed.sink.control("target all ok");
