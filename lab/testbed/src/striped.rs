@@ -53,7 +53,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
     let haul = settings.haul.canonicalize()?;
     let mut passed = true;
     let (striped, whole) = ((STRIPES, STRIPE_BYTES), (1, hang::WHOLE_BYTES));
-    let scenarios: [(&str, Cut, Scenario); 24] = [
+    let scenarios: [(&str, Cut, Scenario); 25] = [
         ("striped-to-striped", striped, striped_to_striped),
         ("slow-target", striped, slow_target),
         ("failing-source-target", striped, failing_source_target),
@@ -70,6 +70,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         ("small-hanging-sink-target", striped, small::hanging_sink_target),
         ("small-hanging-sink-syncs", striped, small::hanging_sink_syncs),
         ("small-full-sink-target", striped, small::full_sink_target),
+        ("small-full-sink", striped, small::full_sink),
         ("chosen-stripes", striped, chosen::chosen_stripes),
         ("pool-only-at-the-source", striped, chosen::pool_only_at_the_source),
         ("spill-slow-sink", striped, spill::slow_sink),

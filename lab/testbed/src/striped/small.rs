@@ -146,6 +146,19 @@ pub fn full_sink_target(bed: &Bed) -> io::Result<Option<String>> {
     Ok(wrong.or(bed.second_run_completes()?))
 }
 
+/// No target has room: the job ends with that, and does not go on to name every file.
+pub fn full_sink(bed: &Bed) -> io::Result<Option<String>> {
+    fill(&bed.source)?;
+    bed.sink.control("target all error=ENOSPC");
+    let ended = bed.copy(&[])?;
+    let told = ended.failed("sink-no-space").len();
+    let named_all = (told == FILES).then(|| "each file is named".to_owned());
+    let other = ended.summary["error"]["code"] != "sink-no-space";
+    let wrong = ended.is_not(1).or(named_all).or_else(|| other.then(|| format!("{}", ended.summary)));
+    bed.sink.control("target all ok");
+    Ok(wrong.or(bed.second_run_completes()?))
+}
+
 /// About half of the files are on the target: they are named, and each of the others has arrived.
 fn only_those_on_it_failed(bed: &Bed, ended: &Ended, code: &str) -> io::Result<Option<String>> {
     let (failed, there) = (ended.failed(code).len(), arrived(bed).len());
