@@ -8,8 +8,12 @@ use std::process::{Command, Stdio};
 use rustix::fs::{Advice, fadvise, fstatfs};
 
 const TMPFS: u64 = 0x0102_1994;
-/// One that travels as one object, one as several, and one in a bundle.
-const FILES: [(&str, usize); 3] = [("one", 256 << 10), ("several", (2 << 20) + 5), ("small", 5000)];
+/// One that travels as one object, one as several, and some in a bundle. The last of those is large enough to be sent
+/// straight from its file.
+const FILES: [(&str, usize); 5] =
+    [("one", 1 << 20), ("several", (3 << 20) + 5), ("small", 5000), ("medium", 40_000), ("large", 600_000)];
+/// Smaller copies that came in bundles stay in the cache.
+const DROPPED_MIN: usize = 16 << 10;
 
 /// Pages of the file that are in the cache; `None` where the kernel cannot tell (`cachestat` is there from Linux 6.5 on).
 fn cached(path: &Path) -> Option<u64> {
@@ -52,7 +56,7 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
             let mut command = Command::new(haul);
             command.current_dir(bed.path()).env_clear();
             command.env("HOME", bed.path().join("home")).env("PATH", std::env::var_os("PATH").unwrap());
-            command.args(["cp", "-r", "--quiet", "--object-size", "256KiB", "--bundle-below", "64KiB"]);
+            command.args(["cp", "-r", "--quiet", "--object-size", "1MiB", "--bundle-below", "1MiB"]);
             command.args(options).args(["--ssh", &shell, "--haul-path", haul, "tree", to]);
             let ended = command.stdin(Stdio::null()).output().unwrap();
             assert!(ended.status.success(), "{to} {options:?}: {}", String::from_utf8_lossy(&ended.stderr));
@@ -66,7 +70,7 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
                     assert!(pages <= on_their_way, "{to} {options:?}: {pages} pages of {name} of the source");
                 }
                 let copy = bed.path().join("copy").join(name);
-                if size > 64 << 10 && !in_memory {
+                if size >= DROPPED_MIN && !in_memory {
                     assert_eq!(cached(&copy), Some(0), "{to} {options:?}: {name} of the copy");
                 }
                 assert_eq!(fs::read(&copy).unwrap(), vec![7; size]);

@@ -29,6 +29,11 @@ pub(crate) fn is_disk(descriptor: impl AsFd) -> rustix::io::Result<bool> {
     Ok(ON_DISK.contains(&kind(descriptor)?))
 }
 
+/// Is it in memory?
+pub(crate) fn is_memory(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(kind(descriptor)? == KNOWN[3])
+}
+
 fn kind(descriptor: impl AsFd) -> rustix::io::Result<u64> {
     #[allow(clippy::unnecessary_cast)]
     let kind = fs::fstatfs(descriptor)?.f_type as u64 & 0xFFFF_FFFF;

@@ -2,12 +2,14 @@
 //!
 //! A dataset that goes by once would push out what others on the same host work with. So what was not in the cache when a
 //! file was opened is dropped from it once it is of no more use, and so is what was written, once it is durable. What was
-//! there stays there. All of it is advice: where the kernel cannot tell (`cachestat` is there from Linux 6.5 on), nothing is
-//! dropped, and on memory file systems the cache is all there is and nothing can be.
+//! there stays there. All of it is advice. `cachestat` tells it from Linux 6.5 on; before that `mincore` is asked about
+//! a few pages. On memory file systems the cache is all there is and nothing can be dropped.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, fadvise};
+use rustix::mm::{MapFlags, ProtFlags};
 
 /// `cachestat(2)`, the same number on all architectures.
 const CACHESTAT: libc::c_long = 451;
@@ -32,7 +34,7 @@ struct Pages {
     recently_evicted: u64,
 }
 
-/// How many pages of the file are in the cache; `None` where the kernel cannot tell.
+/// How many pages of the file are in the cache, or about how many; `None` where the kernel cannot tell.
 pub(crate) fn pages(file: impl AsFd) -> Option<u64> {
     pages_of(file, Range { offset: 0, length: 0 })
 }
@@ -43,19 +45,82 @@ pub(crate) fn holds_most_of(file: impl AsFd, offset: u64, length: u32) -> bool {
     pages_of(file, Range { offset, length: length.into() }).is_none_or(|cached| cached * 2 >= all)
 }
 
-/// All of the range is in the cache.
+/// All of the range is in the cache; a guess is not good enough.
 pub(crate) fn holds_all_of(file: impl AsFd, offset: u64, length: u32) -> bool {
     let page = rustix::param::page_size() as u64;
     let all = (offset + u64::from(length)).div_ceil(page) - offset / page;
-    pages_of(file, Range { offset, length: length.into() }).is_some_and(|cached| cached >= all)
+    counted(file, &Range { offset, length: length.into() }).is_some_and(|cached| cached >= all)
 }
 
 fn pages_of(file: impl AsFd, range: Range) -> Option<u64> {
+    counted(&file, &range).or_else(|| sampled(&file, range))
+}
+
+/// As the kernel has counted them.
+fn counted(file: impl AsFd, range: &Range) -> Option<u64> {
+    static UNKNOWN: AtomicBool = AtomicBool::new(false);
+    if UNKNOWN.load(Ordering::Relaxed) {
+        return None;
+    }
     let mut pages = Pages::default();
     // SAFETY: both structures are as the kernel declares them and live until the call returns; flags are 0.
-    let result =
-        unsafe { libc::syscall(CACHESTAT, file.as_fd().as_raw_fd(), &raw const range, &raw mut pages, 0) };
-    (result == 0).then_some(pages.cached)
+    let result = unsafe {
+        libc::syscall(CACHESTAT, file.as_fd().as_raw_fd(), std::ptr::from_ref(range), &raw mut pages, 0)
+    };
+    if result == 0 {
+        return Some(pages.cached);
+    }
+    // Sandboxes refuse what they do not know.
+    if matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
+        UNKNOWN.store(true, Ordering::Relaxed);
+    }
+    None
+}
+
+/// Pages that are asked for instead of all.
+const SAMPLES: u64 = 8;
+
+/// The same without `cachestat`: what is true of a few pages, all over the range, is taken for true of the rest. Of files that
+/// are not ours to write the kernel says that all of it is there.
+fn sampled(file: impl AsFd, Range { offset, length }: Range) -> Option<u64> {
+    let page = rustix::param::page_size() as u64;
+    let end = match length {
+        0 => rustix::fs::fstat(&file).ok()?.st_size as u64,
+        length => offset + length,
+    };
+    let first = offset / page;
+    let all = end.div_ceil(page).saturating_sub(first);
+    if all == 0 {
+        return Some(0);
+    }
+    let bytes = usize::try_from(all * page).ok()?;
+    // SAFETY: a mapping of its own, which nobody looks at; it is unmapped below, and a file that shrinks does not matter.
+    let mapped = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            ProtFlags::empty(),
+            MapFlags::SHARED,
+            &file,
+            first * page,
+        )
+    };
+    let mapped = mapped.ok()?;
+    let samples = all.min(SAMPLES);
+    let is_there = |sample: u64| {
+        // The first and the last are among them.
+        let place = sample * (all - 1) / (samples - 1).max(1);
+        let mut there = 0u8;
+        // SAFETY: the page lies in the mapping, and the kernel writes one byte for it.
+        let result = unsafe {
+            libc::mincore(mapped.byte_add((place * page) as usize).cast(), page as usize, &raw mut there)
+        };
+        (result == 0).then_some(u64::from(there & 1))
+    };
+    let found: Option<u64> = (0..samples).map(is_there).sum();
+    // SAFETY: it was mapped above, and nothing points into it.
+    let _ = unsafe { rustix::mm::munmap(mapped, bytes) };
+    found.map(|found| found * all / samples)
 }
 
 /// Nothing of the file is in the cache, so nothing that it is read for need stay there.
@@ -70,6 +135,13 @@ impl<F: AsFd> Passing<F> {
     /// Before it is read.
     pub fn new(file: F) -> Passing<F> {
         Passing(is_absent(&file).then_some(file))
+    }
+}
+
+impl<F: AsFd> Passing<F> {
+    /// Nothing of it was in the cache.
+    pub fn was_absent(&self) -> bool {
+        self.0.is_some()
     }
 }
 
@@ -90,5 +162,47 @@ pub(crate) fn drop_behind(file: impl AsFd, offset: u64, length: u32) {
     if far > 0 {
         let start = far.saturating_sub(u64::from(length));
         let _ = fadvise(file, start, std::num::NonZeroU64::new(far - start), Advice::DontNeed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    const SIZE: usize = 100 * 4096 + 5;
+
+    /// On a disk, if there is one where tests are built; `None` where files are in memory.
+    fn on_disk() -> Option<(tempfile::TempDir, File)> {
+        let scratch = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = scratch.path().join("file");
+        std::fs::write(&path, vec![1; SIZE]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        crate::local::is_disk(&file).unwrap().then_some((scratch, file))
+    }
+
+    #[test]
+    fn samples_tell_what_the_kernel_tells() {
+        let Some((_scratch, file)) = on_disk() else { return };
+        let all = || Range { offset: 0, length: 0 };
+        assert_eq!(sampled(&file, all()), Some(101), "what was just written is there");
+        assert_eq!(sampled(&file, Range { offset: 4096 * 3 + 7, length: 10 }), Some(1));
+        drop_all(&file);
+        assert_eq!(sampled(&file, all()), Some(0));
+        assert_eq!(pages(&file), Some(0), "to ask for them does not bring them");
+        let mut half = vec![0; SIZE / 2];
+        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+        rustix::io::pread(&file, &mut half[..], 0).unwrap();
+        let found = sampled(&file, all()).unwrap();
+        assert!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
+    }
+
+    #[test]
+    fn an_empty_file_has_no_pages() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("file");
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(sampled(File::open(&path).unwrap(), Range { offset: 0, length: 0 }), Some(0));
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use haul_model::{Code, EntryId, Failure};
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::directories::Directory;
@@ -24,6 +25,9 @@ use crate::page_cache;
 const THREADS_MAX: usize = 16;
 /// Files for which another thread pays.
 const CALLS_PER_THREAD: usize = 4;
+
+/// Smaller ones stay in the page cache: to open them again costs more than their few pages are worth.
+const DROPPED_MEMBER_BYTES_MIN: u64 = 16 << 10;
 
 /// The row for a sync that failed; a full disk keeps its own row, as it is often only noticed then.
 pub(super) fn sync_failure(errno: Errno) -> Failure {
@@ -83,6 +87,7 @@ impl PosixSink {
         saved.into_iter().zip(&mut results).for_each(|(saved, result)| *result = saved.and(*result));
         self.sync_temporary_names(&group, &mut results);
         self.note_synced_members(&group, &results);
+        self.drop_members(&group, &results);
         let mut failed = Vec::new();
         for ((id, work), result) in group.into_iter().zip(results) {
             let Err(failure) = result else {
@@ -110,8 +115,39 @@ impl PosixSink {
         match work {
             Work::File(file) => drop(file.open_contents().map(page_cache::drop_all)),
             Work::Member { descriptor: Some(member), .. } => page_cache::drop_all(member),
-            // Those that a `syncfs` covers are closed when they are written.
+            // Those that a `syncfs` covers are closed when they are written: see `drop_members`.
             Work::Member { descriptor: None, .. } | Work::Done | Work::Unknown => {}
+        }
+    }
+
+    /// Members that a `syncfs` made durable are opened once more, to drop them from the page cache: the larger ones, which are
+    /// most of all bytes and few of all files.
+    fn drop_members(&self, group: &[(EntryId, Work)], results: &[Result<(), Failure>]) {
+        let covered = |work: &Work| match work {
+            Work::Member { descriptor: None, file_system, .. } => file_system.whole && !file_system.in_memory,
+            _ => false,
+        };
+        if self.sync == SyncMode::Never || !group.iter().any(|(_, work)| covered(work)) {
+            return;
+        }
+        let mut large = Vec::new();
+        let states = lock(&self.states);
+        for ((id, work), result) in group.iter().zip(results) {
+            if let Some(State::Member(member)) = states.get(id)
+                && result.is_ok()
+                && covered(work)
+                && member.entry.size() >= DROPPED_MEMBER_BYTES_MIN
+            {
+                let name = self.temporary_name(&member.entry, &member.directory, member.token);
+                large.push((Arc::clone(&member.directory), name));
+            }
+        }
+        drop(states);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        for (directory, name) in large {
+            // It is only a kindness to others.
+            let Ok(held) = self.directories.descriptor(&directory) else { continue };
+            let _ = openat(&held, name.as_c_str(), flags, Mode::empty()).map(page_cache::drop_all);
         }
     }
 

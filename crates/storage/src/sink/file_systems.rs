@@ -38,6 +38,8 @@ pub(crate) struct FileSystem {
     anchor: OwnedFd,
     /// May be synced as a whole.
     pub whole: bool,
+    /// The page cache is all there is.
+    pub in_memory: bool,
     /// A GlusterFS volume: a file lies where its name says, and a directory on every brick.
     pub gluster: bool,
     errors: AtomicU64,
@@ -54,6 +56,7 @@ impl FileSystem {
         Ok(FileSystem {
             device,
             whole: mode == SyncMode::Measured && local::is_known(&anchor)?,
+            in_memory: local::is_memory(&anchor)?,
             gluster: layout::is_gluster(anchor.as_fd()),
             anchor,
             errors: AtomicU64::new(0),

@@ -98,7 +98,11 @@ impl<'a> MemberReader<'a> {
     pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
         let (file, _) = self.open(entry)?;
         let large = !space.is_empty() && self.in_place.is_some_and(|least| space.len() >= least);
-        if large && self.left > 0 && local::is_known(&file).unwrap_or(false) {
+        let passing = Passing::new(&file);
+        // What is still in its file when it is sent cannot be dropped from the page cache here.
+        let stays = large && self.left > 0 && !passing.was_absent();
+        if stays && local::is_known(&file).unwrap_or(false) {
+            drop(passing);
             self.left -= 1;
             let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
             let wanted = Wanted { offset: 0, length, single: true, gently: false };
@@ -106,7 +110,6 @@ impl<'a> MemberReader<'a> {
             check_version(&file, &entry.identity)?;
             return Ok(Packed { hash, file: Some(file) });
         }
-        let _passing = Passing::new(&file);
         let hash = read_whole(self.hash, &file, space)?;
         // Nothing lies between the first status and the second where nothing is read.
         if !space.is_empty() {
