@@ -12,7 +12,7 @@ use haul_model::{Code, HashKind, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local};
 use haul_mover::end::{Common, Outcome, Profiles, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
-use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log};
+use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log, threads};
 use haul_storage::SourceStorage;
 use haul_storage::engine::{self, Engines, Note, Told, Wish};
 use haul_storage::layout::stripe::StripeSpec;
@@ -137,10 +137,7 @@ impl Interrupt {
                 }
             }
         };
-        std::thread::Builder::new()
-            .name("haul-signals".into())
-            .spawn(watch)
-            .map_err(|error| Error::os(Code::Internal, "signals", &error))?;
+        threads::start("haul-signals", watch)?;
         Ok(interrupt)
     }
 
@@ -428,8 +425,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     let sink = sink.start()?;
     let source = source.start()?;
     interrupt.watch(&source);
-    let mut summary = source.wait();
-    let sink = sink.wait();
+    let (mut summary, sink) = Running::wait_for_both(source, sink);
     report::mistake_of_other_end(&sink);
     summary.hanging += sink.hanging;
     let log = summary.log.clone();

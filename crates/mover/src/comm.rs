@@ -23,6 +23,7 @@ use crate::connection::{Established, put_frame};
 use crate::log::CommLog;
 use crate::master::{Input, Inputs};
 use crate::muster::Muster;
+use crate::{Error, threads};
 
 /// Frames that leave together are written together, up to this many bytes.
 const WRITE_BATCH_BYTES: usize = 256 << 10;
@@ -43,6 +44,7 @@ pub(crate) struct Connection {
     closers: Vec<Closer>,
     threads: Vec<JoinHandle<()>>,
     writer: JoinHandle<()>,
+    ending: Arc<Inputs>,
 }
 
 impl Connection {
@@ -54,9 +56,27 @@ impl Connection {
         log: Option<CommLog>,
         inputs: &Inputs,
         muster: &Muster,
-    ) -> Self {
-        let epoch = established.epoch;
+    ) -> std::result::Result<Self, Error> {
         let mut closers = Vec::new();
+        let started = Self::start_threads(established, role, pool, log, inputs, muster, &mut closers);
+        if started.is_err() {
+            closers.iter().for_each(Closer::close);
+        }
+        started.map(|connection| Connection { closers, ..connection })
+    }
+
+    fn start_threads(
+        established: Established,
+        role: Role,
+        pool: &Arc<Pool>,
+        log: Option<CommLog>,
+        inputs: &Inputs,
+        muster: &Muster,
+        closers: &mut Vec<Closer>,
+    ) -> std::result::Result<Self, Error> {
+        let epoch = established.epoch;
+        let ending = Arc::new(inputs.clone());
+        let spawn = |name: &str, work: Work| spawn(name, epoch, &ending, work);
         let mut threads = Vec::new();
         let shared = established.shared;
         let (frames, frames_out) = unbounded();
@@ -65,16 +85,18 @@ impl Connection {
         let (sender, receiver, closer) = established.control.split();
         closers.push(closer);
         let placer = muster.placer.clone();
-        let writer = spawn("haul-ctl-out", epoch, inputs, move |_| {
+        let write = move |_: &Inputs| {
             let _seat = placer.seat(ThreadKind::Control);
             write_frames(sender, &frames_out)
-        });
+        };
+        let writer = spawn("haul-ctl-out", Box::new(write))?;
         let Muster { meter: of_log, placer } = muster.clone();
-        threads.push(spawn("haul-ctl-in", epoch, inputs, move |inputs| {
+        let read = move |inputs: &Inputs| {
             let _seat = placer.seat(ThreadKind::Control);
             let _joined = log.as_ref().map(|_| of_log.join());
             read_frames(receiver, epoch, log.as_ref(), inputs)
-        }));
+        };
+        threads.push(spawn("haul-ctl-in", Box::new(read))?);
 
         for (number, stream) in established.data.into_iter().enumerate() {
             // On an encrypted stream all is ciphering but for what is handed to the system.
@@ -85,42 +107,34 @@ impl Connection {
             match role {
                 Role::Source => {
                     let payloads = payloads_out.clone();
-                    threads.push(spawn(&format!("haul-out-{number}"), epoch, inputs, move |inputs| {
+                    let send = move |inputs: &Inputs| {
                         // The unused half stays open with the other.
                         let _receiver = receiver;
                         let _there = muster.join(ThreadKind::CommOut);
                         let stage = if ciphers { Stage::Cipher } else { Stage::Send };
                         send_payloads(sender, stage, (epoch, shared), &payloads, &pool, inputs)
-                    }));
+                    };
+                    threads.push(spawn(&format!("haul-out-{number}"), Box::new(send))?);
                 }
                 Role::Sink => {
-                    threads.push(spawn(&format!("haul-in-{number}"), epoch, inputs, move |inputs| {
+                    let receive = move |inputs: &Inputs| {
                         let _sender = sender;
                         let _there = muster.join(ThreadKind::CommIn);
                         let stage = if ciphers { Stage::Cipher } else { Stage::Receive };
                         receive_payloads(receiver, stage, (epoch, shared), &pool, inputs)
-                    }));
+                    };
+                    threads.push(spawn(&format!("haul-in-{number}"), Box::new(receive))?);
                 }
             }
         }
-        Connection { epoch, frames, payloads, closers, threads, writer }
+        Ok(Connection { epoch, frames, payloads, closers: Vec::new(), threads, writer, ending })
     }
 
-    /// Ends the connection; `Input::Down` follows when every thread of it has ended.
-    pub(crate) fn tear_down(self, inputs: &Inputs) {
-        let inputs = inputs.clone();
+    /// Ends the connection. True if every thread of it has ended; else `Input::Down` follows when they have.
+    pub(crate) fn tear_down(self) -> bool {
         self.closers.iter().for_each(Closer::close);
         drop((self.frames, self.payloads));
-        let threads = self.threads;
-        let writer = self.writer;
-        let reaper = move || {
-            threads.into_iter().chain([writer]).for_each(|thread| drop(thread.join()));
-            let _ = inputs.send(Input::Down);
-        };
-        std::thread::Builder::new()
-            .name("haul-reaper".into())
-            .spawn(reaper)
-            .expect("a thread can be started");
+        Arc::into_inner(self.ending).is_some()
     }
 
     /// Lets the frames that are queued leave, then closes. For the end of a session.
@@ -134,19 +148,33 @@ impl Connection {
 
 type Result = std::result::Result<(), String>;
 
+/// What one thread does.
+type Work = Box<dyn FnOnce(&Inputs) -> Result + Send>;
+
+/// Held by each thread of a connection: the last one that ends says so.
+struct Ends(Option<Arc<Inputs>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(inputs) = self.0.take().and_then(Arc::into_inner) {
+            let _ = inputs.send(Input::Down);
+        }
+    }
+}
+
 fn spawn(
     name: &str,
     epoch: u32,
-    inputs: &Inputs,
-    work: impl FnOnce(&Inputs) -> Result + Send + 'static,
-) -> JoinHandle<()> {
-    let inputs = inputs.clone();
-    let run = move || {
+    ending: &Arc<Inputs>,
+    work: Work,
+) -> std::result::Result<JoinHandle<()>, Error> {
+    let (inputs, ends) = (Inputs::clone(ending), Ends(Some(Arc::clone(ending))));
+    threads::start(name, move || {
+        let _ends = ends;
         if let Err(cause) = work(&inputs) {
             let _ = inputs.send(Input::Lost { epoch, cause });
         }
-    };
-    std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread can be started")
+    })
 }
 
 fn text(error: std::io::Error) -> String {

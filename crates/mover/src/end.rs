@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{bounded, never};
+use crossbeam_channel::{Receiver as Queue, RecvTimeoutError, bounded, never, select};
 use haul_buffers::Pool;
 use haul_meter::Meter;
 use haul_model::profile::{Profile, Stage};
@@ -31,6 +31,7 @@ use crate::muster::Muster;
 use crate::neighbours::Neighbours;
 use crate::profile::Profiler;
 use crate::report::{Report, Reports};
+use crate::threads;
 use crate::workers::Workers;
 
 /// What may be chosen about a session without changing what exists at its end.
@@ -152,7 +153,12 @@ pub struct Summary {
 pub struct Running {
     inputs: Inputs,
     thread: JoinHandle<Summary>,
+    /// Disconnected when it has ended.
+    ended: Queue<()>,
 }
+
+/// How long the other end may take to end by itself, where one in the same process has failed.
+const OTHER_END_MAX: Duration = Duration::from_secs(2);
 
 /// Ends a running end from another thread.
 #[derive(Clone)]
@@ -169,6 +175,27 @@ impl Running {
     /// To end it early.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.inputs.clone())
+    }
+
+    /// Waits for both ends of a session in one process. Where one has failed the other one, too: there is nobody left that it
+    /// could be connected with again.
+    pub fn wait_for_both(source: Running, sink: Running) -> (Summary, Summary) {
+        let source_first = select! {
+            recv(source.ended) -> _ => true,
+            recv(sink.ended) -> _ => false,
+        };
+        let (first, second) = if source_first { (source, sink) } else { (sink, source) };
+        let first = first.wait();
+        let mut cause = None;
+        if let Some(failure) = first.outcome.failure
+            && second.ended.recv_timeout(OTHER_END_MAX) == Err(RecvTimeoutError::Timeout)
+        {
+            second.stopper().stop(failure);
+            cause = first.error.clone();
+        }
+        let mut second = second.wait();
+        second.error = cause.or(second.error);
+        if source_first { (first, second) } else { (second, first) }
     }
 
     /// Waits for its end.
@@ -224,14 +251,11 @@ impl SourceEnd {
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
         let muster = Muster { meter: Meter::default(), placer: common.placer };
-        let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster);
+        let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster)?;
         let (logger, found) = Logger::start(log, inputs_sender.clone(), &muster);
         let of_scan = muster.clone();
         let (scanned, scan_queue) = bounded(4);
-        std::thread::Builder::new()
-            .name("haul-scan".into())
-            .spawn(move || run_scan(scan, &scanned, &of_scan))
-            .expect("a thread can be started");
+        threads::start("haul-scan", move || run_scan(scan, &scanned, &of_scan))?;
         let machine = SourceMachine {
             source: Source::new(source::Config {
                 object_bytes: common.tuning.object_bytes,
@@ -253,7 +277,7 @@ impl SourceEnd {
             machine,
             link: Link::new(Planted::default()),
             introduction,
-            connector: start_connector(common.connector, inputs_sender.clone()),
+            connector: start_connector(common.connector, inputs_sender.clone())?,
             pool,
             workers,
             logger: Some(logger),
@@ -266,7 +290,7 @@ impl SourceEnd {
             reports: common.reports,
             tuning: common.tuning,
         };
-        Ok(launch("haul-source", master, inputs_sender))
+        launch("haul-source", master, inputs_sender)
     }
 }
 
@@ -280,7 +304,7 @@ impl SinkEnd {
         let neighbours = common.neighbours(shared, &inputs_sender);
         let syncs_each = storage.syncs_each();
         let muster = Muster { meter: Meter::default(), placer: common.placer };
-        let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster);
+        let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster)?;
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: pool.count(),
             slots_near: common.tuning.slots,
@@ -300,7 +324,7 @@ impl SinkEnd {
             machine,
             link: Link::new(Planted::default()),
             introduction,
-            connector: start_connector(common.connector, inputs_sender.clone()),
+            connector: start_connector(common.connector, inputs_sender.clone())?,
             pool,
             workers,
             logger: None,
@@ -313,7 +337,7 @@ impl SinkEnd {
             reports: common.reports,
             tuning: common.tuning,
         };
-        Ok(launch("haul-sink", master, inputs_sender))
+        launch("haul-sink", master, inputs_sender)
     }
 }
 
@@ -321,14 +345,20 @@ fn nanos(duration: Option<Duration>) -> Option<u64> {
     duration.map(|duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-fn launch<M: Machine + Send + 'static>(name: &str, master: Master<M>, inputs: Inputs) -> Running {
+fn launch<M: Machine + Send + 'static>(
+    name: &str,
+    master: Master<M>,
+    inputs: Inputs,
+) -> Result<Running, Error> {
+    let (ends, ended) = bounded(0);
     let run = move || {
+        let _ends: crossbeam_channel::Sender<()> = ends;
         let _seat = master.muster.placer.seat(ThreadKind::Master);
         let Ended { outcome, error, profiles, log, hanging } = master.run();
         Summary { outcome, error, profiles, log, hanging }
     };
-    let thread = std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread can be started");
-    Running { inputs, thread }
+    let thread = threads::start(name, run)?;
+    Ok(Running { inputs, thread, ended })
 }
 
 /// Feeds the master with what the scan finds; stops when nobody takes it any more.

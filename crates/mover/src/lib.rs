@@ -9,6 +9,7 @@
 //! - [`log`] keeps the object log in a directory and writes it off the master's thread.
 //! - [`neighbours`] speaks with other transfers on this host about storage targets.
 //! - [`bottleneck`] names what held a transfer up, from what both ends have measured.
+//! - [`threads`] starts threads, where the system has some left.
 //! - [`owner`] makes sure that one process at a time acts for a job.
 //!
 //! What must stay true: the master never blocks but on its inputs; queues towards the master are bounded, queues away
@@ -28,6 +29,7 @@ mod neighbours;
 pub mod owner;
 mod profile;
 mod report;
+pub mod threads;
 mod workers;
 
 pub use bottleneck::Bottleneck;

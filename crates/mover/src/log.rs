@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender as QueueSender, unbounded};
+use crossbeam_channel::{RecvTimeoutError, Sender as QueueSender, bounded, unbounded};
 use haul_model::profile::Stage;
 use haul_model::{Code, EntryId, HashKind};
 use haul_objectlog::{Binding, Config, Handle, LogStore, ObjectLog, Usage};
@@ -27,6 +27,7 @@ use crate::Error;
 use crate::durable::{self, StatePoint};
 use crate::master::{Input, Inputs};
 use crate::muster::Muster;
+use crate::threads;
 
 /// Operations between two looks at the clock.
 const BATCH_MAX: usize = 4096;
@@ -317,6 +318,12 @@ enum Work {
     },
 }
 
+impl Work {
+    fn comm(keeper: Keeper) -> Work {
+        Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() }
+    }
+}
+
 /// What the comm thread of the control stream writes to.
 #[derive(Clone)]
 pub(crate) struct CommLog(Arc<Mutex<Keeper>>);
@@ -366,16 +373,24 @@ impl Logger {
             lost,
         };
         let work = match settings.writer {
-            Writer::Comm => Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() },
+            Writer::Comm => Work::comm(keeper),
             Writer::Thread => {
                 let (operations, queue) = unbounded();
                 let muster = muster.clone();
+                let (keep, kept) = bounded::<Keeper>(1);
                 let run = move || {
                     let _there = muster.join(ThreadKind::Log);
-                    keeper.run(&queue);
+                    kept.into_iter().for_each(|keeper| keeper.run(&queue));
                 };
-                let named = std::thread::Builder::new().name("haul-log".into());
-                Work::Thread { operations, thread: named.spawn(run).expect("a thread can be started") }
+                match threads::start("haul-log", run) {
+                    Ok(thread) => {
+                        // It waits for this.
+                        let _ = keep.send(keeper);
+                        Work::Thread { operations, thread }
+                    }
+                    // The comm thread can do it.
+                    Err(_) => Work::comm(keeper),
+                }
             }
         };
         (Logger { required, shared, work }, found)

@@ -26,7 +26,7 @@ use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
 use crate::profile::Profiler;
 use crate::report::{Report, Reports};
 use crate::workers::Workers;
-use crate::{Error, Tuning};
+use crate::{Error, Tuning, threads};
 
 /// What reaches a master.
 pub(crate) enum Input {
@@ -103,7 +103,10 @@ pub(crate) struct Request {
 }
 
 /// Connections that were asked for are made on this thread, so that the master can go on meanwhile.
-pub(crate) fn start_connector(mut connector: Box<dyn Connector>, inputs: Inputs) -> QueueSender<Request> {
+pub(crate) fn start_connector(
+    mut connector: Box<dyn Connector>,
+    inputs: Inputs,
+) -> Result<QueueSender<Request>, Error> {
     let (requests, queue) = crossbeam_channel::bounded::<Request>(1);
     let run = move || {
         for Request { introduction, patience } in queue {
@@ -113,8 +116,8 @@ pub(crate) fn start_connector(mut connector: Box<dyn Connector>, inputs: Inputs)
             }
         }
     };
-    std::thread::Builder::new().name("haul-connect".into()).spawn(run).expect("a thread can be started");
-    requests
+    threads::start("haul-connect", run)?;
+    Ok(requests)
 }
 
 /// How a session ended, with what the loop noticed on the way.
@@ -271,7 +274,9 @@ impl<M: Machine> Running<M> {
             Action::Hands(count) => self.master.workers.grow(count as usize),
             Action::Replace(block, part) => self.master.workers.replace((block, part)),
             Action::Errand { number, lane, threads, op } => {
-                self.master.workers.run_errand(number, lane, threads as usize, op);
+                if let Err(error) = self.master.workers.run_errand(number, lane, threads as usize, op) {
+                    self.stop(error);
+                }
             }
             Action::Relieve { lane, number } => self.master.workers.relieve(lane, number),
             Action::Source(op) => self.master.workers.run_source(op),
@@ -396,14 +401,13 @@ impl<M: Machine> Running<M> {
         let log = self.master.logger.as_ref().and_then(Logger::comm);
         let peer_address = established.data.first().and_then(|stream| stream.about().peer);
         self.master.muster.placer.begin(peer_address.map(|address| address.ip()));
-        let connection = Connection::start(
-            established,
-            M::ROLE,
-            &self.master.pool,
-            log,
-            &self.master.inputs_sender,
-            &self.master.muster,
-        );
+        let (pool, inputs) = (&self.master.pool, &self.master.inputs_sender);
+        let connection = Connection::start(established, M::ROLE, pool, log, inputs, &self.master.muster);
+        let connection = match connection {
+            Ok(connection) => connection,
+            // A next connection would need them, too.
+            Err(error) => return self.stop(error),
+        };
         again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
         self.wire = Wire::Up(connection);
         self.heard = Instant::now();
@@ -413,17 +417,22 @@ impl<M: Machine> Running<M> {
         self.event(Event::LinkUp { epoch, peer });
     }
 
+    /// It cannot go on.
+    fn stop(&mut self, error: Error) {
+        let failure = error.failure;
+        self.last_error = Some(error);
+        self.event(Event::Stop(failure));
+    }
+
     /// An attempt has failed. The first connection of a session is not tried again by the end that dials: what is wrong
     /// then will not pass by itself. A lost one is, until the patience ends.
     fn on_unreachable(&mut self, error: Error) {
         let Wire::Wanted { since, first } = self.wire else { return };
         let hopeless = error.failure.code.retry() != haul_model::error::Retry::Reconnect;
-        let failure = error.failure;
-        self.last_error = Some(error);
         if first || hopeless || since.elapsed() >= self.master.tuning.reconnect {
-            self.event(Event::Stop(failure));
-            return;
+            return self.stop(error);
         }
+        self.last_error = Some(error);
         let pause = since.elapsed().mul_f32(0.2).clamp(Duration::from_millis(200), Duration::from_secs(5));
         self.retry_at = Some(Instant::now() + pause);
     }
@@ -434,10 +443,13 @@ impl<M: Machine> Running<M> {
         }
         let ending = Wire::Ending { since: Instant::now() };
         if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
-            connection.tear_down(&self.master.inputs_sender);
+            let is_down = connection.tear_down();
+            self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
+            (self.master.reports)(Report::Reconnecting { cause });
+            if is_down {
+                self.on_down();
+            }
         }
-        self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
-        (self.master.reports)(Report::Reconnecting { cause });
     }
 
     fn on_down(&mut self) {
@@ -513,7 +525,7 @@ impl<M: Machine> Running<M> {
         }
         // Whoever still reports has nobody to report to.
         let inputs = self.master.inputs;
-        let drain = std::thread::spawn(move || inputs.into_iter().for_each(drop));
+        let drain = threads::start("haul-drain", move || inputs.into_iter().for_each(drop));
         if let Wire::Up(connection) = self.wire {
             connection.finish();
         }

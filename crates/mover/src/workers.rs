@@ -21,6 +21,7 @@ use haul_topology::ThreadKind;
 
 use crate::master::{Input, Inputs};
 use crate::muster::Muster;
+use crate::{Error, threads};
 
 /// The queues of one end's I/O threads.
 pub(crate) struct Workers {
@@ -66,7 +67,7 @@ impl Workers {
         pool: &Arc<Pool>,
         inputs: &Inputs,
         muster: &Muster,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let aborted = Arc::new(AtomicBool::new(false));
         let run = move |op, pool: &Pool| {
             let _at = at_source(&op);
@@ -80,8 +81,8 @@ impl Workers {
             _ => None,
         };
         let work = Work { run: Arc::new(run), about, kind: ThreadKind::Io };
-        let crew = Crew::new("haul-read", count, work, &aborted, pool, inputs, muster);
-        Workers { source: Some(crew), sink: None, aborted }
+        let crew = Crew::new("haul-read", count, work, &aborted, pool, inputs, muster)?;
+        Ok(Workers { source: Some(crew), sink: None, aborted })
     }
 
     /// For a sink.
@@ -91,7 +92,7 @@ impl Workers {
         pool: &Arc<Pool>,
         inputs: &Inputs,
         muster: &Muster,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let aborted = Arc::new(AtomicBool::new(false));
         let of_errands = Arc::clone(&storage);
         let run: Arc<Run<SinkOp>> = Arc::new(move |op, pool: &Pool| {
@@ -120,13 +121,13 @@ impl Workers {
             Crew::new(name, 0, work, &aborted, pool, inputs, muster)
         };
         let crews = SinkCrews {
-            ordered: crew("haul-names", 1, ThreadKind::Errand),
-            data: crew("haul-write", count, ThreadKind::Io),
-            lay: errands("haul-lay"),
-            sync: errands("haul-sync"),
-            slow: errands("haul-slow"),
+            ordered: crew("haul-names", 1, ThreadKind::Errand)?,
+            data: crew("haul-write", count, ThreadKind::Io)?,
+            lay: errands("haul-lay")?,
+            sync: errands("haul-sync")?,
+            slow: errands("haul-slow")?,
         };
-        Workers { source: None, sink: Some(crews), aborted }
+        Ok(Workers { source: None, sink: Some(crews), aborted })
     }
 
     /// Queues an operation of the source.
@@ -144,23 +145,29 @@ impl Workers {
         }
     }
 
-    /// Queues an errand of the sink. Its lane has up to so many threads.
-    pub(crate) fn run_errand(&mut self, number: u64, lane: Lane, threads: usize, op: SinkOp) {
-        if let Some(crews) = &mut self.sink {
-            let crew = crews.of_errands(lane);
-            crew.send(Errand { number, op });
-            // No more than there are errands at a time.
-            crew.grow(threads.min(crew.pending.load(Ordering::Acquire)));
-        }
+    /// Queues an errand of the sink. Its lane has up to so many threads. Fails where it has none, and none is to be had.
+    pub(crate) fn run_errand(
+        &mut self,
+        number: u64,
+        lane: Lane,
+        threads: usize,
+        op: SinkOp,
+    ) -> Result<(), Error> {
+        let Some(crews) = &mut self.sink else { return Ok(()) };
+        let crew = crews.of_errands(lane);
+        crew.send(Errand { number, op });
+        // No more than there are errands at a time.
+        crew.grow(threads.min(crew.pending.load(Ordering::Acquire)))
     }
 
-    /// So many threads for contents.
+    /// So many threads for contents, as far as they are to be had.
     pub(crate) fn grow(&mut self, count: usize) {
+        // It only fails where there is none yet.
         if let Some(crew) = &mut self.source {
-            crew.grow(count);
+            let _ = crew.grow(count);
         }
         if let Some(crews) = &mut self.sink {
-            crews.data.grow(count);
+            let _ = crews.data.grow(count);
         }
     }
 
@@ -312,22 +319,27 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
         pool: &Arc<Pool>,
         inputs: &Inputs,
         muster: &Muster,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let (queue, operations) = unbounded();
         let (aborted, pool, inputs) = (Arc::clone(aborted), Arc::clone(pool), inputs.clone());
         let (threads, replaced, pending) = (Vec::new(), Vec::new(), Arc::default());
         let muster = muster.clone();
         let mut crew =
             Crew { name, queue, operations, work, aborted, pool, inputs, muster, threads, pending, replaced };
-        crew.grow(count);
-        crew
+        crew.grow(count)?;
+        Ok(crew)
     }
 
-    fn grow(&mut self, count: usize) {
+    /// Up to so many threads; fewer do the same, later. Fails where there is none at all.
+    fn grow(&mut self, count: usize) -> Result<(), Error> {
         while self.threads.len() < count {
-            let thread = self.start(self.threads.len());
-            self.threads.push(thread);
+            match self.start(self.threads.len()) {
+                Ok(thread) => self.threads.push(thread),
+                Err(error) if self.threads.is_empty() => return Err(error),
+                Err(_) => return Ok(()),
+            }
         }
+        Ok(())
     }
 
     fn send(&self, op: O) {
@@ -338,9 +350,10 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
 
     fn replace(&mut self, about: K) {
         let at_it = |thread: &Thread<K>| *lock(&thread.at) == Some(about);
-        if let Some(place) = self.threads.iter().position(at_it) {
+        if let Some(place) = self.threads.iter().position(at_it)
+            && let Ok(new) = self.start(place)
+        {
             // It ends by itself, if ever.
-            let new = self.start(place);
             let Thread { handle, replaced, .. } = std::mem::replace(&mut self.threads[place], new);
             replaced.store(true, Ordering::Release);
             self.replaced.retain(|thread| !thread.is_finished());
@@ -348,7 +361,7 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
         }
     }
 
-    fn start(&self, number: usize) -> Thread<K> {
+    fn start(&self, number: usize) -> Result<Thread<K>, Error> {
         let (operations, work, aborted) =
             (self.operations.clone(), self.work.clone(), Arc::clone(&self.aborted));
         let (pool, inputs) = (Arc::clone(&self.pool), self.inputs.clone());
@@ -376,9 +389,8 @@ impl<O: Send + 'static, K: Copy + PartialEq + Send + 'static> Crew<O, K> {
                 }
             }
         };
-        let name = format!("{}-{number}", self.name);
-        let handle = std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started");
-        Thread { handle, at, replaced }
+        let handle = threads::start(format!("{}-{number}", self.name), run)?;
+        Ok(Thread { handle, at, replaced })
     }
 
     /// No more operations come.

@@ -1,0 +1,67 @@
+//! `haul cp` where the system gives it few threads: it goes on with those that it gets, or says what it lacks.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nobody else has it, so that the limit counts the threads of the test and no others.
+const USER: u32 = 1_987_654_321;
+/// More than haul needs for a copy within one host.
+const THREADS_MAX: usize = 96;
+/// A thread that is missed is waited for by nobody.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn give_away(path: &Path) {
+    if rustix::process::geteuid().is_root() {
+        chown(path, Some(USER), Some(USER)).unwrap();
+    }
+}
+
+#[test]
+fn with_any_number_of_threads_a_copy_ends_well_or_says_what_it_lacks() {
+    let bed = tempfile::tempdir().unwrap();
+    // Where it was built nobody else may look.
+    let haul = bed.path().join("haul");
+    fs::copy(env!("CARGO_BIN_EXE_haul"), &haul).unwrap();
+    let tree = bed.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for number in 0..50 {
+        fs::write(tree.join(format!("small-{number}")), vec![number; 3000]).unwrap();
+    }
+    fs::write(tree.join("large"), vec![1; 9 << 20]).unwrap();
+    give_away(bed.path());
+    let (mut well, mut refused) = (0, 0);
+    for threads in (1..32).step_by(3).chain((32..=THREADS_MAX).step_by(16)) {
+        let home = tempfile::tempdir_in(bed.path()).unwrap();
+        give_away(home.path());
+        let mut command = Command::new("bash");
+        command.args(["-c", "ulimit -u \"$0\" && exec \"$@\"", &threads.to_string()]);
+        command.arg(&haul).args(["cp", "-r", "--quiet"]).arg(&tree).arg(home.path().join("copy"));
+        command.current_dir(home.path()).env_clear().env("HOME", home.path());
+        command.env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
+        if rustix::process::geteuid().is_root() {
+            command.uid(USER).gid(USER);
+        }
+        let began = Instant::now();
+        let ended = command.output().unwrap();
+        assert!(began.elapsed() < PATIENCE, "{threads} threads: {:?}", began.elapsed());
+        let said = String::from_utf8_lossy(&ended.stderr);
+        if ended.status.success() {
+            well += 1;
+            assert_eq!(fs::read(home.path().join("copy/large")).unwrap().len(), 9 << 20);
+            assert_eq!(fs::read_dir(home.path().join("copy")).unwrap().count(), 51);
+            continue;
+        }
+        refused += 1;
+        assert!(!said.contains("panicked") && ended.status.code().is_some(), "{threads} threads: {said}");
+        assert!(
+            said.contains("thread") && said.contains("temporarily unavailable"),
+            "{threads} threads: {said}"
+        );
+    }
+    assert!(well > 0, "{THREADS_MAX} threads are not enough");
+    assert!(refused > 0 || !rustix::process::geteuid().is_root(), "one thread is enough");
+}
