@@ -85,8 +85,9 @@ impl PosixSource {
 
     /// With these engines.
     pub fn with_engines(roots: Vec<Root>, options: SourceOptions, engines: Arc<Engines>) -> Self {
-        local::raise_descriptor_limit();
-        let directories = Directories::new(roots, !options.recursive, options.directory_descriptors_max);
+        // As at the sink: the same process may be both.
+        let descriptors = (local::raise_descriptor_limit() / 8).min(options.directory_descriptors_max);
+        let directories = Directories::new(roots, !options.recursive, descriptors);
         PosixSource {
             directories: Arc::new(directories),
             files: OpenFiles::default(),

@@ -1,4 +1,5 @@
-//! `haul cp` where the system gives it few threads: it goes on with those that it gets, or says what it lacks.
+//! `haul cp` where the system gives it few threads, or few descriptors: it goes on with those that it gets, or says what it
+//! lacks.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -64,4 +65,40 @@ fn with_any_number_of_threads_a_copy_ends_well_or_says_what_it_lacks() {
     }
     assert!(well > 0, "{THREADS_MAX} threads are not enough");
     assert!(refused > 0 || !rustix::process::geteuid().is_root(), "one thread is enough");
+}
+
+#[test]
+fn descriptors_of_directories_and_files_are_as_few_as_they_have_to_be() {
+    let bed = tempfile::tempdir().unwrap();
+    let tree = bed.path().join("tree");
+    for number in 0..400 {
+        let directory = tree.join(format!("directory-{number}"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("small"), [number as u8; 3000]).unwrap();
+    }
+    for number in 0..40 {
+        fs::write(tree.join(format!("large-{number}")), vec![number; 5 << 20]).unwrap();
+    }
+    let mut command = Command::new("bash");
+    command.args([
+        "-c",
+        "ulimit -n 128 && exec \"$@\"",
+        "haul",
+        env!("CARGO_BIN_EXE_haul"),
+        "cp",
+        "-r",
+        "--quiet",
+    ]);
+    command.arg(&tree).arg(bed.path().join("copy"));
+    command.current_dir(bed.path()).env_clear().env("HOME", bed.path().join("home"));
+    command.env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
+    let ended = command.output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    for number in 0..400 {
+        let copy = bed.path().join(format!("copy/directory-{number}/small"));
+        assert_eq!(fs::read(copy).unwrap(), [number as u8; 3000]);
+    }
+    for number in 0..40 {
+        assert_eq!(fs::read(bed.path().join(format!("copy/large-{number}"))).unwrap(), vec![number; 5 << 20]);
+    }
 }
