@@ -29,7 +29,7 @@ use crate::options;
 use crate::options::Seating;
 use crate::plan::{decision, labels};
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
-use crate::settings::slots_far_here;
+use crate::settings::{slots_far_here, slots_here};
 use crate::{placement, policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -157,8 +157,12 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     };
     go_home();
     let (mut tuning, log) = tuning(&request.tuning)?;
-    if is_sink && request.tuning.memory_grows {
-        tuning.slots_far = slots_far_here(tuning.slots, tuning.object_bytes);
+    if request.tuning.memory_grows {
+        tuning.slots = slots_here(tuning.slots, tuning.object_bytes);
+        tuning.slots_far = match is_sink {
+            true => slots_far_here(tuning.slots, tuning.object_bytes),
+            false => tuning.slots,
+        };
     }
     let stripe = request.tuning.stripe.as_deref().map(str::parse).transpose();
     let stripe = stripe

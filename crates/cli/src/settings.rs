@@ -25,8 +25,12 @@ use crate::options::{
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
 /// small enough for a login node.
 const OBJECT_BYTES: u64 = 4 << 20;
-/// Slots of one end, all together.
+/// Slots of one end, all together, where there is memory enough.
 const MEMORY_BYTES: u64 = 256 << 20;
+/// And where there is not.
+const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// They take one part of so many of what is available.
+const MEMORY_PART: u64 = 4;
 /// K of the transaction mechanism.
 const TRANSACTION_FILES: u32 = 4;
 /// A lost connection is tried again for this long.
@@ -186,20 +190,25 @@ impl Settings {
         let layers = Layers { file: read_file(&path)?, path };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let ports = arguments.port.map(|port| (port, port)).or(arguments.port_range);
+        let object_bytes = layers.pick(
+            "object-size",
+            arguments.object_size,
+            parse_size,
+            OBJECT_BYTES,
+            "large enough that an object's bookkeeping does not show",
+        )?;
+        let memory = memory(memory_available(&host()), object_bytes.value);
         let settings = Settings {
-            object_bytes: layers.pick(
-                "object-size",
-                arguments.object_size,
-                parse_size,
-                OBJECT_BYTES,
-                "large enough that an object's bookkeeping does not show",
-            )?,
+            object_bytes,
             memory: layers.pick(
                 "memory",
                 arguments.memory,
                 parse_size,
-                MEMORY_BYTES,
-                "touched only as far as it is used",
+                memory,
+                match memory {
+                    MEMORY_BYTES.. => "touched only as far as it is used",
+                    _ => "a quarter of the memory that is available here; touched only as far as it is used",
+                },
             )?,
             bundle_below: layers.pick(
                 "bundle-below",
@@ -565,6 +574,18 @@ fn read_file(path: &Path) -> Result<toml::Table, Error> {
     }
 }
 
+/// What the slots of an end take at most, if nobody says so: room for some objects at least.
+fn memory(available: Option<u64>, object_bytes: u64) -> u64 {
+    let least = object_bytes.saturating_mul(4).clamp(MEMORY_BYTES_MIN, MEMORY_BYTES);
+    available.map_or(MEMORY_BYTES, |available| (available / MEMORY_PART).clamp(least, MEMORY_BYTES))
+}
+
+/// Slots that the other end has asked for, or those for which this host has the memory.
+pub fn slots_here(slots: u32, object_bytes: u32) -> u32 {
+    let bytes = memory(memory_available(&host()), object_bytes.into());
+    slots.min(u32::try_from(bytes / u64::from(object_bytes.max(1))).unwrap_or(u32::MAX).max(2))
+}
+
 /// [`slots_far`] with what is available on this host.
 pub fn slots_far_here(slots: u32, object_bytes: u32) -> u32 {
     slots_far(slots, object_bytes, memory_available(&host()))
@@ -586,6 +607,17 @@ const IO_THREADS_MAX: usize = 48;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_enough_memory_slots_are_fewer() {
+        let usual = |available| memory(available, 4 << 20);
+        assert_eq!(usual(None), 256 << 20);
+        assert_eq!(usual(Some(64 << 30)), 256 << 20);
+        assert_eq!(usual(Some(400 << 20)), 100 << 20);
+        assert_eq!(usual(Some(10 << 20)), 32 << 20, "less than that is no transfer");
+        assert_eq!(memory(Some(0), 32 << 20), 128 << 20, "some objects must fit");
+        assert_eq!(memory(Some(0), 1 << 30), 256 << 20);
+    }
 
     #[test]
     fn memory_grows_with_what_there_is_and_never_below_what_is_always_used() {
