@@ -122,7 +122,7 @@ impl Interrupt {
     pub fn install() -> Result<Interrupt, Error> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
-            .map_err(|error| Error::os(Code::Internal, "signals", &error))?;
+            .map_err(|error| Error::os(Code::SystemRefused, "signals", &error))?;
         let interrupt = Interrupt { stopper: Arc::default(), asked: Arc::default() };
         let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
         let watch = move || {

@@ -154,7 +154,7 @@ fn end(directory: &Path) -> Result<(), Error> {
     let pid = runner(directory).and_then(Pid::from_raw);
     let Some(pid) = pid else { return Err(Error::new(Code::Internal, "the lock names no process")) };
     kill_process(pid, Signal::TERM).map_err(|errno| {
-        Error::os(Code::Internal, format!("ending process {}", pid.as_raw_nonzero()), &errno.into())
+        Error::os(Code::SystemRefused, format!("ending process {}", pid.as_raw_nonzero()), &errno.into())
     })?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while is_running(directory) {

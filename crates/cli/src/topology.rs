@@ -233,7 +233,7 @@ fn serve(arguments: &TopologyServe) -> Result<u8, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         let registered = signal_hook::flag::register(signal, Arc::clone(&stop));
-        registered.map_err(|error| Error::os(Code::Internal, "watching for signals", &error))?;
+        registered.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
     }
     let socket = arguments.socket.clone().unwrap_or_else(default_socket);
     let server = Server::bind(&socket).map_err(|error| match error.kind() {
@@ -280,7 +280,8 @@ fn run(arguments: &TopologyRun) -> Result<u8, Error> {
     }
     // Before there is a child, so that none of its ends is missed. A terminal sends SIGINT to both.
     let signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGTERM]);
-    let mut signals = signals.map_err(|error| Error::os(Code::Internal, "watching for signals", &error))?;
+    let mut signals =
+        signals.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
     let (program, rest) = arguments.command.split_first().expect("clap asks for one");
     let mut child = match Command::new(program).args(rest).spawn() {
         Ok(child) => child,
@@ -290,7 +291,7 @@ fn run(arguments: &TopologyRun) -> Result<u8, Error> {
         }
     };
     let status = loop {
-        let waited = child.try_wait().map_err(|error| Error::os(Code::Internal, "waiting", &error))?;
+        let waited = child.try_wait().map_err(|error| Error::os(Code::SystemRefused, "waiting", &error))?;
         if let Some(status) = waited {
             break status;
         }

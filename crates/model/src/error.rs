@@ -110,6 +110,8 @@ table! {
     83 Superseded        "superseded"          Haul    Never     1 "a newer session has taken over";
     84 Usage             "usage"               User    Never     2 "the command is not well formed";
     85 SocketUnusable    "socket-unusable"     User    Never     1 "the socket cannot be served";
+    86 SystemRefused     "system-refused"      User    Rerun     1 "the system does not allow it";
+    87 BenchFailed       "bench-failed"        User    Never     1 "it could not be measured";
     90 Interrupted       "interrupted"         User    Rerun   130 "interrupted";
     91 Internal          "internal"            Haul    Never     1 "internal error";
 }

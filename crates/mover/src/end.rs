@@ -236,7 +236,7 @@ impl Common {
         let object_bytes = self.tuning.object_bytes;
         let pool = Pool::new(slots.max(self.tuning.slots), object_bytes)
             .or_else(|_| Pool::new(self.tuning.slots, object_bytes))
-            .map_err(|error| Error::os(Code::Internal, "allocating the slot pool", &error))?;
+            .map_err(|error| Error::os(Code::SystemRefused, "allocating the slot pool", &error))?;
         (self.reports)(Report::Buffers { bytes: pool.bytes(), locked_bytes: pool.locked_bytes() });
         Ok(pool)
     }

@@ -13,7 +13,7 @@ pub fn start<T: Send + 'static>(
 ) -> Result<JoinHandle<T>, Error> {
     let name = name.into();
     Builder::new().name(name.clone()).spawn(run).map_err(|error| {
-        Error::os(Code::Internal, format!("starting the thread {name}"), &error)
+        Error::os(Code::SystemRefused, format!("starting the thread {name}"), &error)
             .hint("`ulimit -u` and `pids.max` of the control group limit threads, `ulimit -v` and `memory.max` memory")
     })
 }

@@ -45,12 +45,29 @@ pub fn version(haul: &Path) -> String {
 }
 
 /// One row, by its fields.
-pub struct Row<'a>(Vec<&'a str>);
+pub struct Row(Vec<String>);
 
-impl Row<'_> {
+impl Row {
+    /// Of a line. In quotes a field may have commas, and quotes that are doubled.
+    fn of(line: &str) -> Row {
+        let mut fields = vec![String::new()];
+        let mut quoted = false;
+        let mut characters = line.chars().peekable();
+        while let Some(character) = characters.next() {
+            let last = fields.len() - 1;
+            match character {
+                '"' if quoted && characters.next_if_eq(&'"').is_some() => fields[last].push('"'),
+                '"' => quoted = !quoted,
+                ',' if !quoted => fields.push(String::new()),
+                other => fields[last].push(other),
+            }
+        }
+        Row(fields)
+    }
+
     /// The text of a field; empty where there is none.
     pub fn field(&self, index: usize) -> &str {
-        self.0.get(index).copied().unwrap_or_default()
+        self.0.get(index).map(String::as_str).unwrap_or_default()
     }
 
     /// A field as a number.
@@ -59,9 +76,13 @@ impl Row<'_> {
     }
 }
 
-/// Text as one field: it has no commas and no other lines.
+/// Text as one field of one line.
 pub fn field(text: &str) -> String {
-    text.replace(',', ";").split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.contains([',', '"']) {
+        true => format!("\"{}\"", line.replace('"', "\"\"")),
+        false => line,
+    }
 }
 
 /// `name=value name=value`
@@ -88,7 +109,7 @@ pub fn read<T>(path: &Path, header: &str, row: impl Fn(&Row) -> Option<T>) -> io
     if lines.next() != Some(header) {
         return Err(wrong("it has other columns"));
     }
-    let rows = lines.map(|line| row(&Row(line.split(',').collect())).ok_or_else(|| wrong(line)));
+    let rows = lines.map(|line| row(&Row::of(line)).ok_or_else(|| wrong(line)));
     Ok(Some((made, rows.collect::<io::Result<_>>()?)))
 }
 
@@ -101,11 +122,11 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("a.csv");
         let read = |row: fn(&Row) -> Option<(String, u32)>| read(&path, "name,count", row);
-        let row = |row: &Row<'_>| Some((row.field(0).to_owned(), row.number(1)?));
+        let row = |row: &Row| Some((row.field(0).to_owned(), row.number(1)?));
         assert!(read(row).unwrap().is_none());
-        fs::write(&path, "# haul 1: haul bench\n# bytes=7 rate=2.5\nname,count\na; b,3\nc,4\n").unwrap();
+        fs::write(&path, "# haul 1: haul bench\n# bytes=7 rate=2.5\nname,count\n\"a, b\",3\nc,4\n").unwrap();
         let (made, rows) = read(row).unwrap().unwrap();
-        assert_eq!(rows, [("a; b".to_owned(), 3), ("c".to_owned(), 4)]);
+        assert_eq!(rows, [("a, b".to_owned(), 3), ("c".to_owned(), 4)]);
         assert_eq!(
             (made.lines.clone(), made.says("bytes"), made.says("rate")),
             (vec!["haul 1: haul bench".to_owned()], Some(7), Some(2.5))
@@ -125,6 +146,13 @@ mod tests {
 
     #[test]
     fn any_text_is_one_field() {
-        assert_eq!(field("a, b\n  c"), "a; b c");
+        for (text, written) in
+            [("a b\n  c", "a b c"), ("a, b", "\"a, b\""), ("say \"a\"", "\"say \"\"a\"\"\""), ("", "")]
+        {
+            let line = format!("1,{},2", field(text));
+            assert_eq!(line, format!("1,{written},2"));
+            let back = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(Row::of(&line).0, ["1", &back, "2"]);
+        }
     }
 }

@@ -69,6 +69,8 @@ pub struct Results {
     pub used: Vec<Used>,
     /// What haul costs at any size.
     pub costs: Vec<Cost>,
+    /// The program and the command that measured it.
+    pub costs_made: Option<String>,
 }
 
 impl Results {
@@ -90,7 +92,12 @@ impl Files {
     /// The directory is made if it is not there.
     pub fn open(directory: &Path, haul: &Path, command: &str) -> io::Result<Files> {
         fs::create_dir_all(directory)?;
-        Ok(Files { directory: directory.to_owned(), made: format!("# {}: {command}\n", version(haul)) })
+        Ok(Files { directory: directory.to_owned(), made: format!("{}: {command}", version(haul)) })
+    }
+
+    /// The program and the command of this evaluation.
+    pub fn made(&self) -> &str {
+        &self.made
     }
 
     fn path(&self, part: &str) -> PathBuf {
@@ -98,7 +105,11 @@ impl Files {
     }
 
     fn write_part(&self, part: &str, header: &str, rows: &str) -> io::Result<()> {
-        fs::write(self.path(part), format!("{}{header}\n{rows}", self.made))
+        self.write_made(part, &self.made, header, rows)
+    }
+
+    fn write_made(&self, part: &str, made: &str, header: &str, rows: &str) -> io::Result<()> {
+        fs::write(self.path(part), format!("# {made}\n{header}\n{rows}"))
     }
 
     /// Everything.
@@ -141,7 +152,7 @@ impl Files {
                 "{kind},{files},{bytes},{round},{seconds:.4},{processor_seconds:.3},{resident}"
             );
         }
-        self.write_part("cost", COSTS, &rows)
+        self.write_made("cost", results.costs_made.as_ref().unwrap_or(&self.made), COSTS, &rows)
     }
 
     /// What earlier evaluations left.
@@ -186,7 +197,9 @@ impl Files {
                 resident: row.number(6)?,
             })
         })?;
+        let costs_made = costs.as_ref().and_then(|(made, _)| made.lines.first().cloned());
         Ok(Results {
+            costs_made,
             cases: cases.map_or_else(Vec::new, |(_, rows)| rows),
             runs: runs.map_or_else(Vec::new, |(_, rows)| rows),
             used: used.map_or_else(Vec::new, |(_, rows)| rows),
@@ -217,7 +230,7 @@ mod tests {
             dataset: Dataset { case, title: "one file of 4 GiB".into(), files: 1, bytes: 7 },
             storage: "memory".into(),
             load: "0.1 0.2".into(),
-            command: "haul bench peers".into(),
+            command: "haul bench peers --peer haul,cp".into(),
         };
         let run = |case, tool, round, outcome| Run { case, tool, round, outcome };
         let mut results = Results {
@@ -225,7 +238,7 @@ mod tests {
             runs: vec![
                 run(Case::Big, haul, 1, Ok(sample)),
                 run(Case::Tree, haul, 1, Ok(Sample { seconds: 2.5, ..sample })),
-                run(Case::Tree, cp, 0, Err("it failed; no".into())),
+                run(Case::Tree, cp, 0, Err("it failed, \"no\"".into())),
             ],
             used: vec![Used {
                 case: Case::Big,
@@ -242,6 +255,7 @@ mod tests {
                 processor_seconds: 0.75,
                 resident: 12,
             }],
+            costs_made: Some("haul 1: haul bench peers --case cost".into()),
         };
         files.write(&results).unwrap();
         assert_eq!(files.read().unwrap(), results);

@@ -87,6 +87,7 @@ pub fn run(settings: &Settings) -> io::Result<()> {
             let directory = places.root.join("work");
             cost::run(&settings.haul, &directory, settings.scale, settings.runs, |costs| {
                 results.costs = costs.to_vec();
+                results.costs_made = Some(files.made().to_owned());
                 files.write(&results)
             })?;
         }

@@ -225,6 +225,9 @@ impl Report<'_> {
              machine. Flat is what grows by at most {:.0} % from the first line of a table to the last.\n",
             (FLAT - 1.0) * 100.0
         ));
+        if let Some(made) = &self.results.costs_made {
+            self.page.line(format!("Made with `{made}`.\n"));
+        }
         let row = |cost: &CostAt| {
             [
                 cost.files.to_string(),

@@ -45,13 +45,13 @@ pub fn run(arguments: &BenchCongestion) -> Result<u8, Error> {
             )));
         }
         // Before any other thread: they have the namespace of the one that starts them.
-        own_mounts().map_err(|error| Error::os(Code::Internal, "a mount namespace", &error))?;
+        own_mounts().map_err(|error| Error::os(Code::SystemRefused, "a mount namespace", &error))?;
     }
     process::end_all_on_signal(leave_nothing);
     evaluate(&settings).map_err(|error| {
         process::end_descendants(process::own_pid());
         leave_nothing();
-        Error::os(Code::Internal, "the evaluation", &error)
+        Error::os(Code::BenchFailed, "the evaluation", &error)
     })?;
     Ok(0)
 }

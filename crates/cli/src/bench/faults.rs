@@ -58,7 +58,7 @@ pub fn run(arguments: &BenchFaults) -> Result<u8, Error> {
     };
     evaluate(&settings).map_err(|error| {
         process::end_descendants(process::own_pid());
-        Error::os(Code::Internal, "the evaluation", &error)
+        Error::os(Code::BenchFailed, "the evaluation", &error)
     })?;
     Ok(0)
 }

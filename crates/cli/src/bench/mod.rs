@@ -40,7 +40,7 @@ pub fn bench(arguments: Bench) -> Result<u8, Error> {
 
 /// The program that is measured: this one.
 fn this_program() -> Result<PathBuf, Error> {
-    std::env::current_exe().map_err(|error| Error::os(Code::Internal, "finding this program", &error))
+    std::env::current_exe().map_err(|error| Error::os(Code::SystemRefused, "finding this program", &error))
 }
 
 /// As it was typed, for reports.
@@ -51,7 +51,8 @@ fn command_line() -> String {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|error| Error::os(Code::Internal, path.display().to_string(), &error))
+    std::path::absolute(path)
+        .map_err(|error| Error::os(Code::SystemRefused, path.display().to_string(), &error))
 }
 
 fn transfer(arguments: &BenchTransfer) -> Result<u8, Error> {

@@ -19,14 +19,14 @@ pub fn run(arguments: &BenchPeers) -> Result<u8, Error> {
     let is_measured = !settings.cases.is_empty() || settings.cost;
     if is_measured && rustix::process::geteuid().is_root() {
         // Before any other thread: they have the namespaces of the one that starts them.
-        own_mounts().map_err(|error| Error::os(Code::Internal, "a mount namespace", &error))?;
-        own_network().map_err(|error| Error::os(Code::Internal, "a network namespace", &error))?;
+        own_mounts().map_err(|error| Error::os(Code::SystemRefused, "a mount namespace", &error))?;
+        own_network().map_err(|error| Error::os(Code::SystemRefused, "a network namespace", &error))?;
     }
     process::end_all_on_signal(leave_nothing);
     compare(&settings).map_err(|error| {
         process::end_descendants(process::own_pid());
         leave_nothing();
-        Error::os(Code::Internal, "the comparison", &error)
+        Error::os(Code::BenchFailed, "the comparison", &error)
     })?;
     Ok(0)
 }
@@ -77,13 +77,13 @@ pub fn raw(arguments: &BenchRaw) -> Result<u8, Error> {
     let mut receiver = Command::new(this_program()?);
     receiver.args(["bench", "raw-receive"]);
     raw::copy(&arguments.source, &arguments.dest, receiver)
-        .map_err(|error| Error::os(Code::Internal, "the raw sender", &error))?;
+        .map_err(|error| Error::os(Code::BenchFailed, "the raw sender", &error))?;
     Ok(0)
 }
 
 /// `haul bench raw-receive`
 pub fn raw_receive(arguments: &BenchRawReceive) -> Result<u8, Error> {
     raw::receive_once(&arguments.dest, arguments.bytes)
-        .map_err(|error| Error::os(Code::Internal, "the raw receiver", &error))?;
+        .map_err(|error| Error::os(Code::BenchFailed, "the raw receiver", &error))?;
     Ok(0)
 }
