@@ -170,6 +170,16 @@ fn is_same_host(fd: &OwnedFd, peer: Option<SocketAddr>) -> bool {
     peer.map(host).is_some_and(|peer| peer.is_loopback() || own.map(host) == Some(peer))
 }
 
+/// Within one host there is no network that could be congested: what paces its sends for the network's sake (BBR, where it is the
+/// system's default) only costs timers and wakes the receiver for each piece. Best effort: not every system has CUBIC, or lets
+/// everybody choose it.
+fn leave_unpaced(fd: &OwnedFd) {
+    let paces = sockopt::tcp_congestion(fd).is_ok_and(|name| name.starts_with("bbr"));
+    if paces {
+        let _ = sockopt::set_tcp_congestion(fd, "cubic");
+    }
+}
+
 /// A stream over a socket that is connected already.
 pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io::Result<Stream> {
     apply(&fd, settings).map_err(|errno| Cause::Local.error(format!("cannot set up a socket: {errno}")))?;
@@ -185,7 +195,11 @@ pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io:
         }
     });
     let about = About { peer, cipher: None, round_trip };
-    let passage = is_same_host(&socket.fd, peer).then(Vec::new);
+    let same_host = is_same_host(&socket.fd, peer);
+    if same_host {
+        leave_unpaced(&socket.fd);
+    }
+    let passage = same_host.then(Vec::new);
     let sender = TcpSender { socket: socket.clone(), ended: false, passage };
     let receiver = TcpReceiver { socket };
     Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about))
