@@ -425,6 +425,24 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
+    /// Fails on a system that has CUBIC if a socket stays with what paces; where it cannot be had the socket stays as it was.
+    #[test]
+    fn within_one_host_nothing_is_paced() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (has_bbr, has_cubic) = {
+            let other = OwnedFd::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+            let has = |name| sockopt::set_tcp_congestion(&other, name).is_ok();
+            (has("bbr"), has("cubic"))
+        };
+        let paced = if has_bbr { "bbr" } else { "reno" };
+        sockopt::set_tcp_congestion(&socket, paced).unwrap();
+        let fd = OwnedFd::from(socket);
+        leave_unpaced(&fd);
+        let expected = if has_bbr && has_cubic { "cubic" } else { paced };
+        assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), expected);
+    }
+
     #[test]
     fn both_ends_of_a_connection_know_how_far_it_is() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
