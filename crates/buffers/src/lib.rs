@@ -24,7 +24,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use haul_model::SlotId;
+use haul_model::{Hash, SlotId};
 use rustix::mm::{self, Advice, MapFlags, MlockFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
@@ -51,7 +51,6 @@ pub struct Pool {
 }
 
 /// Bytes of a payload that were left in their file.
-#[derive(Clone, Debug)]
 pub struct FileRange {
     /// Where they would be in the slot.
     pub start: usize,
@@ -61,6 +60,18 @@ pub struct FileRange {
     pub file: Arc<OwnedFd>,
     /// Where they are in the file.
     pub offset: u64,
+    /// Whoever sends them shows them to it, and its hash follows the payload; nobody has hashed them yet. Only of a range
+    /// that is the whole payload.
+    pub onlooker: Option<Box<dyn Onlooker>>,
+}
+
+/// Sees all bytes of a range, in order, and knows their hash then.
+pub trait Onlooker: Send {
+    /// The next bytes.
+    fn see(&mut self, bytes: &[u8]);
+
+    /// All were seen.
+    fn hash(self: Box<Self>) -> Hash;
 }
 
 // SAFETY: the mapping is plain memory; every access goes through a `Lease`, of which `states` admits one per slot, or
@@ -348,13 +359,13 @@ mod tests {
     fn a_range_of_a_file_is_taken_once_and_does_not_outlive_what_is_read_next() {
         let pool = Pool::new(2, 4096).unwrap();
         let file = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        let range = FileRange { start: 0, length: 9, file: file.clone(), offset: 7 };
-        pool.lease(SlotId(1)).unwrap().set_file_ranges(vec![range.clone()]);
+        let range = || FileRange { start: 0, length: 9, file: file.clone(), offset: 7, onlooker: None };
+        pool.lease(SlotId(1)).unwrap().set_file_ranges(vec![range()]);
         assert!(pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty());
         assert_eq!(pool.file_ranges_held(), 1);
         assert_eq!(pool.lease(SlotId(1)).unwrap().take_file_ranges()[0].offset, 7);
         assert!(pool.lease(SlotId(1)).unwrap().take_file_ranges().is_empty());
-        pool.lease(SlotId(1)).unwrap().set_file_ranges(vec![range.clone(), range]);
+        pool.lease(SlotId(1)).unwrap().set_file_ranges(vec![range(), range()]);
         assert_eq!(pool.file_ranges_held(), 2);
         pool.lease(SlotId(1)).unwrap().set_file_ranges(Vec::new());
         assert!(pool.lease(SlotId(1)).unwrap().take_file_ranges().is_empty());

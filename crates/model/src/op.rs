@@ -50,6 +50,8 @@ pub enum SourceOp {
         /// The bytes must be in the slot and not change any more: the object is sent again, perhaps because what arrived was
         /// not what was hashed, or it goes on into the spill.
         again: bool,
+        /// Whoever sends them may hash the bytes on their way: then the result has no hash.
+        on_the_way: bool,
         /// In pieces of at most [`GENTLE_PIECE_BYTES`](crate::limits::GENTLE_PIECE_BYTES), one after the other: files are on
         /// several targets, and others wait for this one, too.
         gently: bool,
@@ -129,8 +131,8 @@ pub enum SourceDone {
     Object {
         /// The block.
         block: BlockId,
-        /// Its hash.
-        result: Result<Hash, Failure>,
+        /// Its hash; none where it is hashed on its way.
+        result: Result<Option<Hash>, Failure>,
     },
     /// Of `ReadMembers`.
     Members {

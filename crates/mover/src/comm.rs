@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, bounded, unbounded};
 use haul_buffers::{FileRange, Pool};
 use haul_model::profile::Stage;
-use haul_model::{BlockId, SlotId};
+use haul_model::{BlockId, Hash, SlotId};
 use haul_protocol::Event;
 use haul_protocol::link::Frame;
 use haul_topology::ThreadKind;
@@ -259,7 +259,7 @@ fn send_payloads(
     inputs: &Inputs,
 ) -> Result {
     while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
-        let header = PayloadHeader { epoch, block, slot, length };
+        let mut header = PayloadHeader { epoch, block, slot, length, hash_follows: false };
         let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
         let lent = lease.is_lent();
         let at = haul_meter::at(stage).bytes(if lent { 0 } else { length.into() });
@@ -268,9 +268,10 @@ fn send_payloads(
             sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(&[LENT])]).map_err(text)?;
         } else {
             let ranges = lease.take_file_ranges();
+            header.hash_follows = ranges.iter().any(|range| range.onlooker.is_some());
             let header = [&header.encode()[..], if shared { &[SENT] } else { &[] }].concat();
             let payload = &mut lease[..length as usize];
-            send_parts(&mut *sender, &header, payload, &ranges).map_err(text)?;
+            send_parts(&mut *sender, &header, payload, ranges).map_err(text)?;
         }
         drop((at, lease));
         if inputs.send(Input::Event(Event::Sent(block))).is_err() {
@@ -280,28 +281,38 @@ fn send_payloads(
     sender.finish().map_err(text)
 }
 
-/// Sends the payload behind its header: what was left in files from there, the rest from the slot.
+/// Sends the payload behind its header: what was left in files from there, the rest from the slot. Behind it follows the hash of
+/// what was seen on its way.
 fn send_parts(
     sender: &mut dyn Sender,
     header: &[u8],
     payload: &mut [u8],
-    ranges: &[FileRange],
+    ranges: Vec<FileRange>,
 ) -> std::io::Result<()> {
     let mut head = header;
     let mut sent = 0;
-    for range in ranges {
-        if range.start > sent {
-            sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..range.start])])?;
+    let mut hash = None;
+    for FileRange { start, length, file, offset, onlooker } in ranges {
+        if start > sent {
+            sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..start])])?;
             head = &[];
         }
-        sent = range.start + range.length;
-        sender.send_file(head, range.file.as_fd(), range.offset, &mut payload[range.start..sent])?;
-        head = &[];
+        sent = start + length;
+        let room = &mut payload[start..sent];
+        let head = std::mem::take(&mut head);
+        match onlooker {
+            None => sender.send_file(head, file.as_fd(), offset, room, None)?,
+            Some(mut onlooker) => {
+                let mut see = |bytes: &[u8]| onlooker.see(bytes);
+                sender.send_file(head, file.as_fd(), offset, room, Some(&mut see))?;
+                hash = Some(onlooker.hash());
+            }
+        }
     }
     if sent < payload.len() || !head.is_empty() {
         sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..])])?;
     }
-    Ok(())
+    hash.map_or(Ok(()), |hash| sender.send(&[IoSlice::new(&hash.0)]))
 }
 
 fn receive_payloads(
@@ -331,8 +342,13 @@ fn receive_payloads(
             receiver.receive(&mut lease[..length]).map_err(text)?;
         }
         drop(lease);
+        let mut hash = None;
+        if header.hash_follows {
+            let Hash(bytes) = hash.insert(Hash([0; 32]));
+            receiver.receive(bytes).map_err(text)?;
+        }
         let PayloadHeader { block, slot, length, .. } = header;
-        let event = Event::Payload { epoch, block, slot, length };
+        let event = Event::Payload { epoch, block, slot, length, hash };
         if inputs.send(Input::Event(event)).is_err() {
             return Ok(());
         }
@@ -351,36 +367,85 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[0xff; 2000]).unwrap();
         let file = Arc::new(OwnedFd::from(file));
-        let range = |start, length, offset| FileRange { start, length, file: Arc::clone(&file), offset };
-        let cases: [&[FileRange]; 6] = [
-            &[],
-            &[range(0, 1000, 5)],
-            &[range(0, 10, 0), range(990, 10, 1990)],
-            &[range(400, 200, 0)],
-            &[range(100, 1, 3), range(101, 99, 0), range(300, 700, 0)],
-            &[range(0, 500, 0)],
+        let range = |start, length, offset| {
+            let file = Arc::clone(&file);
+            FileRange { start, length, file, offset, onlooker: None }
+        };
+        let cases = [
+            vec![],
+            vec![range(0, 1000, 5)],
+            vec![range(0, 10, 0), range(990, 10, 1990)],
+            vec![range(400, 200, 0)],
+            vec![range(100, 1, 3), range(101, 99, 0), range(300, 700, 0)],
+            vec![range(0, 500, 0)],
         ];
         for ranges in cases {
             let (near, far) = haul_transport::memory::pair(4096);
             let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
             let mut expected = [b"header".as_slice(), &slot].concat();
-            for range in ranges {
+            let places: Vec<_> = ranges.iter().map(|range| (range.start, range.length)).collect();
+            for range in &ranges {
                 expected[6 + range.start..][..range.length].fill(0xff);
             }
             send_parts(&mut *sender, b"header", &mut slot.clone(), ranges).unwrap();
             sender.finish().unwrap();
             let mut arrived = vec![0; expected.len()];
             receiver.receive(&mut arrived).unwrap();
-            assert!(arrived == expected, "{ranges:?}");
+            assert!(arrived == expected, "{places:?}");
             assert!(receiver.receive(&mut [0]).is_err(), "nothing follows");
         }
+    }
+
+    /// Takes the bytes themselves for their hash.
+    #[derive(Default)]
+    struct First(Vec<u8>);
+
+    impl haul_buffers::Onlooker for First {
+        fn see(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn hash(self: Box<Self>) -> Hash {
+            Hash(self.0[..32].try_into().unwrap())
+        }
+    }
+
+    #[test]
+    fn the_hash_of_what_was_seen_on_its_way_follows_it() {
+        let bytes: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let inputs = crossbeam_channel::unbounded();
+        let (near, far) = haul_transport::memory::pair(1 << 20);
+        let ((sender, _receiver, _), (_sender, receiver, _)) = (near.split(), far.split());
+        let (source, sink) = (Pool::new(1, 1 << 20).unwrap(), Pool::new(2, 1 << 20).unwrap());
+        let (slot, local, length) = (SlotId(1), SlotId(0), 199_000);
+        sink.grant(slot);
+        let onlooker = Some(Box::new(First::default()) as Box<dyn haul_buffers::Onlooker>);
+        let file = Arc::new(OwnedFd::from(file));
+        let range = FileRange { start: 0, length: length as usize, file, offset: 1000, onlooker };
+        source.lease(local).unwrap().set_file_ranges(vec![range]);
+        let payloads = unbounded();
+        payloads.0.send(Outgoing { block: BlockId(5), slot, local, length }).unwrap();
+        drop(payloads.0);
+        send_payloads(sender, Stage::Send, (1, false), &payloads.1, &source, &inputs.0).unwrap();
+        receive_payloads(receiver, Stage::Receive, (1, false), &sink, &inputs.0).unwrap_err();
+        let events: Vec<Input> = inputs.1.try_iter().collect();
+        let [Input::Event(Event::Sent(BlockId(5))), Input::Event(Event::Payload { hash, length: came, .. })] =
+            events[..]
+        else {
+            panic!("other events")
+        };
+        let expected = &bytes[1000..][..length as usize];
+        assert_eq!((hash, came), (Some(Hash(expected[..32].try_into().unwrap())), length));
+        assert!(sink.lease(slot).unwrap()[..length as usize] == *expected);
     }
 
     #[test]
     fn an_empty_payload_is_a_header_alone() {
         let (near, far) = haul_transport::memory::pair(4096);
         let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
-        send_parts(&mut *sender, b"header", &mut [], &[]).unwrap();
+        send_parts(&mut *sender, b"header", &mut [], Vec::new()).unwrap();
         let mut arrived = [0; 6];
         receiver.receive(&mut arrived).unwrap();
         assert_eq!(&arrived, b"header");

@@ -389,6 +389,8 @@ impl<M: Machine> Running<M> {
             Err(failure) => return self.event(Event::Stop(failure)),
         };
         let cipher = established.data.first().and_then(|stream| stream.about().cipher);
+        let one_host =
+            !established.data.is_empty() && established.data.iter().all(|stream| stream.about().same_host);
         let round_trip = established.data.iter().filter_map(|stream| stream.about().round_trip).min();
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
@@ -413,6 +415,9 @@ impl<M: Machine> Running<M> {
         self.heard = Instant::now();
         if let (Role::Sink, Some(round_trip)) = (M::ROLE, round_trip) {
             self.event(Event::RoundTrip { nanos: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX) });
+        }
+        if M::ROLE == Role::Source {
+            self.event(Event::OneHost(one_host));
         }
         self.event(Event::LinkUp { epoch, peer });
     }

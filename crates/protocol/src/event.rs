@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use haul_model::op::{Lane, SinkDone, SinkOp, SourceDone, SourceOp};
 use haul_model::report::{Fact, Stats};
-use haul_model::{Bitmap, BlockId, EntryId, Failure, Identity, Item, SlotId, Target, Token};
+use haul_model::{Bitmap, BlockId, EntryId, Failure, Hash, Identity, Item, SlotId, Target, Token};
 use haul_wire::{Connect, Message};
 
 use crate::scheduler::Told;
@@ -25,6 +25,8 @@ pub enum Event {
         /// As the network was at its fastest.
         nanos: u64,
     },
+    /// Source: both ends of the connection that comes up next are on one host, or not.
+    OneHost(bool),
     /// The connection is gone. No thread sends from or receives into a slot any more.
     LinkDown,
     /// A message of the other end, in order, each once.
@@ -63,6 +65,8 @@ pub enum Event {
         slot: SlotId,
         /// Bytes.
         length: u32,
+        /// What followed it, where its announcement has none.
+        hash: Option<Hash>,
     },
     /// All that other transfers on this host say of this end's targets now.
     NeighboursSaid(Vec<Told>),

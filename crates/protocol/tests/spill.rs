@@ -81,7 +81,7 @@ impl Bed {
             match action {
                 Action::Source(op) => self.wanted.push(op),
                 Action::Send(Message::NewBlock { id, index, hash: told, .. }) => {
-                    assert_eq!(told, hash(id, u64::from(index) * u64::from(OBJECT)));
+                    assert_eq!(told, Some(hash(id, u64::from(index) * u64::from(OBJECT))));
                     self.sent.push((id, index));
                 }
                 Action::Fact(Fact::SpillFailed { failure, room }) => self.told.push((failure, room)),
@@ -105,7 +105,7 @@ impl Bed {
             let result = does(&op).expect("it was found by that");
             let done = match op {
                 SourceOp::ReadObject { block, entry, offset, .. } => {
-                    SourceDone::Object { block, result: result.map(|()| hash(entry.id, offset)) }
+                    SourceDone::Object { block, result: result.map(|()| Some(hash(entry.id, offset))) }
                 }
                 SourceOp::Spill { block, .. } => SourceDone::Spilled { block, result },
                 op => panic!("{op:?}"),
@@ -174,7 +174,7 @@ fn a_spill_that_hangs_on_the_way_back_is_left_and_its_objects_are_read_again() {
     // What hung answers after all: its slots are free again, and nothing is sent a second time.
     let free = bed.source.slots_free();
     for block in &hung {
-        bed.event(Event::SourceDone(SourceDone::Object { block: *block, result: Ok(Hash([0; 32])) }));
+        bed.event(Event::SourceDone(SourceDone::Object { block: *block, result: Ok(Some(Hash([0; 32]))) }));
     }
     assert_eq!((bed.source.slots_free(), bed.sent.len()), (free + hung.len(), 12));
     assert_eq!(bed.source.spilled(), 0);

@@ -104,9 +104,9 @@ impl End {
 
     fn arrive(&mut self, id: EntryId, slot: SlotId) {
         self.blocks += 1;
-        let (block, length, hash) = (BlockId(self.blocks), OBJECT, Hash([0; 32]));
+        let (block, length, hash) = (BlockId(self.blocks), OBJECT, Some(Hash([0; 32])));
         self.event(Event::Message(Message::NewBlock { block, slot, epoch: 1, id, index: 0, length, hash }));
-        self.event(Event::Payload { epoch: 1, block, slot, length });
+        self.event(Event::Payload { epoch: 1, block, slot, length, hash: None });
     }
 
     /// Payloads come into all slots that are granted again and again, each so long after its grant.

@@ -100,7 +100,22 @@ pub(crate) struct Checker {
 const RESTART_BIT: u64 = 1 << 62;
 const SECOND: u64 = 1_000_000_000;
 
+impl Record {
+    /// An object was hashed, or will be on its way.
+    fn has_hash(&mut self, index: u32, hash: Option<&Hash>) {
+        self.hashes.retain(|(other, _)| *other != index);
+        self.hashes.extend(hash.map(|hash| (index, shortened(hash))));
+    }
+}
+
 impl Checker {
+    /// The object at this offset was hashed on its way.
+    pub(crate) fn was_hashed(&mut self, id: EntryId, offset: u64, hash: &Hash) {
+        if let Some(record) = self.record_mut(id) {
+            record.has_hash((offset / u64::from(record.object_bytes)) as u32, Some(hash));
+        }
+    }
+
     pub(crate) fn record(&self, id: EntryId) -> Option<&Record> {
         match id.0.checked_sub(RESTART_BIT) {
             Some(index) => self.restarted.get(index as usize),
@@ -210,8 +225,7 @@ impl World {
             Message::NewFile(items) => items.iter().for_each(|item| self.on_announced(item)),
             Message::NewBlock { id, index, length, hash, .. } => {
                 if let Some(record) = self.checker.record_mut(*id) {
-                    record.hashes.retain(|(other, _)| other != index);
-                    record.hashes.push((*index, shortened(hash)));
+                    record.has_hash(*index, hash.as_ref());
                 }
                 self.on_sending(*id, Some(*index), *length);
             }

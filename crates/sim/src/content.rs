@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use haul_model::Hash;
+use haul_model::{EntryId, Hash};
 
 use crate::random::mix;
 
@@ -47,6 +47,10 @@ pub struct Payload {
     pub altered: bool,
     /// They are still in the spill, from here on: the slot stands for them.
     pub in_spill: Option<u64>,
+    /// It is an object of this entry that is still in its file (an inode), from here on.
+    pub in_file: Option<(EntryId, usize, u64)>,
+    /// Of the bytes as they left; behind them.
+    pub hash: Option<Hash>,
 }
 
 /// The root hash of a whole file.

@@ -3,12 +3,12 @@
 //! A cut takes what was in flight or lets it through: of the frames of each direction a prefix arrives, of the payloads
 //! any. Each end notices in its own time.
 
-use haul_model::{BlockId, Code, Failure, SlotId};
+use haul_model::{BlockId, Code, EntryId, Failure, SlotId};
 use haul_protocol::Event;
 use haul_protocol::link::{Frame, Link};
 use haul_wire::{Connect, FrameHeader, Message, Role, VERSION, VERSION_MIN};
 
-use crate::content::{GARBAGE, Payload};
+use crate::content::{GARBAGE, HOLE, Payload};
 use crate::world::{Happening, World, note};
 
 /// One way of the control stream.
@@ -232,6 +232,8 @@ impl World {
                 end.generation += 1;
                 again.into_iter().for_each(|frame| self.transmit(Role::Sink, frame));
                 note!(self, "source is connected ({})", header.epoch);
+                let one_host = self.random.coin();
+                self.source_event(Event::OneHost(one_host));
                 self.source_event(Event::LinkUp { epoch: header.epoch, peer });
             }
             Err(failure) => self.violate(format!("the source refuses an honest CONNECT: {failure}")),
@@ -336,6 +338,9 @@ impl World {
         let Some(end) = self.source.as_mut().filter(connected) else { return false };
         end.sending -= 1;
         let mut payload = end.slots[local.0 as usize].clone();
+        if let Some(from) = payload.in_file {
+            payload = self.left_its_file(payload, from);
+        }
         if self.random.chance(self.rates().alter) && !payload.pieces.is_empty() {
             payload = self.altered(payload);
         }
@@ -350,6 +355,19 @@ impl World {
         true
     }
 
+    /// What an object that stayed in its file is when it leaves, and its hash then.
+    fn left_its_file(&mut self, payload: Payload, from: (EntryId, usize, u64)) -> Payload {
+        let (id, inode, offset) = from;
+        let now = self.tree.stamps[self.tree.inodes[inode].stamp as usize];
+        let mut piece = payload.pieces[0];
+        // What it has no more leaves as zeros.
+        let whole = offset + u64::from(piece.length) <= now.size;
+        piece.content = if whole { now.content } else { HOLE };
+        let hash = piece.hash(offset, false);
+        self.checker.was_hashed(id, offset, &hash);
+        Payload { pieces: [piece].into(), hash: Some(hash), ..payload }
+    }
+
     fn altered(&mut self, payload: Payload) -> Payload {
         let mut pieces = payload.pieces.to_vec();
         let hit = self.random.below(pieces.len() as u64) as usize;
@@ -361,7 +379,7 @@ impl World {
             }
         }
         note!(self, "a payload is altered on its way");
-        Payload { pieces: pieces.into(), altered: true, in_spill: None }
+        Payload { pieces: pieces.into(), altered: true, in_spill: None, ..payload }
     }
 
     pub(crate) fn on_arrive(
@@ -396,8 +414,9 @@ impl World {
         } else if end.up.is_none() {
             return false;
         }
+        let hash = payload.hash;
         note!(self, "payload of block {} arrives in slot {} (connection {epoch})", block.0, slot.0);
-        self.sink_event(session, Event::Payload { epoch, block, slot, length });
+        self.sink_event(session, Event::Payload { epoch, block, slot, length, hash });
         true
     }
 }

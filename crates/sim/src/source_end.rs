@@ -304,12 +304,18 @@ impl World {
             return false;
         }
         let done = match op {
-            SourceOp::ReadObject { block, entry, offset, length, slot, single, .. } => {
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, on_the_way, .. } => {
+                let on_the_way = on_the_way && self.random.coin();
                 let result = self.read_object(&entry, offset, length, single).map(|(piece, hash)| {
-                    if let Some(end) = &mut self.source {
-                        end.slots[slot.0 as usize] = Payload { pieces: [piece].into(), ..Payload::default() };
-                    }
-                    hash
+                    let end = self.source.as_mut();
+                    let in_file = end.and_then(|end| {
+                        let inode = end.handles.get(&entry.id).filter(|_| on_the_way);
+                        let in_file = inode.map(|inode| (entry.id, *inode, offset));
+                        let pieces = [piece].into();
+                        end.slots[slot.0 as usize] = Payload { pieces, in_file, ..Payload::default() };
+                        in_file
+                    });
+                    in_file.is_none().then_some(hash)
                 });
                 SourceDone::Object { block, result }
             }
@@ -333,9 +339,10 @@ impl World {
             SourceOp::Spill { block, slot, at, length } => {
                 SourceDone::Spilled { block, result: self.spill(slot, at, length) }
             }
-            SourceOp::Unspill { block, slot, at, offset, length, single } => {
-                SourceDone::Object { block, result: self.unspill(slot, at, (offset, length, single)) }
-            }
+            SourceOp::Unspill { block, slot, at, offset, length, single } => SourceDone::Object {
+                block,
+                result: self.unspill(slot, at, (offset, length, single)).map(Some),
+            },
             SourceOp::Confirm { entry } => {
                 SourceDone::Confirmed { id: entry.id, result: self.confirm_version(&entry) }
             }

@@ -118,7 +118,7 @@ impl World {
             return Ok(piece.hash(offset, single));
         }
         let in_spill = end.spill.in_place.then_some(at);
-        end.slots[slot.0 as usize] = Payload { pieces: [piece].into(), altered: false, in_spill };
+        end.slots[slot.0 as usize] = Payload { pieces: [piece].into(), in_spill, ..Payload::default() };
         end.spill.bytes_taken += u64::from(length);
         self.report.spilled[1] += 1;
         Ok(piece.hash(offset, single))

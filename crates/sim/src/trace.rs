@@ -113,6 +113,10 @@ short! {
         Ok(Some(target)) => write!(f, "made on {target}"),
         Err(failure) => write!(f, "{}", Short(failure)),
     };
+    Option<Hash>, |hash, f| match hash {
+        Some(hash) => write!(f, "hash {}", Short(hash)),
+        None => f.write_str("a hash that follows"),
+    };
     Result<(), Failure>, |result, f| match result {
         Ok(()) => f.write_str("ok"),
         Err(failure) => write!(f, "{}", Short(failure)),
@@ -123,7 +127,7 @@ short! {
         Message::FileId { answers, laid, .. } => write!(f, "FILE_ID {}{}", List(answers), List(laid)),
         Message::NewBlock { block, slot, epoch, id, index, length, hash } => write!(
             f,
-            "NEW_BLOCK {} = {}[{index}], {length} B of hash {}, into {} (connection {epoch})",
+            "NEW_BLOCK {} = {}[{index}], {length} B of {}, into {} (connection {epoch})",
             Short(block), Short(id), Short(hash), Short(slot)
         ),
         Message::Manifest { block, slot, epoch, length, members } => write!(

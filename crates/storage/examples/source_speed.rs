@@ -69,6 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             slot: SlotId(0),
             single: false,
             again: false,
+            on_the_way: false,
             gently: false,
         }
     });

@@ -197,6 +197,19 @@ pub fn read_object(
     length: u32,
     single: bool,
 ) -> Result<Hash, Failure> {
+    let result = read_or_leave(storage, pool, entry, (offset, length), single, false);
+    result.map(|hash| hash.expect("nobody else hashes it"))
+}
+
+/// The same; `on_the_way`: it may be left to who sends it to hash it.
+fn read_or_leave(
+    storage: &dyn SourceStorage,
+    pool: &Pool,
+    entry: &Arc<Entry>,
+    (offset, length): (u64, u32),
+    single: bool,
+    on_the_way: bool,
+) -> Result<Option<Hash>, Failure> {
     let entry = Arc::clone(entry);
     let op = SourceOp::ReadObject {
         block: BlockId(5),
@@ -206,6 +219,7 @@ pub fn read_object(
         slot: SlotId(0),
         single,
         again: false,
+        on_the_way,
         gently: false,
     };
     match storage.run(op, pool) {
@@ -289,7 +303,7 @@ fn members_arrive_packed_and_hashed<F: Fixture>(fixture: &F) {
     let (found, pool) = (start(fixture), pool());
     let members: Vec<Arc<Entry>> = found.files.iter().map(|(_, entry)| Arc::clone(entry)).collect();
     let (length, results) = read_members(fixture.storage(), &pool, &members);
-    let slot = payload(&pool, length);
+    let (slot, _) = payload(&pool, length);
     let mut at = 0;
     for ((path, entry), result) in found.files.iter().zip(results) {
         let read = result.unwrap_or_else(|failure| panic!("{}: {failure}", path.escape_ascii()));
@@ -320,7 +334,7 @@ fn members_that_fail_take_no_space<F: Fixture>(fixture: &F) {
         .collect();
     let large = pool();
     let (length, results) = read_members(fixture.storage(), &large, &members);
-    let slot = payload(&large, length);
+    let (slot, _) = payload(&large, length);
     let mut at = 0;
     for (index, ((path, _), result)) in found.files.iter().zip(results).enumerate() {
         if index % 3 == 1 {
@@ -358,7 +372,13 @@ fn objects_make_the_root<F: Fixture>(fixture: &F) {
             let hash = read_object(fixture.storage(), &pool, entry, offset, length, count == 1);
             hashes[index as usize] = Some(hash.unwrap_or_else(|failure| panic!("{entry:?}: {failure}")));
             let expected = &content[offset as usize..][..length as usize];
-            assert!(payload(&pool, length) == *expected, "object {index} of {}", path.escape_ascii());
+            assert!(payload(&pool, length).0 == *expected, "object {index} of {}", path.escape_ascii());
+            let range = (offset, length);
+            let here = read_or_leave(fixture.storage(), &pool, entry, range, count == 1, true).expect("read");
+            let (bytes, on_the_way) = payload(&pool, length);
+            assert!(bytes == *expected, "object {index} of {} on its way", path.escape_ascii());
+            assert!(here.is_none() == on_the_way.is_some(), "it is hashed here or on its way");
+            assert_eq!(here.or(on_the_way), hashes[index as usize], "wherever it is hashed");
         }
         let hashes: Vec<Hash> = hashes.into_iter().flatten().collect();
         let root = combine(&hashes, OBJECT, entry.size()).expect("one hash for each object");
@@ -367,15 +387,20 @@ fn objects_make_the_root<F: Fixture>(fixture: &F) {
     }
 }
 
-/// What a stream would send of the object that was read to slot 0.
-fn payload(pool: &Pool, length: u32) -> Vec<u8> {
+/// What a stream would send of what was read to slot 0, and the hash that it would send behind it.
+fn payload(pool: &Pool, length: u32) -> (Vec<u8>, Option<Hash>) {
     let mut slot = pool.lease(SlotId(0)).expect("the slot is given back");
     let mut bytes = slot[..length as usize].to_vec();
-    for FileRange { start, length, file, offset } in slot.take_file_ranges() {
-        let read = rustix::io::pread(&file, &mut bytes[start..start + length], offset);
-        assert_eq!(read, Ok(length), "the file stays open");
+    let mut hash = None;
+    for FileRange { start, length, file, offset, onlooker } in slot.take_file_ranges() {
+        let range = &mut bytes[start..start + length];
+        assert_eq!(rustix::io::pread(&file, &mut *range, offset), Ok(length), "the file stays open");
+        hash = onlooker.map(|mut onlooker| {
+            range.chunks(1000).for_each(|piece| onlooker.see(piece));
+            onlooker.hash()
+        });
     }
-    bytes
+    (bytes, hash)
 }
 
 fn ranges_beyond_the_file_are_changes<F: Fixture>(fixture: &F) {
@@ -480,12 +505,13 @@ fn threads_share_one_storage<F: Fixture>(fixture: &F) {
                                 slot,
                                 single: true,
                                 again: false,
+                                on_the_way: false,
                                 gently: false,
                             }
                         };
                         let hash = match fixture.storage().run(op, pool) {
                             Some(SourceDone::Members { results, .. }) => results[0].expect("read").hash,
-                            Some(SourceDone::Object { result, .. }) => result.expect("read"),
+                            Some(SourceDone::Object { result, .. }) => result.expect("read").expect("hashed"),
                             other => panic!("{other:?}"),
                         };
                         assert_eq!(hash.0, *blake3::hash(&fixture.content(path)).as_bytes());

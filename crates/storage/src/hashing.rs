@@ -5,6 +5,7 @@
 //! its objects.
 
 use blake3::hazmat::{HasherExt, Mode, max_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
+use haul_buffers::Onlooker;
 use haul_meter::within;
 use haul_model::profile::Stage;
 use haul_model::{Code, Failure, Hash, HashKind};
@@ -12,6 +13,16 @@ use twox_hash::XxHash3_128;
 
 /// What is read, then hashed, at a time: well within a core's second-level cache, and enough that a system call is little beside it.
 pub(crate) const PIECE_BYTES: usize = 128 << 10;
+
+impl Onlooker for ObjectHasher {
+    fn see(&mut self, bytes: &[u8]) {
+        self.update(bytes);
+    }
+
+    fn hash(self: Box<Self>) -> Hash {
+        self.finish()
+    }
+}
 
 /// Where nothing is hashed.
 const NOTHING: Hash = Hash([0; 32]);

@@ -213,7 +213,7 @@ impl SourceStorage for MemorySource {
             SourceOp::ReadObject { block, entry, offset, length, slot, single, .. } => {
                 let result = self
                     .read_object(&entry, (offset, length), single)
-                    .and_then(|(bytes, hash)| fill(pool, slot, &bytes).map(|()| hash));
+                    .and_then(|(bytes, hash)| fill(pool, slot, &bytes).map(|()| Some(hash)));
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members, .. } => {

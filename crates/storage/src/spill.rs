@@ -122,7 +122,7 @@ impl SpillFile {
                 self.read_piece(at, piece)
             })?;
             let (file, length) = (Arc::clone(&self.file), length as usize);
-            lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset: at }]);
+            lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset: at, onlooker: None }]);
             return Ok(hash);
         }
         lease.set_file_ranges(Vec::new());
@@ -196,7 +196,7 @@ impl<S: SourceStorage> SourceStorage for Spilling<S> {
             }
             SourceOp::Unspill { block, slot, at, offset, length, single } => {
                 let result = self.spill.read(pool, slot, at, Wanted { offset, length, single });
-                Some(SourceDone::Object { block, result })
+                Some(SourceDone::Object { block, result: result.map(Some) })
             }
             op => self.source.run(op, pool),
         }
@@ -257,7 +257,7 @@ mod tests {
         let Some(SourceDone::Object { block: BLOCK, result }) = spill.run(op, pool) else {
             panic!("no answer")
         };
-        result
+        result.map(|hash| hash.expect("it is hashed here"))
     }
 
     fn bytes(length: usize, seed: usize) -> Vec<u8> {

@@ -289,7 +289,7 @@ impl SourceStorage for SyntheticSource {
         match op {
             SourceOp::ReadObject { block, entry, offset, length, slot, single, .. } => {
                 let result = self.read_object(&entry, (offset, length), single, slot, pool);
-                Some(SourceDone::Object { block, result })
+                Some(SourceDone::Object { block, result: result.map(Some) })
             }
             SourceOp::ReadMembers { block, slot, members, .. } => {
                 let (length, results) =

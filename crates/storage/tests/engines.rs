@@ -84,10 +84,11 @@ impl Bed {
         let offset = (number * OBJECT) as u64;
         let length = (OBJECT as u64).min(self.entry.size() - offset) as u32;
         let (block, entry, slot) = (BlockId(1), Arc::clone(&self.entry), SlotId(number as u32 % 2));
-        let (single, gently) = (self.objects() == 1, false);
-        let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently };
+        let (single, on_the_way, gently) = (self.objects() == 1, false, false);
+        let op =
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, again, on_the_way, gently };
         match self.source.run(op, &self.pool) {
-            Some(SourceDone::Object { result, .. }) => result,
+            Some(SourceDone::Object { result, .. }) => result.map(|hash| hash.expect("it is hashed here")),
             other => panic!("{other:?}"),
         }
     }
@@ -271,7 +272,8 @@ fn what_is_asked_for_again_and_what_goes_gently_goes_the_usual_way() {
     bed.read(0, true).unwrap();
     let (block, entry, slot) = (BlockId(1), Arc::clone(&bed.entry), SlotId(0));
     let (single, again, gently, length) = (false, false, true, OBJECT as u32);
-    let op = SourceOp::ReadObject { block, entry, offset: 0, length, slot, single, again, gently };
+    let (offset, on_the_way) = (0, false);
+    let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again, on_the_way, gently };
     assert!(matches!(bed.source.run(op, &bed.pool), Some(SourceDone::Object { result: Ok(_), .. })));
     assert_eq!(bed.engines.told().1, [], "nobody asked for a ring");
     bed.read(0, false).unwrap();

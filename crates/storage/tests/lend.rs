@@ -142,10 +142,12 @@ fn what_is_asked_for_again_comes_through_the_slot() {
             bed.pool.lease(slot).unwrap().set_lent(true);
         }
         let entry = Arc::clone(&bed.entry);
-        let (single, gently) = (true, false);
-        let op = SourceOp::ReadObject { block, entry, offset: 0, length: 1000, slot, single, again, gently };
+        let (single, on_the_way, gently) = (true, false, false);
+        let (offset, length) = (0, 1000);
+        let op =
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, again, on_the_way, gently };
         match bed.source.run(op, &bed.pool) {
-            Some(SourceDone::Object { result, .. }) => assert_eq!(result, Ok(root_of(&all))),
+            Some(SourceDone::Object { result, .. }) => assert_eq!(result, Ok(Some(root_of(&all)))),
             other => panic!("{other:?}"),
         }
         let mut lease = bed.pool.lease(slot).unwrap();

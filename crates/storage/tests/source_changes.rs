@@ -255,8 +255,10 @@ fn what_changes_between_hash_and_send_is_named_when_it_is_read_again() {
     let pool = Pool::new(1, 4096).unwrap();
     let read = |again| {
         let (block, entry, slot) = (BlockId(1), Arc::clone(entry), SlotId(0));
-        let (single, gently) = (true, false);
-        let op = SourceOp::ReadObject { block, entry, offset: 0, length: 4096, slot, single, again, gently };
+        let (single, on_the_way, gently) = (true, false, false);
+        let (offset, length) = (0, 4096);
+        let op =
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, again, on_the_way, gently };
         match dataset.source.run(op, &pool) {
             Some(SourceDone::Object { result, .. }) => result.map_err(|failure| failure.code),
             other => panic!("{other:?}"),
@@ -298,6 +300,7 @@ fn bytes_stay_in_their_file_where_the_sink_would_notice_a_change_or_where_nothin
             slot,
             single: true,
             again,
+            on_the_way: false,
             gently: false,
         };
         let members = SourceOp::ReadMembers { block, slot, members: vec![entry()], again };
@@ -327,4 +330,60 @@ fn a_file_with_holes_is_read_without_filling_them() {
     let hash = read_object(&*dataset.source, &pool, &dataset.files[0].1, 0, 4 << 20, true).unwrap();
     assert_eq!(hash.0, *blake3::hash(&fs::read(&path).unwrap()).as_bytes());
     assert_eq!(file.metadata().unwrap().blocks(), before, "reading has made pages of the holes");
+}
+
+#[test]
+fn bytes_are_hashed_on_their_way_only_where_they_are_in_memory() {
+    use haul_model::{Hash, HashKind};
+    use std::os::unix::fs::FileExt;
+    for (hash, in_memory, in_place) in [
+        (HashKind::Blake3, true, false),
+        (HashKind::Xxh3, true, true),
+        (HashKind::Blake3, false, false),
+        (HashKind::Xxh3, false, true),
+    ] {
+        let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = scratch.path().join("data");
+        let file = fs::File::create(&path).unwrap();
+        // A hole is not in memory.
+        file.write_all_at(&[1; 4096], if in_memory { 0 } else { 4096 }).unwrap();
+        file.write_all_at(&[1; 8192], 4096).unwrap();
+        let options = SourceOptions { in_place, hash, ..SourceOptions::default() };
+        let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], options);
+        let dataset = Dataset::scan(scratch, source);
+        let pool = Pool::new(1, 8192).unwrap();
+        let read = |on_the_way, again| {
+            let (block, entry, slot) = (BlockId(1), Arc::clone(&dataset.files[0].1), SlotId(0));
+            let (offset, length, single, gently) = (0, 8192, false, false);
+            let op = SourceOp::ReadObject {
+                block,
+                entry,
+                offset,
+                length,
+                slot,
+                single,
+                again,
+                on_the_way,
+                gently,
+            };
+            match dataset.source.run(op, &pool) {
+                Some(SourceDone::Object { result, .. }) => result.unwrap(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let ranges = || pool.lease(SlotId(0)).unwrap().take_file_ranges();
+        let here: Option<Hash> = read(false, false);
+        assert!(here.is_some() && ranges().iter().all(|range| range.onlooker.is_none()));
+        assert_eq!(read(true, true), here, "the second time it is in the slot");
+        assert!(ranges().is_empty());
+        let first = read(true, false);
+        assert_eq!(first, here.filter(|_| !in_memory), "{hash:?}");
+        let ranges = ranges();
+        assert_eq!(ranges.len(), usize::from(in_memory || in_place), "streams do not wait for storage");
+        for range in ranges.into_iter().filter(|_| in_memory) {
+            let mut onlooker = range.onlooker.expect("it is hashed on its way");
+            onlooker.see(&[1; 8192]);
+            assert_eq!(Some(onlooker.hash()), here);
+        }
+    }
 }

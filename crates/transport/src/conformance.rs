@@ -251,14 +251,22 @@ pub fn a_range_of_a_file_arrives_behind_its_head(pair: impl Fn() -> (Stream, Str
     let file = file_of(&bytes);
     let ranges = [(0, 0), (0, 1), (4095, 2), (1, 100_000), (1 << 20, 8 << 20), ((9 << 20) - 1, 1)];
     let mut expected = Vec::new();
-    for (offset, length) in ranges {
+    for (offset, length) in ranges.into_iter().chain(ranges) {
         expected.extend_from_slice(b"head");
         expected.extend_from_slice(&bytes[offset..offset + length]);
     }
+    let bytes_there = bytes;
     let sending = spawn(move || {
         for (offset, length) in ranges {
             let mut room = vec![0xee; length];
-            sender.send_file(b"head", file.as_fd(), offset as u64, &mut room).expect("send");
+            sender.send_file(b"head", file.as_fd(), offset as u64, &mut room, None).expect("send");
+        }
+        // And the same where somebody sees them.
+        for (offset, length) in ranges {
+            let (mut room, mut seen) = (vec![0xee; length], Vec::new());
+            let mut see = |bytes: &[u8]| seen.extend_from_slice(bytes);
+            sender.send_file(b"head", file.as_fd(), offset as u64, &mut room, Some(&mut see)).expect("send");
+            assert!(seen == bytes_there[offset..offset + length], "other bytes were seen");
         }
         sender.finish().expect("finish");
     });
@@ -274,8 +282,8 @@ pub fn a_file_that_ends_early_arrives_with_zeros(pair: impl Fn() -> (Stream, Str
     let file = file_of(&bytes);
     let sending = spawn(move || {
         let mut room = vec![0xee; 150_000];
-        sender.send_file(b"head", file.as_fd(), 50_000, &mut room).expect("send");
-        sender.send_file(b"next", file.as_fd(), 200_000, &mut room[..10]).expect("send");
+        sender.send_file(b"head", file.as_fd(), 50_000, &mut room, None).expect("send");
+        sender.send_file(b"next", file.as_fd(), 200_000, &mut room[..10], None).expect("send");
         sender.finish().expect("finish");
     });
     let mut expected = b"head".to_vec();
@@ -293,7 +301,7 @@ pub fn what_cannot_be_read_does_not_arrive(pair: impl Fn() -> (Stream, Stream)) 
     let directory = std::fs::File::open("/").expect("a directory");
     let sending = spawn(move || {
         let mut room = vec![0xee; 100_000];
-        assert_fails(sender.send_file(b"head", directory.as_fd(), 0, &mut room), &[Cause::Unreadable]);
+        assert_fails(sender.send_file(b"head", directory.as_fd(), 0, &mut room, None), &[Cause::Unreadable]);
         drop(sender);
     });
     let mut bytes = vec![0; 4 + 100_000];

@@ -70,21 +70,29 @@ pub trait Sender: Send {
     ///
     /// What the file has no more (it was cut short) arrives as zeros: the stream keeps its order, and whoever knows the hash of
     /// the bytes, or looks at the file again, finds out. What cannot be read is an error, and no byte of it or behind it leaves.
-    /// A driver that can take them straight from the file leaves `room` as it is.
+    /// A driver that can take them straight from the file leaves `room` as it is. Where somebody is to `see` them, all that
+    /// leaves behind `head` is shown, in order, as it leaves.
     fn send_file(
         &mut self,
         head: &[u8],
         file: BorrowedFd<'_>,
         offset: u64,
         room: &mut [u8],
+        see: Option<See<'_>>,
     ) -> io::Result<()> {
         read_or_zero(file, offset, room)?;
+        if let Some(see) = see {
+            see(room);
+        }
         self.send(&[IoSlice::new(head), IoSlice::new(room)])
     }
 
     /// The clean end of this direction; the other direction stays open. A second call does nothing.
     fn finish(&mut self) -> io::Result<()>;
 }
+
+/// Whoever sees bytes on their way.
+pub type See<'a> = &'a mut dyn FnMut(&[u8]);
 
 /// The half that receives.
 ///
@@ -125,6 +133,35 @@ pub(crate) fn read_or_zero(file: BorrowedFd<'_>, offset: u64, room: &mut [u8]) -
         }
     }
     Ok(())
+}
+
+/// Bytes of a file that are read, seen and sent at a time where nothing but the processors moves them: they are still in the
+/// core's cache, its second, when they are sent, and so is what they were read to.
+pub(crate) const PASSAGE_BYTES: usize = 64 << 10;
+
+/// Reads `length` bytes of the file through `passage`, piece by piece, and shows each before `send` has it; `send` also learns
+/// whether more follows. Of nothing it is one empty piece.
+pub(crate) fn pass(
+    file: BorrowedFd<'_>,
+    (offset, length): (u64, usize),
+    passage: &mut Vec<u8>,
+    mut see: Option<See<'_>>,
+    mut send: impl FnMut(&[u8], bool) -> io::Result<()>,
+) -> io::Result<()> {
+    passage.resize(PASSAGE_BYTES, 0);
+    let mut done = 0;
+    loop {
+        let piece = &mut passage[..PASSAGE_BYTES.min(length - done)];
+        read_or_zero(file, offset + done as u64, piece)?;
+        done += piece.len();
+        if let Some(see) = &mut see {
+            see(piece);
+        }
+        send(piece, done < length)?;
+        if done == length {
+            return Ok(());
+        }
+    }
 }
 
 /// Fills `into` by repeated calls; see [`Receiver::receive`] for the errors.
@@ -170,6 +207,8 @@ pub struct About {
     pub peer: Option<SocketAddr>,
     /// The TLS cipher suite, by its registered name; none on a clear stream.
     pub cipher: Option<&'static str>,
+    /// Both ends are on one host: nothing but its processors moves the bytes.
+    pub same_host: bool,
     /// From one end to the other and back, as the network was at its fastest when the connection was made; none if that is not
     /// known, as in one process.
     pub round_trip: Option<Duration>,

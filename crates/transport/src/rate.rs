@@ -13,7 +13,7 @@ use haul_meter::within;
 use haul_model::profile::Stage;
 
 use crate::gate::{Gate, lock};
-use crate::{Cause, Closer, Sender, Stream};
+use crate::{Cause, Closer, See, Sender, Stream};
 
 /// How much may pass at once after a pause, in time at the limit.
 const BURST: Duration = Duration::from_millis(50);
@@ -115,6 +115,7 @@ impl Sender for RateSender {
         file: BorrowedFd<'_>,
         offset: u64,
         room: &mut [u8],
+        mut see: Option<See<'_>>,
     ) -> io::Result<()> {
         if room.is_empty() {
             return self.send(&[IoSlice::new(head)]);
@@ -123,7 +124,8 @@ impl Sender for RateSender {
         let mut offset = offset;
         for piece in room.chunks_mut(self.piece_bytes()) {
             self.wait(head.len() + piece.len())?;
-            self.lower.send_file(head, file, offset, piece)?;
+            let see = see.as_mut().map(|see| &mut **see as See<'_>);
+            self.lower.send_file(head, file, offset, piece, see)?;
             offset += piece.len() as u64;
             head = &[];
         }

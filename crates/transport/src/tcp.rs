@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
-use crate::{About, Cause, Closer, Receiver, Sender, Stream};
+use crate::{About, Cause, Closer, Receiver, See, Sender, Stream};
 
 /// Probes on an idle connection, so that a vanished peer or a forgetful firewall is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,13 +194,12 @@ pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io:
             let _ = net::shutdown(&socket.fd, Shutdown::Both);
         }
     });
-    let about = About { peer, cipher: None, round_trip };
     let same_host = is_same_host(&socket.fd, peer);
+    let about = About { peer, cipher: None, same_host, round_trip };
     if same_host {
         leave_unpaced(&socket.fd);
     }
-    let passage = same_host.then(Vec::new);
-    let sender = TcpSender { socket: socket.clone(), ended: false, passage };
+    let sender = TcpSender { socket: socket.clone(), ended: false, same_host, passage: Vec::new() };
     let receiver = TcpReceiver { socket };
     Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about))
 }
@@ -242,13 +241,11 @@ impl Socket {
 struct TcpSender {
     socket: Arc<Socket>,
     ended: bool,
-    /// What bytes of files pass through on their way to this same host; empty until there are some.
-    passage: Option<Vec<u8>>,
+    /// Nothing but this host's processors moves the bytes.
+    same_host: bool,
+    /// What bytes of files pass through; empty until there are some.
+    passage: Vec<u8>,
 }
-
-/// Bytes of a file that are read and sent at a time: they are still in the core's cache, its second, when they are sent, and so is
-/// what they were read to.
-const PASSAGE_BYTES: usize = 64 << 10;
 
 /// Parts handed to the kernel in one call (it takes up to 1024; messages have 2 or 3).
 const PARTS_PER_CALL: usize = 16;
@@ -288,31 +285,6 @@ impl TcpSender {
         Ok(())
     }
 
-    /// Reads and sends the range of the file behind its head, piece by piece.
-    fn pass(
-        &mut self,
-        head: &[u8],
-        file: BorrowedFd<'_>,
-        (offset, length): (u64, usize),
-        passage: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        passage.resize(PASSAGE_BYTES, 0);
-        let mut head = head;
-        let mut done = 0;
-        while done < length || !head.is_empty() {
-            let piece = &mut passage[..PASSAGE_BYTES.min(length - done)];
-            if let Err(error) = crate::read_or_zero(file, offset + done as u64, piece) {
-                self.ended = true;
-                return Err(error);
-            }
-            done += piece.len();
-            let more = if done < length { SendFlags::MORE } else { SendFlags::empty() };
-            self.send_flags(&[IoSlice::new(head), IoSlice::new(piece)], more)?;
-            head = &[];
-        }
-        Ok(())
-    }
-
     /// As much as the kernel moves by itself, from the file's pages to the socket. How much that was.
     fn splice(&self, file: BorrowedFd<'_>, offset: u64, length: usize) -> usize {
         let mut moved = 0;
@@ -336,17 +308,24 @@ impl Sender for TcpSender {
     }
 
     /// `sendfile`: SIGPIPE cannot be switched off for it, but Rust programs ignore that signal from the start. Where both ends
-    /// are on one host nobody but its processors moves the bytes: there they pass through their caches.
+    /// are on one host nobody but its processors moves the bytes: there they pass through their caches, as where they are seen.
     fn send_file(
         &mut self,
         head: &[u8],
         file: BorrowedFd<'_>,
         offset: u64,
         room: &mut [u8],
+        see: Option<See<'_>>,
     ) -> io::Result<()> {
-        if let Some(mut passage) = self.passage.take() {
-            let result = self.pass(head, file, (offset, room.len()), &mut passage);
-            self.passage = Some(passage);
+        if self.same_host || see.is_some() {
+            let mut passage = std::mem::take(&mut self.passage);
+            let mut head = head;
+            let result = crate::pass(file, (offset, room.len()), &mut passage, see, |piece, more| {
+                let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
+                self.send_flags(&[IoSlice::new(std::mem::take(&mut head)), IoSlice::new(piece)], flags)
+            });
+            self.passage = passage;
+            self.ended |= result.is_err();
             return result;
         }
         let more = if room.is_empty() { SendFlags::empty() } else { SendFlags::MORE };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::{Receiver, Sender, Stream};
+use crate::{Receiver, See, Sender, Stream};
 
 /// What has passed. Clones count together, so the streams of a session may share one.
 #[derive(Clone, Debug, Default)]
@@ -70,9 +70,10 @@ impl Sender for TraceSender {
         file: BorrowedFd<'_>,
         offset: u64,
         room: &mut [u8],
+        see: Option<See<'_>>,
     ) -> io::Result<()> {
         self.counters.0.sends.fetch_add(1, Ordering::Relaxed);
-        self.lower.send_file(head, file, offset, room)?;
+        self.lower.send_file(head, file, offset, room, see)?;
         let bytes = head.len() + room.len();
         self.counters.0.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(())

@@ -9,6 +9,8 @@ use crate::Malformed;
 pub const FRAME_HEADER_BYTES: usize = 28;
 /// Bytes of a [`PayloadHeader`].
 pub const PAYLOAD_HEADER_BYTES: usize = 24;
+/// Of a payload's length: a hash follows the payload.
+const HASH_FOLLOWS: u32 = 1 << 31;
 /// "HAUL" read as a little-endian number: a stream that lost its place is noticed at once.
 const PAYLOAD_MAGIC: u32 = u32::from_le_bytes(*b"HAUL");
 
@@ -72,6 +74,8 @@ pub struct PayloadHeader {
     pub slot: SlotId,
     /// Payload bytes that follow.
     pub length: u32,
+    /// Behind them comes their hash ([`haul_model::Hash`]), which the announcement then does without.
+    pub hash_follows: bool,
 }
 
 impl PayloadHeader {
@@ -82,7 +86,8 @@ impl PayloadHeader {
         bytes[4..8].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.block.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.slot.0.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.length.to_le_bytes());
+        let length = self.length | if self.hash_follows { HASH_FOLLOWS } else { 0 };
+        bytes[20..24].copy_from_slice(&length.to_le_bytes());
         bytes
     }
 
@@ -91,11 +96,13 @@ impl PayloadHeader {
         if u32::from_le_bytes(part(bytes, 0)) != PAYLOAD_MAGIC {
             return Err(Malformed("no payload starts here"));
         }
+        let length = u32::from_le_bytes(part(bytes, 20));
         let header = PayloadHeader {
             epoch: u32::from_le_bytes(part(bytes, 4)),
             block: BlockId(u64::from_le_bytes(part(bytes, 8))),
             slot: SlotId(u32::from_le_bytes(part(bytes, 16))),
-            length: u32::from_le_bytes(part(bytes, 20)),
+            length: length & !HASH_FOLLOWS,
+            hash_follows: length & HASH_FOLLOWS != 0,
         };
         if header.length > OBJECT_BYTES_MAX {
             return Err(Malformed("payload is over its limit"));

@@ -22,9 +22,9 @@ use crate::profile::{profile, put_profile};
 use crate::stripes::{plan, put_plan};
 
 /// The protocol version that this code speaks best.
-pub const VERSION: u16 = 2;
-/// The oldest version that this code still speaks. (No release has spoken version 1.)
-pub const VERSION_MIN: u16 = 2;
+pub const VERSION: u16 = 3;
+/// The oldest version that this code still speaks. (No release has spoken an older one.)
+pub const VERSION_MIN: u16 = 3;
 
 /// Feature bit of CONNECT: PROFILE is understood.
 pub const FEATURE_PROFILE: u64 = 1;
@@ -165,8 +165,8 @@ pub enum Message {
         index: u32,
         /// Bytes.
         length: u32,
-        /// BLAKE3 subtree value at its offset (root if it is the only object).
-        hash: Hash,
+        /// BLAKE3 subtree value at its offset (root if it is the only object); none if it follows the payload.
+        hash: Option<Hash>,
     },
     /// Source: a bundle is on its way into the slot.
     Manifest {
@@ -436,7 +436,7 @@ impl Message {
                 put_id(out, *id);
                 put_varint(out, u64::from(*index));
                 put_varint(out, u64::from(*length));
-                out.extend_from_slice(&hash.0);
+                put_hash(out, *hash);
             }
             Message::Manifest { block, slot, epoch, length, members } => {
                 put_varint(out, block.0);
@@ -567,7 +567,7 @@ impl Message {
                 id: id(reader)?,
                 index: index(reader)?,
                 length: reader.bounded(u64::from(OBJECT_BYTES_MAX))? as u32,
-                hash: reader.hash()?,
+                hash: hash(reader)?,
             },
             4 => Message::BlockDone {
                 slots: list(reader, SLOTS_MAX as usize, slot)?,

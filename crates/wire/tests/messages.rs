@@ -178,7 +178,7 @@ fn message() -> impl Strategy<Value = Message> {
         list(new_file()).prop_map(Message::NewFile),
         (list((id(), answer())), list((id(), laid())), prop::collection::vec(unlike(), 0..=2))
             .prop_map(|(answers, laid, unlike)| Message::FileId { answers, laid, unlike }),
-        (block(), id(), 0u32..u32::MAX, hash()).prop_map(
+        (block(), id(), 0u32..u32::MAX, prop::option::of(hash())).prop_map(
             |((block, slot, epoch, length), id, index, hash)| {
                 Message::NewBlock { block, slot, epoch, id, index, length, hash }
             }
@@ -306,10 +306,10 @@ proptest! {
     }
 
     #[test]
-    fn headers_survive_their_bytes(epoch in any::<u32>(), sequence in any::<u64>(), received in any::<u64>(), kind in any::<u8>()) {
+    fn headers_survive_their_bytes(epoch in any::<u32>(), sequence in any::<u64>(), received in any::<u64>(), kind in any::<u8>(), hash_follows in any::<bool>()) {
         let frame = FrameHeader { length: 17, epoch, sequence, received, kind };
         prop_assert_eq!(FrameHeader::decode(&frame.encode()), Ok(frame));
-        let payload = PayloadHeader { epoch, block: BlockId(sequence), slot: SlotId(epoch), length: 3 };
+        let payload = PayloadHeader { epoch, block: BlockId(sequence), slot: SlotId(epoch), length: 3, hash_follows };
         prop_assert_eq!(PayloadHeader::decode(&payload.encode()), Ok(payload));
     }
 }
@@ -366,7 +366,8 @@ fn lengths_over_their_limit_are_refused() {
     assert!(FrameHeader::decode(&header.encode()).is_ok());
     header.length += 1;
     assert!(FrameHeader::decode(&header.encode()).is_err());
-    let mut payload = PayloadHeader { epoch: 1, block: BlockId(1), slot: SlotId(1), length: 64 << 20 };
+    let (block, slot) = (BlockId(1), SlotId(1));
+    let mut payload = PayloadHeader { epoch: 1, block, slot, length: 64 << 20, hash_follows: true };
     assert!(PayloadHeader::decode(&payload.encode()).is_ok());
     payload.length += 1;
     assert!(PayloadHeader::decode(&payload.encode()).is_err());
@@ -504,9 +505,21 @@ fn version_2_is_pinned() {
                 id: EntryId(4),
                 index: 5,
                 length: 6,
-                hash: Hash([0xab; 32]),
+                hash: Some(Hash([0xab; 32])),
             },
-            "010203080506".to_owned() + &"ab".repeat(32),
+            "01020308050601".to_owned() + &"ab".repeat(32),
+        ),
+        (
+            Message::NewBlock {
+                block: BlockId(1),
+                slot: SlotId(2),
+                epoch: 3,
+                id: EntryId(4),
+                index: 5,
+                length: 6,
+                hash: None,
+            },
+            "01020308050600".to_owned(),
         ),
         (
             Message::FileId {
@@ -548,6 +561,9 @@ fn version_2_is_pinned() {
     }
     let frame = FrameHeader { length: 1, epoch: 2, sequence: 3, received: 4, kind: 5 };
     assert_eq!(hex(&frame.encode()), "01000000020000000300000000000000040000000000000005000000");
-    let payload = PayloadHeader { epoch: 2, block: BlockId(3), slot: SlotId(4), length: 5 };
+    let (block, slot) = (BlockId(3), SlotId(4));
+    let mut payload = PayloadHeader { epoch: 2, block, slot, length: 5, hash_follows: false };
     assert_eq!(hex(&payload.encode()), "4841554c0200000003000000000000000400000005000000");
+    payload.hash_follows = true;
+    assert_eq!(hex(&payload.encode()), "4841554c0200000003000000000000000400000005000080");
 }

@@ -369,8 +369,8 @@ impl Sink {
             Event::RoundTrip { nanos } => self.window.round_trip(nanos),
             Event::LinkDown => self.on_link_down(),
             Event::Message(message) => return self.on_message(message, now_nanos),
-            Event::Payload { epoch, block, slot, length } => {
-                return self.on_payload(epoch, block, slot, length);
+            Event::Payload { epoch, block, slot, length, hash } => {
+                return self.on_payload(epoch, block, slot, (length, hash));
             }
             Event::SinkDone(done) => return self.on_done(done, now_nanos),
             Event::ErrandDone { number, done } => return self.on_errand_done(number, done, now_nanos),
@@ -381,6 +381,7 @@ impl Sink {
             | Event::ScanFailed { .. }
             | Event::ScanEnded
             | Event::SourceDone(_)
+            | Event::OneHost(_)
             | Event::Sent(_) => return Err(Failure::new(Code::Internal)),
         }
         Ok(())

@@ -24,8 +24,8 @@ pub(super) enum Slot {
     Withheld,
     /// A payload may come.
     Granted,
-    /// The payload has arrived before its announcement.
-    Arrived { block: BlockId, length: u32 },
+    /// The payload has arrived before its announcement, with a hash behind it or without.
+    Arrived { block: BlockId, length: u32, hash: Option<Hash> },
     /// It is announced; the payload has not arrived.
     Announced { block: BlockId, length: u32, work: Work },
     /// Storage is at work on it.
@@ -64,8 +64,28 @@ pub(super) struct Write {
 /// What is to be done with a payload.
 #[derive(Clone)]
 pub(super) enum Work {
-    Object { id: EntryId, index: u32, length: u32, hash: Hash },
-    Bundle { members: Vec<Member> },
+    /// Once it has arrived its hash is known.
+    Object {
+        id: EntryId,
+        index: u32,
+        length: u32,
+        hash: Option<Hash>,
+    },
+    Bundle {
+        members: Vec<Member>,
+    },
+}
+
+impl Work {
+    /// As it was announced, with what followed the payload: the hash of an object comes with the one or the other.
+    fn with_hash(mut self, followed: Option<Hash>) -> Result<Work, Failure> {
+        match (&mut self, followed) {
+            (Work::Object { hash: hash @ None, .. }, Some(followed)) => *hash = Some(followed),
+            (Work::Object { hash: Some(_), .. } | Work::Bundle { .. }, None) => {}
+            _ => return Err(Failure::new(Code::Protocol)),
+        }
+        Ok(self)
+    }
 }
 
 impl Sink {
@@ -108,15 +128,18 @@ impl Sink {
         }
         let lost = epoch < self.epoch;
         let awaited = self.config.planted.has(Bug::OldAnnouncementAwaited);
+        let forgets = self.config.planted.has(Bug::FollowingHashForgotten);
         match self.slot(slot)? {
             Slot::Granted if lost && !awaited => self.on_lost(slot, work),
             state @ Slot::Granted => {
                 *state = Slot::Announced { block, length, work };
                 Ok(())
             }
-            Slot::Arrived { block: arrived, length: arrived_length }
+            Slot::Arrived { block: arrived, length: arrived_length, hash }
                 if *arrived == block && *arrived_length == length =>
             {
+                let hash = hash.filter(|_| !forgets);
+                let work = work.with_hash(hash)?;
                 self.write(block, slot, length, work)
             }
             _ => Err(Failure::new(Code::Protocol)),
@@ -129,7 +152,7 @@ impl Sink {
         epoch: u32,
         block: BlockId,
         slot: SlotId,
-        length: u32,
+        (length, hash): (u32, Option<Hash>),
     ) -> Result<(), Failure> {
         let old = epoch != self.epoch;
         if old && !self.config.planted.has(Bug::OldEpochAccepted) {
@@ -138,13 +161,13 @@ impl Sink {
         self.has_travelled(slot);
         match self.slot(slot)? {
             state @ Slot::Granted => {
-                *state = Slot::Arrived { block, length };
+                *state = Slot::Arrived { block, length, hash };
                 Ok(())
             }
             Slot::Announced { block: announced, length: announced_length, work }
                 if *announced == block && *announced_length == length || old =>
             {
-                let (block, work) = (*announced, work.clone());
+                let (block, work) = (*announced, work.clone().with_hash(hash)?);
                 self.write(block, slot, length, work)
             }
             _ if old => Ok(()),
@@ -298,7 +321,8 @@ impl Sink {
         self.writing += 1;
         let op = match &write.work {
             Work::Object { id, index, hash, .. } => {
-                let (id, index, hash) = (*id, *index, *hash);
+                let (id, index) = (*id, *index);
+                let hash = hash.ok_or(Failure::new(Code::Internal))?;
                 let open = |held: &&super::Held| held.state == SinkState::Open;
                 let Some(held) = self.entries.get(&id).filter(open) else {
                     // Dropped while it waited.

@@ -120,8 +120,16 @@ struct Objects {
 }
 
 enum Content {
-    Object { id: EntryId, index: u32, hash: Hash },
-    Bundle { asked: Vec<EntryId>, members: Vec<Member> },
+    /// Without a hash where it is hashed on its way.
+    Object {
+        id: EntryId,
+        index: u32,
+        hash: Option<Hash>,
+    },
+    Bundle {
+        asked: Vec<EntryId>,
+        members: Vec<Member>,
+    },
 }
 
 impl Content {
@@ -204,6 +212,7 @@ pub struct Source {
     clock: Clock,
     epoch: u32,
     link_up: bool,
+    one_host: bool,
     connected: bool,
     scan_ended: bool,
     bye_sent: bool,
@@ -250,6 +259,7 @@ impl Source {
             clock: Clock::default(),
             epoch: 0,
             link_up: false,
+            one_host: false,
             connected: false,
             scan_ended: false,
             bye_sent: false,
@@ -368,6 +378,7 @@ impl Source {
     fn handle(&mut self, event: Event, log: &mut dyn LogView) -> Result<(), Failure> {
         match event {
             Event::LinkUp { epoch, peer } => self.on_link_up(epoch, peer.slots),
+            Event::OneHost(one_host) => self.one_host = one_host,
             Event::LinkDown => self.on_link_down(),
             Event::Scanned(items) => return self.on_scanned(items, log),
             Event::ScanFailed { path, failure } => self.on_scan_failed(path, failure),

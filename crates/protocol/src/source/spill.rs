@@ -142,7 +142,7 @@ impl Source {
         let Some(Kept { extent, hash }) = objects.spilled.remove(&index) else { return false };
         let (offset, length) = object_range(size, objects.object_bytes, index);
         let (single, at, slot) = (objects.durable.len() == 1, extent.at(), local);
-        let block = self.new_block(local, length, Content::Object { id, index, hash }, ticket);
+        let block = self.new_block(local, length, Content::Object { id, index, hash: Some(hash) }, ticket);
         if self.config.planted.has(Bug::SpillReusedWhileRead) {
             self.spill.give_back(extent);
         } else if let Some(block) = self.blocks.get_mut(&block) {
@@ -199,7 +199,8 @@ impl Source {
     /// Storage has put it away, or could not.
     pub(super) fn on_spilled(&mut self, id: BlockId, result: Result<(), Failure>) -> Result<(), Failure> {
         let block = self.blocks.get(&id).ok_or(Failure::new(Code::Internal))?;
-        let (Content::Object { id: file, index, hash }, Some(extent)) = (&block.content, &block.extent)
+        let (Content::Object { id: file, index, hash: Some(hash) }, Some(extent)) =
+            (&block.content, &block.extent)
         else {
             return Err(Code::Internal.into());
         };
@@ -246,7 +247,7 @@ impl Source {
     }
 
     /// What came back from the spill: is it what was put there?
-    pub(super) fn on_unspilled(&mut self, id: BlockId, result: Result<Hash, Failure>) {
+    pub(super) fn on_unspilled(&mut self, id: BlockId, result: Result<Option<Hash>, Failure>) {
         let Some(block) = self.blocks.get_mut(&id) else { return };
         let Content::Object { id: file, index, hash } = &block.content else { return };
         let (file, index) = (*file, *index);

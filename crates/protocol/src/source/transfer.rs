@@ -57,7 +57,8 @@ impl Source {
         let Some(Picked { item, ticket, .. }) = self.choose(ahead) else { return false };
         match item {
             Wanted::Object { id, index, again } => {
-                let Some(block) = self.start_object((id, index, again || ahead), ticket, local) else {
+                let wanted = (id, index, again || ahead);
+                let Some(block) = self.start_object(wanted, ticket, local) else {
                     return false;
                 };
                 if ahead {
@@ -101,11 +102,15 @@ impl Source {
         let entry = held.entry.clone();
         let single = objects.durable.len() == 1;
         let (offset, length) = object_range(entry.size(), objects.object_bytes, index);
-        let content = Content::Object { id, index, hash: Hash([0; 32]) };
+        let content = Content::Object { id, index, hash: None };
         let block = self.new_block(local, length, content, ticket);
         let slot = local;
         let gently = self.hands.has_several_targets();
-        let op = SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently };
+        // Within one host the processors are all that a transfer uses, and bytes are hashed where they are in a cache anyway. Of a
+        // file that is one object FILE_CLOSE tells the hash.
+        let on_the_way = self.one_host && !single && !again && !gently;
+        let op =
+            SourceOp::ReadObject { block, entry, offset, length, slot, single, again, on_the_way, gently };
         self.actions.push_back(Action::Source(op));
         Some(block)
     }
@@ -153,7 +158,7 @@ impl Source {
     pub(super) fn on_object_read(
         &mut self,
         id: BlockId,
-        result: Result<Hash, Failure>,
+        result: Result<Option<Hash>, Failure>,
     ) -> Result<(), Failure> {
         let block = self.blocks.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
         let Content::Object { id: file, index, .. } = &block.content else {
@@ -291,7 +296,7 @@ impl Source {
         }
     }
 
-    fn after_object_sent(&mut self, file: EntryId, index: u32, hash: Hash) {
+    fn after_object_sent(&mut self, file: EntryId, index: u32, hash: Option<Hash>) {
         if self.config.planted.has(Bug::LogBeforeSync) {
             self.actions.push_back(Action::Log(LogOp::Record { id: file, index }));
         }
@@ -300,7 +305,7 @@ impl Source {
             return;
         };
         if objects.durable.len() == 1 {
-            objects.root = Some(hash);
+            objects.root = hash;
         }
         if early {
             objects.durable.set(u64::from(index));

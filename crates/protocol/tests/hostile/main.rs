@@ -94,12 +94,17 @@ fn a_sink_survives_whatever_a_source_says() {
                 }
                 0 | 1 => {
                     // The comm threads receive only into what was granted, and only from the present connection.
-                    let (block, slot, length) =
+                    let (block, slot, length, hash) =
                         match announcer.payloads.is_empty() || random.one_in(senseless) {
                             true if !random.one_in(senseless) => continue,
                             true => {
                                 let slot = SlotId(random.below(u64::from(SLOTS)) as u32);
-                                (BlockId(random.below(12)), slot, random.pick(&[0, 100, OBJECT_BYTES]))
+                                (
+                                    BlockId(random.below(12)),
+                                    slot,
+                                    random.pick(&[0, 100, OBJECT_BYTES]),
+                                    random.some_hash(),
+                                )
                             }
                             false => {
                                 let payloads = &mut announcer.payloads;
@@ -109,7 +114,7 @@ fn a_sink_survives_whatever_a_source_says() {
                     if !std::mem::take(&mut granted[slot.0 as usize]) {
                         continue;
                     }
-                    Event::Payload { epoch, block, slot, length }
+                    Event::Payload { epoch, block, slot, length, hash }
                 }
                 2..=4 if !pending.is_empty() => {
                     let (number, op) = pending.swap_remove(random.below(pending.len() as u64) as usize);
@@ -227,6 +232,8 @@ fn a_source_survives_whatever_a_sink_says() {
                 _ if !up => {
                     epoch += 1;
                     up = true;
+                    let one_host = random.one_in(2);
+                    source.on_event(Event::OneHost(one_host), &mut log, step * 1_000_000);
                     Event::LinkUp { epoch, peer: peer(Role::Sink, random) }
                 }
                 0 if random.one_in(6) => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use haul_model::{BlockId, EntryId, Kind, SlotId, Token};
+use haul_model::{BlockId, EntryId, Hash, Kind, SlotId, Token};
 use haul_wire::{Answer, Member, Message, NewFile, Repair, RepairReason, Settled};
 
 use crate::random::{OBJECT_BYTES, Random, SLOTS};
@@ -17,7 +17,7 @@ pub struct Announcer {
     files: Vec<(EntryId, u64)>,
     small: Vec<(EntryId, u64)>,
     /// Announced, and not arrived.
-    pub payloads: Vec<(BlockId, SlotId, u32)>,
+    pub payloads: Vec<(BlockId, SlotId, u32, Option<Hash>)>,
     /// Acknowledged.
     durable: Vec<(EntryId, u32)>,
 }
@@ -35,7 +35,8 @@ impl Announcer {
                 let offset = u64::from(index) * u64::from(OBJECT_BYTES);
                 let length = (size - offset).min(u64::from(OBJECT_BYTES)) as u32;
                 let (block, slot, hash) = (self.block(), random.pick(&slots), random.hash());
-                self.payloads.push((block, slot, length));
+                let (hash, follows) = if random.one_in(2) { (Some(hash), None) } else { (None, Some(hash)) };
+                self.payloads.push((block, slot, length, follows));
                 Message::NewBlock { block, slot, epoch, id, index, length, hash }
             }
             6 if !slots.is_empty() && !self.small.is_empty() => {
@@ -46,7 +47,7 @@ impl Announcer {
                     length += size as u32;
                 }
                 let (block, slot) = (self.block(), random.pick(&slots));
-                self.payloads.push((block, slot, length));
+                self.payloads.push((block, slot, length, None));
                 Message::Manifest { block, slot, epoch, length, members }
             }
             7 if !self.files.is_empty() => {
@@ -100,7 +101,7 @@ impl Announcer {
     }
 
     pub fn uses(&self, slot: SlotId) -> bool {
-        self.payloads.iter().any(|(_, used, _)| *used == slot)
+        self.payloads.iter().any(|(_, used, ..)| *used == slot)
     }
 
     pub fn block(&mut self) -> BlockId {

@@ -72,6 +72,10 @@ impl Random {
         Hash([self.below(4) as u8; 32])
     }
 
+    pub fn some_hash(&mut self) -> Option<Hash> {
+        (!self.one_in(3)).then(|| self.hash())
+    }
+
     pub fn token(&mut self) -> Token {
         Token([self.below(4) as u8; 16])
     }
@@ -107,7 +111,7 @@ impl Random {
                     })
                     .collect(),
             ),
-            6..=8 => Message::NewBlock { block, slot, epoch, id, index, length, hash: self.hash() },
+            6..=8 => Message::NewBlock { block, slot, epoch, id, index, length, hash: self.some_hash() },
             9..=11 => {
                 let member = |random: &mut Random| Member {
                     id: random.id(),

@@ -81,13 +81,14 @@ pub fn answer_source(op: SourceOp, random: &mut Random) -> Option<SourceDone> {
     let result =
         |random: &mut Random| if random.one_in(6) { Err(random.pick(&codes).into()) } else { Ok(()) };
     Some(match op {
-        SourceOp::ReadObject { block, .. } => {
-            SourceDone::Object { block, result: result(random).map(|()| HASH) }
+        SourceOp::ReadObject { block, on_the_way, .. } => {
+            let hash = (!on_the_way || random.one_in(2)).then_some(HASH);
+            SourceDone::Object { block, result: result(random).map(|()| hash) }
         }
         SourceOp::Spill { block, .. } => SourceDone::Spilled { block, result: result(random) },
         SourceOp::Unspill { block, .. } => {
             let hash = if random.one_in(9) { random.hash() } else { HASH };
-            SourceDone::Object { block, result: result(random).map(|()| hash) }
+            SourceDone::Object { block, result: result(random).map(|()| Some(hash)) }
         }
         SourceOp::ReadMembers { block, members, .. } => {
             let mut offset = 0;

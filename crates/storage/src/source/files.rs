@@ -80,8 +80,8 @@ pub(crate) fn check_version(descriptor: &OwnedFd, identity: &Identity) -> Result
 /// A file between its first object and its release.
 pub(crate) struct OpenFile {
     pub descriptor: Arc<OwnedFd>,
-    /// Its objects are sent from the file.
-    pub in_place: bool,
+    /// On a local file system whose pages stay in this kernel's cache: its objects can be sent from the file.
+    pub known: bool,
     /// The sink takes its objects itself.
     pub lent: bool,
     /// It has holes.
@@ -108,7 +108,7 @@ impl OpenFile {
         let (passes_by, cold) = (pages == Some(0), pages.is_some_and(|pages| pages < all.div_ceil(COLD)));
         OpenFile {
             descriptor: Arc::new(descriptor),
-            in_place: false,
+            known: false,
             lent: false,
             sparse: false,
             reach,

@@ -46,7 +46,13 @@ pub(crate) fn pack(
             let Packed { hash, file } = read(entry, space)?;
             let offset = std::mem::replace(&mut used, end);
             if let Some(file) = file {
-                ranges.push(FileRange { start: offset as usize, length, file: Arc::new(file), offset: 0 });
+                ranges.push(FileRange {
+                    start: offset as usize,
+                    length,
+                    file: Arc::new(file),
+                    offset: 0,
+                    onlooker: None,
+                });
             }
             Ok(MemberRead { offset, hash })
         })

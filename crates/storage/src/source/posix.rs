@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use haul_buffers::{FileRange, Pool};
+use haul_buffers::{FileRange, Onlooker, Pool};
 use haul_model::op::{SourceDone, SourceOp};
 use haul_model::{Code, Entry, Failure, Hash, HashKind, Kind, SlotId};
 use rustix::fs::{Advice, fadvise};
@@ -20,11 +20,23 @@ use super::objects::{Wanted, hash_object, read_object};
 use super::status::{Status, link_target};
 use crate::confine::source_failure;
 use crate::engine::{Direction, Engines, Way, Wish};
+use crate::hashing::ObjectHasher;
 use crate::scan::PosixScan;
 use crate::{SourceStorage, faults, local, page_cache, spill};
 
 /// Above so many ranges of files in slots, members of bundles are copied: each of them keeps a file open.
 const MEMBERS_IN_PLACE_MAX: usize = 256;
+
+/// A range of a file is left there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stays {
+    /// It was hashed here.
+    Hashed,
+    /// Whoever sends it hashes it.
+    HashedOnTheWay,
+    /// Nobody does.
+    Unhashed,
+}
 
 /// How a source is read.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +48,7 @@ pub struct SourceOptions {
     pub hash: HashKind,
     /// Descriptors kept open for directories, besides the few of the scan.
     pub directory_descriptors_max: usize,
-    /// The streams take bytes straight from files: objects are hashed as they pass by, and their slots stand for the
+    /// The streams take bytes straight from files: objects are hashed here, where they are, and their slots stand for the
     /// range. Only where the page cache is the file's own and local, so that what was just read is still there; and only
     /// where something is hashed: what cannot be read any more is sent as zeros, and nobody else would notice.
     pub in_place: bool,
@@ -118,35 +130,47 @@ impl PosixSource {
         &self,
         entry: &Entry,
         wanted: Wanted,
-        again: bool,
+        (again, on_the_way): (bool, bool),
         slot: SlotId,
         pool: &Pool,
-    ) -> Result<Hash, Failure> {
-        let Wanted { offset, length, gently, .. } = wanted;
+    ) -> Result<Option<Hash>, Failure> {
+        let Wanted { offset, length, single, gently } = wanted;
         let file = match self.files.get(entry) {
             Some(file) => file,
             None => self.open(entry)?,
         };
         if file.lent && !again {
-            return self.lend_object(length, slot, pool);
+            return self.lend_object(length, slot, pool).map(Some);
         }
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
         lease.set_lent(false);
         let usual = again || gently || file.sparse;
         let mut attempt = self.engines.attempt(&file.reach, usual, || file.is_cached(offset, length));
         // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
-        if file.in_place && !again && attempt.way() == Way::USUAL && self.may_stay(&file, wanted) {
+        let stays = match attempt.way() {
+            Way::USUAL if !again => self.stays(&file, wanted, on_the_way),
+            _ => None,
+        };
+        if let Some(stays) = stays {
             // Where streams need a copy after all, it goes there.
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
             }
-            let hash = hash_object(self.hash, &file.descriptor, wanted)?;
-            if self.hash != HashKind::None {
+            let mut hash = None;
+            let mut onlooker = None;
+            if stays == Stays::HashedOnTheWay {
+                faults::source_read().map_err(source_failure)?;
+                let hasher = ObjectHasher::new(self.hash, offset, length, single)?;
+                onlooker = Some(Box::new(hasher) as Box<dyn Onlooker>);
+            } else {
+                hash = Some(hash_object(self.hash, &file.descriptor, wanted)?);
+            }
+            if stays == Stays::Hashed {
                 attempt.done(length.into());
             }
             file.was_read(offset, length);
             let (file, length) = (Arc::clone(&file.descriptor), length as usize);
-            lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset }]);
+            lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset, onlooker }]);
             return Ok(hash);
         }
         lease.set_file_ranges(Vec::new());
@@ -161,14 +185,25 @@ impl PosixSource {
         let hash = read?;
         attempt.done(length.into());
         file.was_read(offset, length);
-        Ok(hash)
+        Ok(Some(hash))
     }
 
-    /// Whether this range can be left to a stream. Where nothing is hashed nobody has looked at it: then it must be in memory, as
+    /// Whether this range can be left to a stream, and how. Where nobody has looked at it before, it must be in memory, as
     /// streams do not wait for storage, and nothing may have failed before, as a connection is lost with each range that does.
-    fn may_stay(&self, file: &OpenFile, wanted: Wanted) -> bool {
-        let in_memory = || page_cache::holds_all_of(&file.descriptor, wanted.offset, wanted.length);
-        self.hash != HashKind::None || !self.read_in_vain.load(Ordering::Relaxed) && in_memory()
+    fn stays(&self, file: &OpenFile, wanted: Wanted, on_the_way: bool) -> Option<Stays> {
+        let unseen = self.hash == HashKind::None || on_the_way;
+        if !file.known || !(self.in_place || on_the_way) {
+            return None;
+        }
+        let readable = || {
+            let in_memory = page_cache::holds_all_of(&file.descriptor, wanted.offset, wanted.length);
+            in_memory && !self.read_in_vain.load(Ordering::Relaxed)
+        };
+        if unseen && readable() {
+            let hashed = self.hash != HashKind::None;
+            return Some(if hashed { Stays::HashedOnTheWay } else { Stays::Unhashed });
+        }
+        (self.in_place && self.hash != HashKind::None).then_some(Stays::Hashed)
     }
 
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
@@ -176,11 +211,10 @@ impl PosixSource {
         let (descriptor, status) = open_regular(&self.directories, &location, &self.noatime, entry)?;
         // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
         let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
-        let known = (self.in_place || self.lend) && local::is_known(&descriptor).unwrap_or(false);
-        let (in_place, lent) = (self.in_place && known, self.lend && known);
+        let known = !faults::changes_source_bytes() && local::is_known(&descriptor).unwrap_or(false);
         let reach = self.engines.reach(&descriptor, status.place().device);
         let mut file = OpenFile::new(entry, descriptor, reach);
-        (file.in_place, file.lent, file.sparse) = (in_place, lent, status.has_holes());
+        (file.known, file.lent, file.sparse) = (known, self.lend && known, status.has_holes());
         Ok(self.files.keep(file, entry.id))
     }
 
@@ -217,9 +251,19 @@ impl PosixSource {
 impl SourceStorage for PosixSource {
     fn run(&self, op: SourceOp, pool: &Pool) -> Option<SourceDone> {
         match op {
-            SourceOp::ReadObject { block, entry, offset, length, slot, single, again, gently } => {
+            SourceOp::ReadObject {
+                block,
+                entry,
+                offset,
+                length,
+                slot,
+                single,
+                again,
+                on_the_way,
+                gently,
+            } => {
                 let wanted = Wanted { offset, length, single, gently };
-                let result = self.read_object(&entry, wanted, again, slot, pool);
+                let result = self.read_object(&entry, wanted, (again, on_the_way), slot, pool);
                 Some(SourceDone::Object { block, result })
             }
             SourceOp::ReadMembers { block, slot, members, again } => {

@@ -9,6 +9,7 @@
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, Error, Han
 use super::handshake::{Agreed, Traffic};
 use super::{alerted, local};
 use crate::gate::lock;
-use crate::{About, Cause, Closer, Receiver, Sender, Stream};
+use crate::{About, Cause, Closer, Receiver, See, Sender, Stream};
 
 #[cfg(test)]
 mod tests;
@@ -103,6 +104,7 @@ fn halves(agreed: Agreed) -> io::Result<(RecordSender, RecordReceiver)> {
         records_left: RECORDS_PER_KEY,
         output: vec![0; OUTPUT_BYTES],
         used: 0,
+        passage: Vec::new(),
         finished: false,
         failed: None,
     };
@@ -167,6 +169,8 @@ struct RecordSender {
     /// Whole records that have not left yet: the first `used` bytes.
     output: Vec<u8>,
     used: usize,
+    /// What bytes of files pass through; empty until there are some.
+    passage: Vec<u8>,
     finished: bool,
     failed: Option<Cause>,
 }
@@ -228,6 +232,12 @@ impl RecordSender {
     }
 
     fn send_records(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.seal_all(parts)?;
+        if self.used > 0 { self.flush() } else { Ok(()) }
+    }
+
+    /// Makes records of all parts; those that the output has no room for any more leave.
+    fn seal_all(&mut self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let mut parts = parts.iter().map(|part| &part[..]).filter(|part| !part.is_empty()).peekable();
         let mut rest = parts.next();
         while let Some(part) = rest {
@@ -254,7 +264,24 @@ impl RecordSender {
             }
             self.seal(ContentType::ApplicationData, Plain::Gathered(gathered))?;
         }
-        if self.used > 0 { self.flush() } else { Ok(()) }
+        Ok(())
+    }
+
+    fn pass_records(
+        &mut self,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        range: (u64, usize),
+        see: Option<See<'_>>,
+    ) -> io::Result<()> {
+        let mut passage = std::mem::take(&mut self.passage);
+        let mut head = head;
+        let result = crate::pass(file, range, &mut passage, see, |piece, more| {
+            self.seal_all(&[IoSlice::new(std::mem::take(&mut head)), IoSlice::new(piece)])?;
+            if more || self.used == 0 { Ok(()) } else { self.flush() }
+        });
+        self.passage = passage;
+        result
     }
 
     fn checked(&mut self, action: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
@@ -271,6 +298,21 @@ impl Sender for RecordSender {
             return Err(Cause::Lost.error("sending on a direction that has ended"));
         }
         self.checked(|sender| sender.send_records(parts))
+    }
+
+    /// Through the core's cache, where the bytes stay until they are encrypted.
+    fn send_file(
+        &mut self,
+        head: &[u8],
+        file: BorrowedFd<'_>,
+        offset: u64,
+        room: &mut [u8],
+        see: Option<See<'_>>,
+    ) -> io::Result<()> {
+        if self.finished {
+            return Err(Cause::Lost.error("sending on a direction that has ended"));
+        }
+        self.checked(|sender| sender.pass_records(head, file, (offset, room.len()), see))
     }
 
     fn finish(&mut self) -> io::Result<()> {

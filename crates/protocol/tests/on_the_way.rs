@@ -1,0 +1,159 @@
+//! Hashes that come behind payloads: what a source may leave to be hashed on its way, and what a sink takes for a hash.
+
+mod support;
+
+use std::sync::Arc;
+
+use haul_model::op::{Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::{Attributes, BlockId, Code, Entry, EntryId, Hash, Identity, Item, Kind, SlotId, Token};
+use haul_protocol::scheduler::{Adaptive, Policy};
+use haul_protocol::sink::{self, Sink};
+use haul_protocol::source::{self, Source};
+use haul_protocol::{Action, Event, Planted};
+use haul_wire::{Answer, Message, NewFile, Repair, RepairReason, Role};
+use support::{NoLog, OBJECT, on, peer};
+
+const TOKEN: Token = Token([1; 16]);
+const HASH: Hash = Hash([7; 32]);
+const ID: EntryId = EntryId(2);
+
+fn file(objects: u32) -> Entry {
+    Entry {
+        id: ID,
+        parent: EntryId::root(0),
+        name: Box::default(),
+        kind: Kind::File,
+        attributes: Attributes::default(),
+        identity: Identity { size: u64::from(OBJECT * objects), ..Identity::default() },
+        links: 1,
+        link_target: Box::default(),
+    }
+}
+
+/// What a source of one file asks of storage and announces. Storage has no hash where it need not.
+struct From {
+    source: Source,
+    may_be_on_the_way: Vec<bool>,
+    announced: Vec<(BlockId, Option<Hash>)>,
+}
+
+impl From {
+    fn new(one_host: bool, objects: u32) -> From {
+        let source = Source::new(source::Config {
+            object_bytes: OBJECT,
+            bundle_bytes_max: 0,
+            slots: 8,
+            slots_least: 8,
+            hands: 2,
+            hands_max: 2,
+            policy: Policy::Adaptive(Adaptive::default()),
+            hangs_after_nanos: None,
+            spill_bytes_max: 0,
+            roots: vec![b"a".as_slice().into()],
+            report_done: false,
+            planted: Planted::default(),
+        });
+        let mut from = From { source, may_be_on_the_way: Vec::new(), announced: Vec::new() };
+        from.event(Event::OneHost(one_host));
+        from.event(Event::LinkUp { epoch: 1, peer: peer(Role::Sink, 8) });
+        from.event(Event::Scanned(vec![Item::Entry(file(objects))]));
+        let slots = (0..8).map(SlotId).collect();
+        from.event(Event::Message(Message::BlockDone { slots, allowances: Vec::new() }));
+        let answers = vec![(ID, Answer::Start(TOKEN))];
+        from.event(Event::Message(Message::FileId { answers, laid: Vec::new(), unlike: Vec::new() }));
+        from
+    }
+
+    fn event(&mut self, event: Event) {
+        self.source.on_event(event, &mut NoLog, 0);
+        while let Some(action) = self.source.next_action() {
+            match action {
+                Action::Source(SourceOp::ReadObject { block, on_the_way, .. }) => {
+                    self.may_be_on_the_way.push(on_the_way);
+                    let result = Ok((!on_the_way).then_some(HASH));
+                    return self.event(Event::SourceDone(SourceDone::Object { block, result }));
+                }
+                Action::Send(Message::NewBlock { block, hash, .. }) => self.announced.push((block, hash)),
+                Action::Ended(outcome) => panic!("{outcome:?}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn within_one_host_objects_are_hashed_on_their_way_the_first_time() {
+    let mut near = From::new(true, 2);
+    assert_eq!(near.may_be_on_the_way, [true; 2]);
+    assert!(near.announced.len() == 2 && near.announced.iter().all(|(_, hash)| hash.is_none()));
+    for (block, _) in near.announced.clone() {
+        near.event(Event::Sent(block));
+    }
+    let repair = Repair { id: ID, index: Some(1), reason: RepairReason::Hash };
+    near.event(Event::Message(Message::Repair(vec![repair])));
+    assert_eq!(near.may_be_on_the_way, [true, true, false], "what is sent again is looked at first");
+    assert_eq!(near.announced[2].1, Some(HASH));
+
+    assert_eq!(From::new(false, 2).may_be_on_the_way, [false; 2], "a network leaves time");
+    assert_eq!(From::new(true, 1).may_be_on_the_way, [false], "FILE_CLOSE tells its hash");
+}
+
+/// An object's announcement and payload come in this order; the hash that storage is to check, or how the session ends.
+fn arrives(announced: Option<Hash>, followed: Option<Hash>, payload_first: bool) -> Result<Hash, Code> {
+    let mut sink = Sink::new(sink::Config {
+        slots: 8,
+        slots_near: 8,
+        slots_least: 8,
+        hands: 2,
+        hands_max: 2,
+        policy: Policy::Adaptive(Adaptive::default()),
+        hangs_after_nanos: None,
+        syncs_each: false,
+        errand_threads_max: u32::MAX,
+        slot_bytes: OBJECT,
+        roots: vec![b"a".as_slice().into()],
+        report_done: false,
+        planted: Planted::default(),
+    });
+    let step =
+        NewFile::Entry { entry: Arc::new(file(2)), object_bytes: Some(OBJECT), resume: None, stripes: None };
+    let prepared = SinkDone::Prepared {
+        batch: 1,
+        answers: vec![(ID, Prepared::Start(TOKEN))],
+        laid: vec![(ID, on(1))],
+        unlaid: Vec::new(),
+    };
+    let (block, slot, epoch, length) = (BlockId(1), SlotId(0), 1, OBJECT);
+    let announcement = Message::NewBlock { block, slot, epoch, id: ID, index: 1, length, hash: announced };
+    let mut both =
+        [Event::Message(announcement), Event::Payload { epoch, block, slot, length, hash: followed }];
+    if payload_first {
+        both.reverse();
+    }
+    let begin = [
+        Event::LinkUp { epoch, peer: peer(Role::Source, 8) },
+        Event::Message(Message::NewFile(vec![step])),
+        Event::SinkDone(prepared),
+    ];
+    for event in begin.into_iter().chain(both) {
+        sink.on_event(event, 0);
+        while let Some(action) = sink.next_action() {
+            match action {
+                Action::Sink(SinkOp::WriteObject { hash, .. }) => return Ok(hash),
+                Action::Send(Message::Error(failure)) => return Err(failure.code),
+                _ => {}
+            }
+        }
+    }
+    panic!("it is neither written nor refused")
+}
+
+#[test]
+fn a_hash_comes_with_the_announcement_or_behind_the_payload_and_not_with_both() {
+    for payload_first in [false, true] {
+        assert_eq!(arrives(Some(HASH), None, payload_first), Ok(HASH));
+        assert_eq!(arrives(None, Some(HASH), payload_first), Ok(HASH));
+        assert_eq!(arrives(None, None, payload_first), Err(Code::Protocol));
+        assert_eq!(arrives(Some(HASH), Some(HASH), payload_first), Err(Code::Protocol));
+    }
+}
