@@ -185,7 +185,7 @@ impl Running {
             recv(sink.ended) -> _ => false,
         };
         let (first, second) = if source_first { (source, sink) } else { (sink, source) };
-        let first = first.wait();
+        let mut first = first.wait();
         let mut cause = None;
         if let Some(failure) = first.outcome.failure
             && second.ended.recv_timeout(OTHER_END_MAX) == Err(RecvTimeoutError::Timeout)
@@ -195,6 +195,10 @@ impl Running {
         }
         let mut second = second.wait();
         second.error = cause.or(second.error);
+        // What one end has heard of the other's failure does not say what that is about.
+        let (one, other) = (first.error.clone(), second.error.clone());
+        first.error = with_about(one.clone(), other.clone());
+        second.error = with_about(other, one);
         if source_first { (first, second) } else { (second, first) }
     }
 
@@ -207,6 +211,14 @@ impl Running {
             log: None,
             hanging: 0,
         })
+    }
+}
+
+/// What an end ended with, or the same as the other end knows it, if that says what it is about.
+fn with_about(error: Option<Error>, other: Option<Error>) -> Option<Error> {
+    match (error, other) {
+        (Some(bare), Some(full)) if bare.about.is_empty() && bare.failure == full.failure => Some(full),
+        (error, _) => error,
     }
 }
 
@@ -473,5 +485,25 @@ impl Machine for SinkMachine {
 
     fn waiting(&self) -> Option<Waiting> {
         self.0.waiting()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_other_end_says_of_the_same_failure_is_told() {
+        let about = |error: Option<Error>| error.map(|error| error.about);
+        let refused = Error::new(Code::SystemRefused, "starting a thread");
+        let heard = Error::from(refused.failure);
+        let told = with_about(Some(heard.clone()), Some(refused.clone()));
+        assert_eq!(about(told).as_deref(), Some("starting a thread"));
+        let own = Error::new(Code::SystemRefused, "another thread");
+        assert_eq!(about(with_about(Some(own), Some(refused.clone()))).as_deref(), Some("another thread"));
+        let lost = Error::from(Failure::new(Code::ConnectionLost));
+        assert_eq!(about(with_about(Some(lost), Some(refused.clone()))).as_deref(), Some(""));
+        assert_eq!(about(with_about(None, Some(refused))), None, "it ended well");
+        assert_eq!(about(with_about(Some(heard), None)).as_deref(), Some(""));
     }
 }
