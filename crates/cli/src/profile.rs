@@ -106,7 +106,7 @@ pub fn table(profiles: &Profiles) -> String {
             let (busy, computing) = (busy_nanos as f64 / 1e9, processor_nanos as f64 / 1e9);
             let bytes = if bytes > 0 { size(bytes) } else { String::new() };
             let line =
-                format!("  {:<10} {busy:>10.2} s {computing:>10.2} s {times:>10} {bytes:>10}", stage.name());
+                format!("  {:<11} {busy:>9.2} s {computing:>10.2} s {times:>10} {bytes:>10}", stage.name());
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }

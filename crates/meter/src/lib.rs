@@ -147,7 +147,7 @@ impl Own {
         let mut left = now.saturating_sub(self.processor_nanos.replace(now));
         let mut others = 0;
         for (stage, lasted) in Stage::ALL.iter().zip(&self.operation) {
-            if matches!(stage, Stage::Hash | Stage::Cipher) {
+            if matches!(stage, Stage::Hash | Stage::HashOnWay | Stage::Cipher) {
                 let computed = left.min(lasted.take());
                 add(&self.counters.0[*stage as usize].processor_nanos, computed);
                 left -= computed;
@@ -192,9 +192,10 @@ fn enter(stage: Stage, first: bool) -> At {
     OWN.with_borrow(|own| match own {
         Some(own) if first || own.stage.get().is_some() => {
             let before = own.stage.get();
-            own.turn(Some(stage));
+            let named = before.map_or(stage, |outer| stage.within(outer));
+            own.turn(Some(named));
             slow::down(stage);
-            At { stage: Some(stage), before, times: 1, bytes: 0, thread: PhantomData }
+            At { stage: Some(named), before, times: 1, bytes: 0, thread: PhantomData }
         }
         _ => At { stage: None, before: None, times: 0, bytes: 0, thread: PhantomData },
     })
@@ -268,6 +269,21 @@ mod tests {
         assert_eq!((read.times, read.bytes, hash.times, hash.bytes), (1, 7, 2, 6));
         drop(joined);
         assert_eq!(profile(&meter), told, "what a thread has spent stays when it goes");
+    }
+
+    #[test]
+    fn what_is_read_and_hashed_where_it_is_sent_is_told_apart() {
+        let meter = Meter::default();
+        let _joined = meter.join();
+        for outer in [Stage::Read, Stage::Send, Stage::Cipher] {
+            let _outer = at(outer);
+            drop(within(Stage::Read));
+            drop(within(Stage::Hash).bytes(5));
+        }
+        let told = profile(&meter);
+        let times = [Stage::Read, Stage::Hash, Stage::ReadOnWay, Stage::HashOnWay];
+        assert_eq!(times.map(|stage| told.spent(stage).times), [2, 1, 2, 2]);
+        assert_eq!(told.spent(Stage::HashOnWay).bytes, 10);
     }
 
     #[test]

@@ -49,6 +49,10 @@ words! {
         Names "names",
         /// Sink: making durable.
         Sync "sync",
+        /// Source: reading what is sent at once.
+        ReadOnWay "read-on-way",
+        /// Source: hashing what is sent at once.
+        HashOnWay "hash-on-way",
     }
 }
 
@@ -77,6 +81,18 @@ words! {
         Sync "sync",
         /// Sink: storage, to look up and make names.
         Names "names",
+    }
+}
+
+impl Stage {
+    /// What this is called where a thread that sends does it, in the midst of that: whoever waits for the one waits for the
+    /// other.
+    pub const fn within(self, outer: Stage) -> Stage {
+        match (outer, self) {
+            (Stage::Send | Stage::Cipher, Stage::Read) => Stage::ReadOnWay,
+            (Stage::Send | Stage::Cipher, Stage::Hash) => Stage::HashOnWay,
+            _ => self,
+        }
     }
 }
 

@@ -104,8 +104,8 @@ impl Bottleneck {
     fn of_processors(at_source: bool, stage: Stage) -> Bottleneck {
         match (stage, at_source) {
             (Stage::Scan, _) => Bottleneck::Scan,
-            (Stage::Read | Stage::Log | Stage::Limit, _) => Bottleneck::SourceRead,
-            (Stage::Hash, true) => Bottleneck::SourceHash,
+            (Stage::Read | Stage::ReadOnWay | Stage::Log | Stage::Limit, _) => Bottleneck::SourceRead,
+            (Stage::Hash, true) | (Stage::HashOnWay, _) => Bottleneck::SourceHash,
             (Stage::Hash, false) => Bottleneck::SinkHash,
             (Stage::Spill, _) => Bottleneck::SourceSpill,
             (Stage::Cipher, true) => Bottleneck::SourceCipher,
@@ -177,12 +177,14 @@ impl Waits {
         let sending = waited(source, Waiting::Send);
         let working = processor(source, Stage::Send);
         let blocked = (busy(source, Stage::Send) - working).max(1.0);
-        let all = busy(source, Stage::Cipher) + busy(source, Stage::Limit) + working + blocked;
         let own = [
+            (Bottleneck::SourceRead, busy(source, Stage::ReadOnWay)),
+            (Bottleneck::SourceHash, busy(source, Stage::HashOnWay)),
             (Bottleneck::SourceCipher, busy(source, Stage::Cipher)),
             (Bottleneck::BandwidthLimit, busy(source, Stage::Limit)),
             (Bottleneck::SourceSend, working),
         ];
+        let all = own.iter().map(|(_, busy)| busy).sum::<f64>() + blocked;
         self.divide(sending * (1.0 - blocked / all), &own);
         // The system takes no more bytes because the way is slow, or because the sink takes none from it.
         self.divide(sending * blocked / all, &receiving(sink));
@@ -323,6 +325,9 @@ mod tests {
             (Send, &[(Stage::Cipher, 7, 7), (Stage::Send, 3, 2)], Bottleneck::SourceCipher),
             (Send, &[(Stage::Cipher, 1, 1), (Stage::Send, 9, 1)], Bottleneck::Network),
             (Send, &[(Stage::Cipher, 1, 1), (Stage::Send, 9, 8)], Bottleneck::SourceSend),
+            (Send, &[(Stage::HashOnWay, 7, 7), (Stage::Send, 3, 2)], Bottleneck::SourceHash),
+            (Send, &[(Stage::ReadOnWay, 7, 1), (Stage::Send, 3, 2)], Bottleneck::SourceRead),
+            (Send, &[(Stage::Hash, 90, 90), (Stage::Read, 90, 1), (Stage::Send, 9, 1)], Bottleneck::Network),
             (Send, &[(Stage::Limit, 9, 0), (Stage::Send, 1, 1)], Bottleneck::BandwidthLimit),
             (Waiting::Link, &[], Bottleneck::Connection),
         ] {

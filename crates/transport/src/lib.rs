@@ -152,7 +152,10 @@ pub(crate) fn pass(
     let mut done = 0;
     loop {
         let piece = &mut passage[..PASSAGE_BYTES.min(length - done)];
-        read_or_zero(file, offset + done as u64, piece)?;
+        {
+            let _read = haul_meter::within(haul_model::profile::Stage::Read);
+            read_or_zero(file, offset + done as u64, piece)?;
+        }
         done += piece.len();
         if let Some(see) = &mut see {
             see(piece);
