@@ -1,34 +1,22 @@
 //! Hashes that come behind payloads: what a source may leave to be hashed on its way, and what a sink takes for a hash.
 
+#[path = "support/single.rs"]
+mod single;
 mod support;
 
 use std::sync::Arc;
 
 use haul_model::op::{Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
-use haul_model::{Attributes, BlockId, Code, Entry, EntryId, Hash, Identity, Item, Kind, SlotId, Token};
-use haul_protocol::scheduler::{Adaptive, Policy};
-use haul_protocol::sink::{self, Sink};
-use haul_protocol::source::{self, Source};
-use haul_protocol::{Action, Event, Planted};
+use haul_model::{BlockId, Code, Hash, Item, SlotId, Token};
+use haul_protocol::sink::Sink;
+use haul_protocol::source::Source;
+use haul_protocol::{Action, Event};
 use haul_wire::{Answer, Message, NewFile, Repair, RepairReason, Role};
+use single::{ID, file, sink_config, source_config};
 use support::{NoLog, OBJECT, on, peer};
 
 const TOKEN: Token = Token([1; 16]);
 const HASH: Hash = Hash([7; 32]);
-const ID: EntryId = EntryId(2);
-
-fn file(objects: u32) -> Entry {
-    Entry {
-        id: ID,
-        parent: EntryId::root(0),
-        name: Box::default(),
-        kind: Kind::File,
-        attributes: Attributes::default(),
-        identity: Identity { size: u64::from(OBJECT * objects), ..Identity::default() },
-        links: 1,
-        link_target: Box::default(),
-    }
-}
 
 /// What a source of one file asks of storage and announces. Storage has no hash where it need not.
 struct From {
@@ -39,20 +27,7 @@ struct From {
 
 impl From {
     fn new(one_host: bool, objects: u32) -> From {
-        let source = Source::new(source::Config {
-            object_bytes: OBJECT,
-            bundle_bytes_max: 0,
-            slots: 8,
-            slots_least: 8,
-            hands: 2,
-            hands_max: 2,
-            policy: Policy::Adaptive(Adaptive::default()),
-            hangs_after_nanos: None,
-            spill_bytes_max: 0,
-            roots: vec![b"a".as_slice().into()],
-            report_done: false,
-            planted: Planted::default(),
-        });
+        let source = Source::new(source_config());
         let mut from = From { source, may_be_on_the_way: Vec::new(), announced: Vec::new() };
         from.event(Event::OneHost(one_host));
         from.event(Event::LinkUp { epoch: 1, peer: peer(Role::Sink, 8) });
@@ -100,21 +75,7 @@ fn within_one_host_objects_are_hashed_on_their_way_the_first_time() {
 
 /// An object's announcement and payload come in this order; the hash that storage is to check, or how the session ends.
 fn arrives(announced: Option<Hash>, followed: Option<Hash>, payload_first: bool) -> Result<Hash, Code> {
-    let mut sink = Sink::new(sink::Config {
-        slots: 8,
-        slots_near: 8,
-        slots_least: 8,
-        hands: 2,
-        hands_max: 2,
-        policy: Policy::Adaptive(Adaptive::default()),
-        hangs_after_nanos: None,
-        syncs_each: false,
-        errand_threads_max: u32::MAX,
-        slot_bytes: OBJECT,
-        roots: vec![b"a".as_slice().into()],
-        report_done: false,
-        planted: Planted::default(),
-    });
+    let mut sink = Sink::new(sink_config());
     let step =
         NewFile::Entry { entry: Arc::new(file(2)), object_bytes: Some(OBJECT), resume: None, stripes: None };
     let prepared = SinkDone::Prepared {

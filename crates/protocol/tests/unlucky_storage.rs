@@ -1,0 +1,140 @@
+//! What storage fails to read or write is tried again, so often and not more often; then its file is named, and only that.
+
+#[path = "support/single.rs"]
+mod single;
+mod support;
+
+use std::sync::Arc;
+
+use haul_model::limits::ATTEMPTS_MAX;
+use haul_model::op::{Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::report::Fact;
+use haul_model::{BlockId, Code, Failure, Hash, Item, SlotId, Token};
+use haul_protocol::sink::Sink;
+use haul_protocol::source::Source;
+use haul_protocol::{Action, Event};
+use haul_wire::{Answer, Message, NewFile, Role};
+use single::{ID, file, sink_config, source_config};
+use support::{NoLog, OBJECT, on, peer};
+
+const TOKEN: Token = Token([1; 16]);
+const HASH: Hash = Hash([7; 32]);
+const EIO: i32 = 5;
+
+/// What became of an object that storage failed so often: how often it was tried, whether it went on, and what was said of
+/// its file.
+#[derive(PartialEq, Debug)]
+struct Ending {
+    tries: u8,
+    went_on: bool,
+    named: Option<Failure>,
+}
+
+fn read_after(failures: u8, failure: Failure) -> Ending {
+    let mut source = Source::new(source_config());
+    let mut ending = Ending { tries: 0, went_on: false, named: None };
+    let slots = (0..8).map(SlotId).collect();
+    let mut events = vec![
+        Event::LinkUp { epoch: 1, peer: peer(Role::Sink, 8) },
+        Event::Scanned(vec![Item::Entry(file(1))]),
+        Event::Message(Message::BlockDone { slots, allowances: Vec::new() }),
+        Event::Message(Message::FileId {
+            answers: vec![(ID, Answer::Start(TOKEN))],
+            laid: Vec::new(),
+            unlike: Vec::new(),
+        }),
+    ];
+    events.reverse();
+    while let Some(event) = events.pop() {
+        source.on_event(event, &mut NoLog, 0);
+        while let Some(action) = source.next_action() {
+            match action {
+                Action::Source(SourceOp::ReadObject { block, .. }) => {
+                    ending.tries += 1;
+                    let result = if ending.tries <= failures { Err(failure) } else { Ok(Some(HASH)) };
+                    events.push(Event::SourceDone(SourceDone::Object { block, result }));
+                }
+                Action::Send(Message::NewBlock { .. }) => ending.went_on = true,
+                Action::Fact(Fact::Failed { failure, .. }) => ending.named = Some(failure),
+                Action::Ended(outcome) => panic!("{outcome:?}"),
+                _ => {}
+            }
+        }
+    }
+    ending
+}
+
+fn written_after(failures: u8, failure: Failure) -> Ending {
+    let mut sink = Sink::new(sink_config());
+    let mut ending = Ending { tries: 0, went_on: false, named: None };
+    let step =
+        NewFile::Entry { entry: Arc::new(file(2)), object_bytes: Some(OBJECT), resume: None, stripes: None };
+    let prepared = SinkDone::Prepared {
+        batch: 1,
+        answers: vec![(ID, Prepared::Start(TOKEN))],
+        laid: vec![(ID, on(1))],
+        unlaid: Vec::new(),
+    };
+    let (block, slot, epoch, length) = (BlockId(1), SlotId(0), 1, OBJECT);
+    let hash = Some(HASH);
+    let mut events = vec![
+        Event::LinkUp { epoch, peer: peer(Role::Source, 8) },
+        Event::Message(Message::NewFile(vec![step])),
+        Event::SinkDone(prepared),
+        Event::Message(Message::NewBlock { block, slot, epoch, id: ID, index: 1, length, hash }),
+        Event::Payload { epoch, block, slot, length, hash: None },
+    ];
+    events.reverse();
+    while let Some(event) = events.pop() {
+        sink.on_event(event, 0);
+        while let Some(action) = sink.next_action() {
+            match action {
+                Action::Sink(SinkOp::WriteObject { block, slot: from, .. }) => {
+                    assert_eq!(from, slot, "it is where it came to");
+                    ending.tries += 1;
+                    let result = if ending.tries <= failures { Err(failure) } else { Ok(()) };
+                    ending.went_on = result.is_ok();
+                    events.push(Event::SinkDone(SinkDone::Written { block, result }));
+                }
+                Action::Grant(freed) if freed == slot && ending.tries > 0 => {
+                    assert!(
+                        ending.went_on || ending.tries >= ATTEMPTS_MAX || failure.code != Code::SinkWrite
+                    );
+                }
+                Action::Fact(Fact::Failed { failure, .. }) => ending.named = Some(failure),
+                Action::Ended(outcome) => panic!("{outcome:?}"),
+                _ => {}
+            }
+        }
+    }
+    ending
+}
+
+#[test]
+fn what_cannot_be_read_is_tried_four_times_and_then_named() {
+    assert_eq!(ATTEMPTS_MAX, 4);
+    let failure = Failure::os(Code::SourceRead, EIO);
+    for failures in 0..4 {
+        assert_eq!(read_after(failures, failure), Ending { tries: failures + 1, went_on: true, named: None });
+    }
+    assert_eq!(read_after(4, failure), Ending { tries: 4, went_on: false, named: Some(failure) });
+}
+
+#[test]
+fn what_cannot_be_written_is_tried_four_times_and_then_named() {
+    let failure = Failure::os(Code::SinkWrite, EIO);
+    for failures in 0..4 {
+        assert_eq!(
+            written_after(failures, failure),
+            Ending { tries: failures + 1, went_on: true, named: None }
+        );
+    }
+    let ended = written_after(4, failure);
+    assert_eq!((ended.tries, ended.went_on), (4, false));
+}
+
+#[test]
+fn what_no_further_try_can_mend_is_not_tried_again() {
+    assert_eq!(read_after(9, Failure::new(Code::SourceChanged)).tries, 1);
+    assert_eq!(written_after(9, Failure::os(Code::SinkPermission, 13)).tries, 1);
+}
