@@ -4,18 +4,15 @@
 mod single;
 mod support;
 
-use std::sync::Arc;
-
-use haul_model::op::{Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
-use haul_model::{BlockId, Code, Hash, Item, SlotId, Token};
+use haul_model::op::{SinkOp, SourceDone, SourceOp};
+use haul_model::{BlockId, Code, Hash, SlotId};
 use haul_protocol::sink::Sink;
 use haul_protocol::source::Source;
 use haul_protocol::{Action, Event};
-use haul_wire::{Answer, Message, NewFile, Repair, RepairReason, Role};
-use single::{ID, file, sink_config, source_config};
-use support::{NoLog, OBJECT, on, peer};
+use haul_wire::{Message, Repair, RepairReason};
+use single::{ID, sink_begins, sink_config, source_begins, source_config};
+use support::{NoLog, OBJECT};
 
-const TOKEN: Token = Token([1; 16]);
 const HASH: Hash = Hash([7; 32]);
 
 /// What a source of one file asks of storage and announces. Storage has no hash where it need not.
@@ -30,12 +27,7 @@ impl From {
         let source = Source::new(source_config());
         let mut from = From { source, may_be_on_the_way: Vec::new(), announced: Vec::new() };
         from.event(Event::OneHost(one_host));
-        from.event(Event::LinkUp { epoch: 1, peer: peer(Role::Sink, 8) });
-        from.event(Event::Scanned(vec![Item::Entry(file(objects))]));
-        let slots = (0..8).map(SlotId).collect();
-        from.event(Event::Message(Message::BlockDone { slots, allowances: Vec::new() }));
-        let answers = vec![(ID, Answer::Start(TOKEN))];
-        from.event(Event::Message(Message::FileId { answers, laid: Vec::new(), unlike: Vec::new() }));
+        source_begins(objects).into_iter().for_each(|event| from.event(event));
         from
     }
 
@@ -76,14 +68,6 @@ fn within_one_host_objects_are_hashed_on_their_way_the_first_time() {
 /// An object's announcement and payload come in this order; the hash that storage is to check, or how the session ends.
 fn arrives(announced: Option<Hash>, followed: Option<Hash>, payload_first: bool) -> Result<Hash, Code> {
     let mut sink = Sink::new(sink_config());
-    let step =
-        NewFile::Entry { entry: Arc::new(file(2)), object_bytes: Some(OBJECT), resume: None, stripes: None };
-    let prepared = SinkDone::Prepared {
-        batch: 1,
-        answers: vec![(ID, Prepared::Start(TOKEN))],
-        laid: vec![(ID, on(1))],
-        unlaid: Vec::new(),
-    };
     let (block, slot, epoch, length) = (BlockId(1), SlotId(0), 1, OBJECT);
     let announcement = Message::NewBlock { block, slot, epoch, id: ID, index: 1, length, hash: announced };
     let mut both =
@@ -91,12 +75,7 @@ fn arrives(announced: Option<Hash>, followed: Option<Hash>, payload_first: bool)
     if payload_first {
         both.reverse();
     }
-    let begin = [
-        Event::LinkUp { epoch, peer: peer(Role::Source, 8) },
-        Event::Message(Message::NewFile(vec![step])),
-        Event::SinkDone(prepared),
-    ];
-    for event in begin.into_iter().chain(both) {
+    for event in sink_begins(2).into_iter().chain(both) {
         sink.on_event(event, 0);
         while let Some(action) = sink.next_action() {
             match action {

@@ -1,4 +1,4 @@
-//! Every message survives its bytes; any bytes give a message or an error; version 2 is pinned byte for byte.
+//! Every message survives its bytes; any bytes give a message or an error; version 3 is pinned byte for byte.
 
 use std::sync::Arc;
 
@@ -420,9 +420,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Version 2, byte for byte. A change here is a new version.
+/// Version 3, byte for byte. A change here is a new version.
 #[test]
-fn version_2_is_pinned() {
+fn version_3_is_pinned() {
     let entry = Entry {
         id: EntryId(5),
         parent: EntryId::root(1),

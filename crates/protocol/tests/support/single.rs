@@ -1,10 +1,16 @@
 //! Masters that have one file to move.
 
-use haul_model::{Attributes, Entry, EntryId, Identity, Kind};
-use haul_protocol::scheduler::{Adaptive, Policy};
-use haul_protocol::{Planted, sink, source};
+use std::sync::Arc;
 
-use crate::support::OBJECT;
+use haul_model::op::{Prepared, SinkDone};
+use haul_model::{Attributes, Entry, EntryId, Identity, Item, Kind, SlotId, Token};
+use haul_protocol::scheduler::{Adaptive, Policy};
+use haul_protocol::{Event, Planted, sink, source};
+use haul_wire::{Answer, Message, NewFile, Role};
+
+use crate::support::{OBJECT, on, peer};
+
+const TOKEN: Token = Token([1; 16]);
 
 pub const ID: EntryId = EntryId(2);
 
@@ -57,4 +63,33 @@ pub fn sink_config() -> sink::Config {
         report_done: false,
         planted: Planted::default(),
     }
+}
+
+/// Until a source may send the file.
+pub fn source_begins(objects: u32) -> Vec<Event> {
+    let slots = (0..8).map(SlotId).collect();
+    let answers = vec![(ID, Answer::Start(TOKEN))];
+    vec![
+        Event::LinkUp { epoch: 1, peer: peer(Role::Sink, 8) },
+        Event::Scanned(vec![Item::Entry(file(objects))]),
+        Event::Message(Message::BlockDone { slots, allowances: Vec::new() }),
+        Event::Message(Message::FileId { answers, laid: Vec::new(), unlike: Vec::new() }),
+    ]
+}
+
+/// Until a sink may be sent the file.
+pub fn sink_begins(objects: u32) -> Vec<Event> {
+    let entry = Arc::new(file(objects));
+    let step = NewFile::Entry { entry, object_bytes: Some(OBJECT), resume: None, stripes: None };
+    let prepared = SinkDone::Prepared {
+        batch: 1,
+        answers: vec![(ID, Prepared::Start(TOKEN))],
+        laid: vec![(ID, on(1))],
+        unlaid: Vec::new(),
+    };
+    vec![
+        Event::LinkUp { epoch: 1, peer: peer(Role::Source, 8) },
+        Event::Message(Message::NewFile(vec![step])),
+        Event::SinkDone(prepared),
+    ]
 }
