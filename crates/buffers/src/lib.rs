@@ -60,8 +60,8 @@ pub struct FileRange {
     pub file: Arc<OwnedFd>,
     /// Where they are in the file.
     pub offset: u64,
-    /// Whoever sends them shows them to it, and its hash follows the payload; nobody has hashed them yet. Only of a range
-    /// that is the whole payload.
+    /// Whoever sends them shows them to it, and its hash follows the payload, behind those of the ranges before; nobody has
+    /// hashed them yet.
     pub onlooker: Option<Box<dyn Onlooker>>,
 }
 
@@ -70,7 +70,7 @@ pub trait Onlooker: Send {
     /// The next bytes.
     fn see(&mut self, bytes: &[u8]);
 
-    /// All were seen.
+    /// All were seen. Of bytes that must not be taken it tells a hash that is not theirs.
     fn hash(self: Box<Self>) -> Hash;
 }
 

@@ -158,6 +158,22 @@ fn slow_hashing() {
 }
 
 #[test]
+fn within_one_host_larger_members_of_bundles_are_hashed_on_their_way() {
+    let bed = Bed::new();
+    let source = bed.files("source", 5, 300_000);
+    bed.files("source/small", 3, 10_000);
+    for (sink, options) in [("encrypted", &["--json"][..]), ("clear", &["--json", "--plain"])] {
+        let [profile, _] = told(&bed.push([None, None], options, &source, &bed.path(sink)));
+        let bytes = |stage: &str| profile["source"]["stages"][stage]["bytes"].as_u64();
+        assert_eq!(bytes("hash-on-way"), Some(5 * 300_000), "{profile:#}");
+        assert_eq!(bytes("hash"), Some(3 * 10_000), "{profile:#}");
+        for name in ["0", "4", "small/2"] {
+            assert!(fs::read(source.join(name)).unwrap() == fs::read(bed.path(sink).join(name)).unwrap());
+        }
+    }
+}
+
+#[test]
 fn a_slow_cipher() {
     assert_slow("source-cipher", ["source", "cipher"], "cipher=120000", &["--streams", "2"]);
 }

@@ -16,6 +16,8 @@ pub const BATCH_ITEMS_MAX: usize = 1024;
 pub const BATCH_BYTES_SOFT: usize = 128 << 10;
 /// Files in one bundle.
 pub const MEMBERS_MAX: usize = 1024;
+/// Hashes that follow one payload.
+pub const HASHES_FOLLOWING_MAX: usize = 31;
 /// Smallest object.
 pub const OBJECT_BYTES_MIN: u32 = 64 << 10;
 /// Largest object.

@@ -66,6 +66,8 @@ pub enum SourceOp {
         members: Vec<Arc<Entry>>,
         /// As above, of any of them.
         again: bool,
+        /// As above, of each of them; at most [`HASHES_FOLLOWING_MAX`](crate::limits::HASHES_FOLLOWING_MAX).
+        on_the_way: bool,
     },
     /// Write the bytes of `slot` into the spill file.
     Spill {
@@ -120,8 +122,8 @@ pub enum SourceOp {
 pub struct MemberRead {
     /// Where it starts in the slot.
     pub offset: u32,
-    /// BLAKE3 root of its bytes.
-    pub hash: Hash,
+    /// Root hash of its bytes; none where it is hashed on its way.
+    pub hash: Option<Hash>,
 }
 
 /// Completions of [`SourceOp`].

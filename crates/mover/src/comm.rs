@@ -259,7 +259,7 @@ fn send_payloads(
     inputs: &Inputs,
 ) -> Result {
     while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
-        let mut header = PayloadHeader { epoch, block, slot, length, hash_follows: false };
+        let mut header = PayloadHeader { epoch, block, slot, length, hashes_following: 0 };
         let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
         let lent = lease.is_lent();
         let at = haul_meter::at(stage).bytes(if lent { 0 } else { length.into() });
@@ -268,7 +268,9 @@ fn send_payloads(
             sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(&[LENT])]).map_err(text)?;
         } else {
             let ranges = lease.take_file_ranges();
-            header.hash_follows = ranges.iter().any(|range| range.onlooker.is_some());
+            let seen = ranges.iter().filter(|range| range.onlooker.is_some()).count();
+            header.hashes_following =
+                u8::try_from(seen).expect("storage leaves few to be hashed on their way");
             let header = [&header.encode()[..], if shared { &[SENT] } else { &[] }].concat();
             let payload = &mut lease[..length as usize];
             send_parts(&mut *sender, &header, payload, ranges).map_err(text)?;
@@ -281,7 +283,7 @@ fn send_payloads(
     sender.finish().map_err(text)
 }
 
-/// Sends the payload behind its header: what was left in files from there, the rest from the slot. Behind it follows the hash of
+/// Sends the payload behind its header: what was left in files from there, the rest from the slot. Behind it follow the hashes of
 /// what was seen on its way.
 fn send_parts(
     sender: &mut dyn Sender,
@@ -291,7 +293,7 @@ fn send_parts(
 ) -> std::io::Result<()> {
     let mut head = header;
     let mut sent = 0;
-    let mut hash = None;
+    let mut hashes = Vec::new();
     for FileRange { start, length, file, offset, onlooker } in ranges {
         if start > sent {
             sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..start])])?;
@@ -305,14 +307,14 @@ fn send_parts(
             Some(mut onlooker) => {
                 let mut see = |bytes: &[u8]| onlooker.see(bytes);
                 sender.send_file(head, file.as_fd(), offset, room, Some(&mut see))?;
-                hash = Some(onlooker.hash());
+                hashes.extend(onlooker.hash().0);
             }
         }
     }
     if sent < payload.len() || !head.is_empty() {
         sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..])])?;
     }
-    hash.map_or(Ok(()), |hash| sender.send(&[IoSlice::new(&hash.0)]))
+    if hashes.is_empty() { Ok(()) } else { sender.send(&[IoSlice::new(&hashes)]) }
 }
 
 fn receive_payloads(
@@ -342,13 +344,12 @@ fn receive_payloads(
             receiver.receive(&mut lease[..length]).map_err(text)?;
         }
         drop(lease);
-        let mut hash = None;
-        if header.hash_follows {
-            let Hash(bytes) = hash.insert(Hash([0; 32]));
+        let mut hashes = vec![Hash([0; 32]); header.hashes_following.into()];
+        for Hash(bytes) in &mut hashes {
             receiver.receive(bytes).map_err(text)?;
         }
         let PayloadHeader { block, slot, length, .. } = header;
-        let event = Event::Payload { epoch, block, slot, length, hash };
+        let event = Event::Payload { epoch, block, slot, length, hashes };
         if inputs.send(Input::Event(event)).is_err() {
             return Ok(());
         }
@@ -410,35 +411,64 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_hash_of_what_was_seen_on_its_way_follows_it() {
-        let bytes: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&bytes).unwrap();
+    /// One payload with these ranges through a stream: with which hashes, and how, it arrives.
+    fn arrives(length: u32, ranges: Vec<FileRange>) -> (Vec<Hash>, Vec<u8>) {
         let inputs = crossbeam_channel::unbounded();
         let (near, far) = haul_transport::memory::pair(1 << 20);
         let ((sender, _receiver, _), (_sender, receiver, _)) = (near.split(), far.split());
         let (source, sink) = (Pool::new(1, 1 << 20).unwrap(), Pool::new(2, 1 << 20).unwrap());
-        let (slot, local, length) = (SlotId(1), SlotId(0), 199_000);
+        let (slot, local) = (SlotId(1), SlotId(0));
         sink.grant(slot);
-        let onlooker = Some(Box::new(First::default()) as Box<dyn haul_buffers::Onlooker>);
-        let file = Arc::new(OwnedFd::from(file));
-        let range = FileRange { start: 0, length: length as usize, file, offset: 1000, onlooker };
-        source.lease(local).unwrap().set_file_ranges(vec![range]);
+        let mut lease = source.lease(local).unwrap();
+        lease.fill(0xee);
+        lease.set_file_ranges(ranges);
+        drop(lease);
         let payloads = unbounded();
         payloads.0.send(Outgoing { block: BlockId(5), slot, local, length }).unwrap();
         drop(payloads.0);
         send_payloads(sender, Stage::Send, (1, false), &payloads.1, &source, &inputs.0).unwrap();
         receive_payloads(receiver, Stage::Receive, (1, false), &sink, &inputs.0).unwrap_err();
         let events: Vec<Input> = inputs.1.try_iter().collect();
-        let [Input::Event(Event::Sent(BlockId(5))), Input::Event(Event::Payload { hash, length: came, .. })] =
-            events[..]
+        let [
+            Input::Event(Event::Sent(BlockId(5))),
+            Input::Event(Event::Payload { hashes, length: came, .. }),
+        ] = &events[..]
         else {
             panic!("other events")
         };
-        let expected = &bytes[1000..][..length as usize];
-        assert_eq!((hash, came), (Some(Hash(expected[..32].try_into().unwrap())), length));
-        assert!(sink.lease(slot).unwrap()[..length as usize] == *expected);
+        assert_eq!(*came, length);
+        (hashes.clone(), sink.lease(slot).unwrap()[..length as usize].to_vec())
+    }
+
+    #[test]
+    fn the_hashes_of_what_was_seen_on_its_way_follow_it_in_order() {
+        let bytes: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let file = Arc::new(OwnedFd::from(file));
+        let range = |start, length, offset, seen: bool| {
+            let onlooker = seen.then(|| Box::new(First::default()) as Box<dyn haul_buffers::Onlooker>);
+            FileRange { start, length, file: Arc::clone(&file), offset, onlooker }
+        };
+        let first = |offset: usize| Hash(bytes[offset..][..32].try_into().unwrap());
+        assert_eq!(arrives(199_000, vec![range(0, 199_000, 1000, true)]).0, [first(1000)]);
+
+        let ranges = vec![
+            range(0, 70_000, 7, true),
+            range(70_000, 100, 0, false),
+            range(80_000, 100_000, 13, true),
+            range(180_000, 500, 50, true),
+        ];
+        let (hashes, came) = arrives(190_000, ranges);
+        assert_eq!(hashes, [first(7), first(13), first(50)]);
+        let mut expected = vec![0xee; 190_000];
+        for (at, length, offset) in
+            [(0, 70_000, 7), (70_000, 100, 0), (80_000, 100_000, 13), (180_000, 500, 50)]
+        {
+            expected[at..at + length].copy_from_slice(&bytes[offset..][..length]);
+        }
+        assert!(came == expected);
+        assert!(arrives(100, Vec::new()).0.is_empty());
     }
 
     #[test]

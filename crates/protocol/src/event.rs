@@ -65,8 +65,8 @@ pub enum Event {
         slot: SlotId,
         /// Bytes.
         length: u32,
-        /// What followed it, where its announcement has none.
-        hash: Option<Hash>,
+        /// Those that followed it, which its announcement does without.
+        hashes: Vec<Hash>,
     },
     /// All that other transfers on this host say of this end's targets now.
     NeighboursSaid(Vec<Told>),

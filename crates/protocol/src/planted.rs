@@ -56,7 +56,9 @@ bugs! {
     FailedSyncIgnored      "sink: takes a failed sync for a good one";
     LostWriteKept          "sink: keeps what was written while a sync of its file failed";
     LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";
-    FollowingHashForgotten "sink: forgets the hash that came behind a payload if its announcement comes later";
+    ChangedMemberKept      "source: does not look at a member again that was hashed on its way";
+    FollowingHashesSwapped "sink: takes the hashes that came behind a payload in the wrong order";
+    FollowingHashForgotten "sink: forgets the hashes that came behind a payload if its announcement comes later";
     HashMismatchWritten    "sink: takes an object with the wrong hash as written";
     GrantWhileWriting      "sink: grants a slot again before its object is written";
     SlotsTakenBack         "sink: does not grant a slot again where fewer are needed, though the source waits for that";

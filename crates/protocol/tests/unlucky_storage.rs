@@ -58,7 +58,7 @@ fn written_after(failures: u8, failure: Failure) -> Ending {
     let hash = Some(HASH);
     let mut events = sink_begins(2);
     events.push(Event::Message(Message::NewBlock { block, slot, epoch, id: ID, index: 1, length, hash }));
-    events.push(Event::Payload { epoch, block, slot, length, hash: None });
+    events.push(Event::Payload { epoch, block, slot, length, hashes: Vec::new() });
     events.reverse();
     while let Some(event) = events.pop() {
         sink.on_event(event, 0);

@@ -106,7 +106,7 @@ impl End {
         self.blocks += 1;
         let (block, length, hash) = (BlockId(self.blocks), OBJECT, Some(Hash([0; 32])));
         self.event(Event::Message(Message::NewBlock { block, slot, epoch: 1, id, index: 0, length, hash }));
-        self.event(Event::Payload { epoch: 1, block, slot, length, hash: None });
+        self.event(Event::Payload { epoch: 1, block, slot, length, hashes: Vec::new() });
     }
 
     /// Payloads come into all slots that are granted again and again, each so long after its grant.

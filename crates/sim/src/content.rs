@@ -43,14 +43,27 @@ impl Piece {
 pub struct Payload {
     /// One piece for an object, one for each member of a bundle.
     pub pieces: Rc<[Piece]>,
-    /// Bytes were altered on the way, on purpose.
+    /// Bytes were altered on the way, on purpose, or one of its members was another version when it left: it may be refused.
     pub altered: bool,
     /// They are still in the spill, from here on: the slot stands for them.
     pub in_spill: Option<u64>,
-    /// It is an object of this entry that is still in its file (an inode), from here on.
-    pub in_file: Option<(EntryId, usize, u64)>,
-    /// Of the bytes as they left; behind them.
-    pub hash: Option<Hash>,
+    /// Pieces that are still in their files, in order.
+    pub in_files: Rc<[InFile]>,
+    /// Of these as they left; behind all bytes.
+    pub hashes: Vec<Hash>,
+}
+
+/// A piece of a payload that is still in its file.
+#[derive(Clone, Copy, Debug)]
+pub struct InFile {
+    /// Which piece.
+    pub piece: usize,
+    /// Of this entry.
+    pub id: EntryId,
+    /// Where.
+    pub inode: usize,
+    /// Of a member: the version that was announced.
+    pub stamp: Option<u32>,
 }
 
 /// The root hash of a whole file.

@@ -3,12 +3,13 @@
 //! A cut takes what was in flight or lets it through: of the frames of each direction a prefix arrives, of the payloads
 //! any. Each end notices in its own time.
 
-use haul_model::{BlockId, Code, EntryId, Failure, SlotId};
+use haul_model::{BlockId, Code, Failure, Hash, SlotId};
 use haul_protocol::Event;
 use haul_protocol::link::{Frame, Link};
+use haul_protocol::planted::Bug;
 use haul_wire::{Connect, FrameHeader, Message, Role, VERSION, VERSION_MIN};
 
-use crate::content::{GARBAGE, HOLE, Payload};
+use crate::content::{GARBAGE, HOLE, InFile, Payload};
 use crate::world::{Happening, World, note};
 
 /// One way of the control stream.
@@ -338,8 +339,8 @@ impl World {
         let Some(end) = self.source.as_mut().filter(connected) else { return false };
         end.sending -= 1;
         let mut payload = end.slots[local.0 as usize].clone();
-        if let Some(from) = payload.in_file {
-            payload = self.left_its_file(payload, from);
+        if !payload.in_files.is_empty() {
+            payload = self.left_files(payload);
         }
         if self.random.chance(self.rates().alter) && !payload.pieces.is_empty() {
             payload = self.altered(payload);
@@ -355,17 +356,28 @@ impl World {
         true
     }
 
-    /// What an object that stayed in its file is when it leaves, and its hash then.
-    fn left_its_file(&mut self, payload: Payload, from: (EntryId, usize, u64)) -> Payload {
-        let (id, inode, offset) = from;
-        let now = self.tree.stamps[self.tree.inodes[inode].stamp as usize];
-        let mut piece = payload.pieces[0];
-        // What it has no more leaves as zeros.
-        let whole = offset + u64::from(piece.length) <= now.size;
-        piece.content = if whole { now.content } else { HOLE };
-        let hash = piece.hash(offset, false);
-        self.checker.was_hashed(id, offset, &hash);
-        Payload { pieces: [piece].into(), hash: Some(hash), ..payload }
+    /// What stayed in its files when it leaves, and the hashes then.
+    fn left_files(&mut self, payload: Payload) -> Payload {
+        let mut pieces = payload.pieces.to_vec();
+        let mut hashes = Vec::new();
+        let mut altered = payload.altered;
+        for InFile { piece, id, inode, stamp: announced } in payload.in_files.iter().copied() {
+            let piece = &mut pieces[piece];
+            let stamp = self.tree.inodes[inode].stamp;
+            let now = self.tree.stamps[stamp as usize];
+            // What it has no more leaves as zeros.
+            let whole = piece.offset + u64::from(piece.length) <= now.size;
+            piece.content = if whole { now.content } else { HOLE };
+            let mut hash = piece.hash(piece.offset, announced.is_some());
+            if announced.is_none() {
+                self.checker.was_hashed(id, piece.offset, &hash);
+            } else if announced != Some(stamp) && self.bug != Some(Bug::ChangedMemberKept) {
+                altered = true;
+                hash = Hash(hash.0.map(|byte| !byte));
+            }
+            hashes.push(hash);
+        }
+        Payload { pieces: pieces.into(), hashes, altered, ..payload }
     }
 
     fn altered(&mut self, payload: Payload) -> Payload {
@@ -414,9 +426,9 @@ impl World {
         } else if end.up.is_none() {
             return false;
         }
-        let hash = payload.hash;
+        let hashes = payload.hashes;
         note!(self, "payload of block {} arrives in slot {} (connection {epoch})", block.0, slot.0);
-        self.sink_event(session, Event::Payload { epoch, block, slot, length, hash });
+        self.sink_event(session, Event::Payload { epoch, block, slot, length, hashes });
         true
     }
 }

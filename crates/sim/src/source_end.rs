@@ -1,7 +1,7 @@
 //! Drives the source's master: its link, storage, scan and log.
 
 use hashbrown::HashMap;
-use haul_model::limits::FILES_OPEN_MAX;
+use haul_model::limits::{FILES_OPEN_MAX, HASHES_FOLLOWING_MAX};
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::report::Fact;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, Item, Kind};
@@ -10,7 +10,7 @@ use haul_protocol::source::{Config, Source};
 use haul_protocol::{Action, Event, Outcome};
 use haul_wire::{Message, Role};
 
-use crate::content::{HOLE, Payload, Piece, root_of};
+use crate::content::{HOLE, InFile, Payload, Piece, root_of};
 use crate::lay::laid;
 use crate::log::JobLog;
 use crate::spill::Spill;
@@ -310,29 +310,39 @@ impl World {
                     let end = self.source.as_mut();
                     let in_file = end.and_then(|end| {
                         let inode = end.handles.get(&entry.id).filter(|_| on_the_way);
-                        let in_file = inode.map(|inode| (entry.id, *inode, offset));
-                        let pieces = [piece].into();
-                        end.slots[slot.0 as usize] = Payload { pieces, in_file, ..Payload::default() };
+                        let in_file =
+                            inode.map(|inode| InFile { piece: 0, id: entry.id, inode: *inode, stamp: None });
+                        let (pieces, in_files) = ([piece].into(), in_file.into_iter().collect());
+                        end.slots[slot.0 as usize] = Payload { pieces, in_files, ..Payload::default() };
                         in_file
                     });
                     in_file.is_none().then_some(hash)
                 });
                 SourceDone::Object { block, result }
             }
-            SourceOp::ReadMembers { block, slot, members, .. } => {
+            SourceOp::ReadMembers { block, slot, members, on_the_way, .. } => {
                 let mut pieces = Vec::new();
+                let mut in_files = Vec::new();
                 let mut results = Vec::with_capacity(members.len());
                 let mut used = 0;
                 for entry in &members {
-                    results.push(self.read_member(entry, used).map(|(piece, hash)| {
+                    results.push(self.read_member(entry, used).map(|(piece, inode, hash)| {
                         let offset = used;
                         used += piece.length;
+                        let may_stay =
+                            on_the_way && piece.length > 0 && in_files.len() < HASHES_FOLLOWING_MAX;
+                        let stays = may_stay && self.random.coin();
+                        if stays {
+                            let stamp = Some(Tree::stamp_of(entry));
+                            in_files.push(InFile { piece: pieces.len(), id: entry.id, inode, stamp });
+                        }
                         pieces.extend((piece.length > 0).then_some(piece));
-                        MemberRead { offset, hash }
+                        MemberRead { offset, hash: (!stays).then_some(hash) }
                     }));
                 }
                 if let Some(end) = &mut self.source {
-                    end.slots[slot.0 as usize] = Payload { pieces: pieces.into(), ..Payload::default() };
+                    let (pieces, in_files) = (pieces.into(), in_files.into());
+                    end.slots[slot.0 as usize] = Payload { pieces, in_files, ..Payload::default() };
                 }
                 SourceDone::Members { block, length: used, results }
             }
@@ -434,14 +444,15 @@ impl World {
         Ok((piece, piece.hash(offset, single)))
     }
 
-    fn read_member(&mut self, entry: &Entry, at: u32) -> Result<(Piece, Hash), Failure> {
+    fn read_member(&mut self, entry: &Entry, at: u32) -> Result<(Piece, usize, Hash), Failure> {
         self.fails_to_read(entry)?;
-        let state = self.tree.stamps[self.tree.inodes[self.open(entry)?].stamp as usize];
+        let inode = self.open(entry)?;
+        let state = self.tree.stamps[self.tree.inodes[inode].stamp as usize];
         if state.size == 0 {
-            return Ok((Piece { at, content: HOLE, offset: 0, length: 0 }, root_of(HOLE, 0)));
+            return Ok((Piece { at, content: HOLE, offset: 0, length: 0 }, inode, root_of(HOLE, 0)));
         }
         let piece = Piece { at, content: state.content, offset: 0, length: state.size as u32 };
-        Ok((piece, piece.hash(0, true)))
+        Ok((piece, inode, piece.hash(0, true)))
     }
 
     fn confirm_version(&mut self, entry: &Entry) -> Result<(), Failure> {

@@ -104,19 +104,22 @@ fn scan(path: &Path) -> Result<Dataset, Box<dyn Error>> {
 }
 
 fn bundles(files: &[Arc<Entry>]) -> Vec<SourceOp> {
+    let bundle = |members| {
+        let (block, slot) = (BlockId(0), SlotId(0));
+        SourceOp::ReadMembers { block, slot, members, again: false, on_the_way: false }
+    };
     let mut bundles = Vec::new();
     let mut members = Vec::new();
     let mut bytes = 0;
     for entry in files {
         if bytes + entry.size() > u64::from(OBJECT_BYTES) || members.len() == 1024 {
-            let members = std::mem::take(&mut members);
-            bundles.push(SourceOp::ReadMembers { block: BlockId(0), slot: SlotId(0), members, again: false });
+            bundles.push(bundle(std::mem::take(&mut members)));
             bytes = 0;
         }
         bytes += entry.size();
         members.push(Arc::clone(entry));
     }
-    bundles.push(SourceOp::ReadMembers { block: BlockId(0), slot: SlotId(0), members, again: false });
+    bundles.push(bundle(members));
     bundles
 }
 

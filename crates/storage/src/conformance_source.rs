@@ -10,6 +10,7 @@ use std::thread;
 
 use blake3::hazmat::{Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 use haul_buffers::{FileRange, Pool};
+use haul_model::limits::HASHES_FOLLOWING_MAX;
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Item, Kind, SlotId};
 
@@ -177,11 +178,25 @@ pub fn read_members(
     pool: &Pool,
     members: &[Arc<Entry>],
 ) -> (u32, Vec<Result<MemberRead, Failure>>) {
-    let op =
-        SourceOp::ReadMembers { block: BlockId(9), slot: SlotId(0), members: members.to_vec(), again: false };
+    let (length, results) = read_or_leave_members(storage, pool, members, false);
+    let hashed = |read: &Result<MemberRead, Failure>| read.is_ok_and(|read| read.hash.is_none());
+    assert!(!results.iter().any(hashed), "nobody else hashes them");
+    (length, results)
+}
+
+/// The same; `on_the_way`: it may be left to who sends them to hash them.
+pub fn read_or_leave_members(
+    storage: &dyn SourceStorage,
+    pool: &Pool,
+    members: &[Arc<Entry>],
+    on_the_way: bool,
+) -> (u32, Vec<Result<MemberRead, Failure>>) {
+    let (block, slot, members) = (BlockId(9), SlotId(0), members.to_vec());
+    let asked = members.len();
+    let op = SourceOp::ReadMembers { block, slot, members, again: false, on_the_way };
     match storage.run(op, pool) {
         Some(SourceDone::Members { block: BlockId(9), length, results }) => {
-            assert_eq!(results.len(), members.len(), "one result for each member");
+            assert_eq!(results.len(), asked, "one result for each member");
             (length, results)
         }
         other => panic!("not the completion of ReadMembers: {other:?}"),
@@ -302,19 +317,25 @@ fn scans_repeat<F: Fixture>(fixture: &F) {
 fn members_arrive_packed_and_hashed<F: Fixture>(fixture: &F) {
     let (found, pool) = (start(fixture), pool());
     let members: Vec<Arc<Entry>> = found.files.iter().map(|(_, entry)| Arc::clone(entry)).collect();
-    let (length, results) = read_members(fixture.storage(), &pool, &members);
-    let (slot, _) = payload(&pool, length);
-    let mut at = 0;
-    for ((path, entry), result) in found.files.iter().zip(results) {
-        let read = result.unwrap_or_else(|failure| panic!("{}: {failure}", path.escape_ascii()));
-        let content = fixture.content(path);
-        assert_eq!(read.offset as usize, at, "packed without gaps");
-        assert_eq!(content.len() as u64, entry.size());
-        assert!(slot[at..at + content.len()] == content[..], "{} has its own bytes", path.escape_ascii());
-        assert_eq!(read.hash.0, *blake3::hash(&content).as_bytes());
-        at += content.len();
+    for on_the_way in [false, true] {
+        let (length, results) = read_or_leave_members(fixture.storage(), &pool, &members, on_the_way);
+        let (slot, following) = payload(&pool, length);
+        assert!(following.is_empty() || on_the_way && following.len() <= HASHES_FOLLOWING_MAX);
+        let mut following = following.into_iter();
+        let mut at = 0;
+        for ((path, entry), result) in found.files.iter().zip(results) {
+            let read = result.unwrap_or_else(|failure| panic!("{}: {failure}", path.escape_ascii()));
+            let content = fixture.content(path);
+            assert_eq!(read.offset as usize, at, "packed without gaps");
+            assert_eq!(content.len() as u64, entry.size());
+            assert!(slot[at..at + content.len()] == content[..], "{} has its own bytes", path.escape_ascii());
+            let hash = read.hash.or_else(|| following.next()).expect("it is hashed here or on its way");
+            assert_eq!(hash.0, *blake3::hash(&content).as_bytes());
+            at += content.len();
+        }
+        assert_eq!(following.next(), None, "one hash for each");
+        assert_eq!(length as usize, at);
     }
-    assert_eq!(length as usize, at);
 }
 
 fn members_that_fail_take_no_space<F: Fixture>(fixture: &F) {
@@ -376,6 +397,7 @@ fn objects_make_the_root<F: Fixture>(fixture: &F) {
             let range = (offset, length);
             let here = read_or_leave(fixture.storage(), &pool, entry, range, count == 1, true).expect("read");
             let (bytes, on_the_way) = payload(&pool, length);
+            let on_the_way = on_the_way.first().copied();
             assert!(bytes == *expected, "object {index} of {} on its way", path.escape_ascii());
             assert!(here.is_none() == on_the_way.is_some(), "it is hashed here or on its way");
             assert_eq!(here.or(on_the_way), hashes[index as usize], "wherever it is hashed");
@@ -387,20 +409,20 @@ fn objects_make_the_root<F: Fixture>(fixture: &F) {
     }
 }
 
-/// What a stream would send of what was read to slot 0, and the hash that it would send behind it.
-fn payload(pool: &Pool, length: u32) -> (Vec<u8>, Option<Hash>) {
+/// What a stream would send of what was read to slot 0, and the hashes that it would send behind it.
+fn payload(pool: &Pool, length: u32) -> (Vec<u8>, Vec<Hash>) {
     let mut slot = pool.lease(SlotId(0)).expect("the slot is given back");
     let mut bytes = slot[..length as usize].to_vec();
-    let mut hash = None;
+    let mut hashes = Vec::new();
     for FileRange { start, length, file, offset, onlooker } in slot.take_file_ranges() {
         let range = &mut bytes[start..start + length];
         assert_eq!(rustix::io::pread(&file, &mut *range, offset), Ok(length), "the file stays open");
-        hash = onlooker.map(|mut onlooker| {
+        hashes.extend(onlooker.map(|mut onlooker| {
             range.chunks(1000).for_each(|piece| onlooker.see(piece));
             onlooker.hash()
-        });
+        }));
     }
-    (bytes, hash)
+    (bytes, hashes)
 }
 
 fn ranges_beyond_the_file_are_changes<F: Fixture>(fixture: &F) {
@@ -440,6 +462,7 @@ fn slots_in_use_or_unknown_are_refused<F: Fixture>(fixture: &F) {
         slot: SlotId(99),
         members: vec![Arc::clone(entry)],
         again: false,
+        on_the_way: true,
     };
     assert!(matches!(fixture.storage().run(op, &pool), Some(SourceDone::Members { length: 0, .. })));
     assert!(read_object(fixture.storage(), &pool, entry, 0, OBJECT as u32, false).is_ok());
@@ -494,7 +517,8 @@ fn threads_share_one_storage<F: Fixture>(fixture: &F) {
                     for (path, entry) in &found.files {
                         let op = if round % 2 == 0 || entry.size() == 0 {
                             let members = vec![Arc::clone(entry)];
-                            SourceOp::ReadMembers { block: BlockId(1), slot, members, again: false }
+                            let (block, again, on_the_way) = (BlockId(1), false, false);
+                            SourceOp::ReadMembers { block, slot, members, again, on_the_way }
                         } else {
                             let (entry, length) = (Arc::clone(entry), entry.size() as u32);
                             SourceOp::ReadObject {
@@ -511,9 +535,10 @@ fn threads_share_one_storage<F: Fixture>(fixture: &F) {
                         };
                         let hash = match fixture.storage().run(op, pool) {
                             Some(SourceDone::Members { results, .. }) => results[0].expect("read").hash,
-                            Some(SourceDone::Object { result, .. }) => result.expect("read").expect("hashed"),
+                            Some(SourceDone::Object { result, .. }) => result.expect("read"),
                             other => panic!("{other:?}"),
                         };
+                        let hash = hash.expect("hashed");
                         assert_eq!(hash.0, *blake3::hash(&fixture.content(path)).as_bytes());
                         fixture.storage().run(SourceOp::Release { id: entry.id }, pool);
                     }

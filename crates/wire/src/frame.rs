@@ -1,6 +1,6 @@
 //! Frame headers of the control stream and of the data streams.
 
-use haul_model::limits::{MESSAGE_BYTES_MAX, OBJECT_BYTES_MAX};
+use haul_model::limits::{HASHES_FOLLOWING_MAX, MESSAGE_BYTES_MAX, OBJECT_BYTES_MAX};
 use haul_model::{BlockId, SlotId};
 
 use crate::Malformed;
@@ -9,8 +9,10 @@ use crate::Malformed;
 pub const FRAME_HEADER_BYTES: usize = 28;
 /// Bytes of a [`PayloadHeader`].
 pub const PAYLOAD_HEADER_BYTES: usize = 24;
-/// Of a payload's length: a hash follows the payload.
-const HASH_FOLLOWS: u32 = 1 << 31;
+/// From this bit of a payload's length on: how many hashes follow the payload.
+const HASHES_FOLLOW_SHIFT: u32 = 27;
+const _: () = assert!(OBJECT_BYTES_MAX < 1 << HASHES_FOLLOW_SHIFT);
+const _: () = assert!(HASHES_FOLLOWING_MAX <= (u32::MAX >> HASHES_FOLLOW_SHIFT) as usize);
 /// "HAUL" read as a little-endian number: a stream that lost its place is noticed at once.
 const PAYLOAD_MAGIC: u32 = u32::from_le_bytes(*b"HAUL");
 
@@ -74,8 +76,9 @@ pub struct PayloadHeader {
     pub slot: SlotId,
     /// Payload bytes that follow.
     pub length: u32,
-    /// Behind them comes their hash ([`haul_model::Hash`]), which the announcement then does without.
-    pub hash_follows: bool,
+    /// Behind them come so many hashes ([`haul_model::Hash`]), at most [`HASHES_FOLLOWING_MAX`]: those, in order, which the
+    /// announcement does without.
+    pub hashes_following: u8,
 }
 
 impl PayloadHeader {
@@ -86,7 +89,7 @@ impl PayloadHeader {
         bytes[4..8].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.block.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.slot.0.to_le_bytes());
-        let length = self.length | if self.hash_follows { HASH_FOLLOWS } else { 0 };
+        let length = self.length | u32::from(self.hashes_following) << HASHES_FOLLOW_SHIFT;
         bytes[20..24].copy_from_slice(&length.to_le_bytes());
         bytes
     }
@@ -101,8 +104,8 @@ impl PayloadHeader {
             epoch: u32::from_le_bytes(part(bytes, 4)),
             block: BlockId(u64::from_le_bytes(part(bytes, 8))),
             slot: SlotId(u32::from_le_bytes(part(bytes, 16))),
-            length: length & !HASH_FOLLOWS,
-            hash_follows: length & HASH_FOLLOWS != 0,
+            length: length & ((1 << HASHES_FOLLOW_SHIFT) - 1),
+            hashes_following: (length >> HASHES_FOLLOW_SHIFT) as u8,
         };
         if header.length > OBJECT_BYTES_MAX {
             return Err(Malformed("payload is over its limit"));

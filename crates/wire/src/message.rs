@@ -22,9 +22,9 @@ use crate::profile::{profile, put_profile};
 use crate::stripes::{plan, put_plan};
 
 /// The protocol version that this code speaks best.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The oldest version that this code still speaks. (No release has spoken an older one.)
-pub const VERSION_MIN: u16 = 3;
+pub const VERSION_MIN: u16 = 4;
 
 /// Feature bit of CONNECT: PROFILE is understood.
 pub const FEATURE_PROFILE: u64 = 1;
@@ -81,8 +81,8 @@ pub struct Member {
     pub id: EntryId,
     /// Where it starts in the payload; its length is its announced size.
     pub offset: u32,
-    /// BLAKE3 root of its bytes.
-    pub hash: Hash,
+    /// Root hash of its bytes; none where it follows the payload.
+    pub hash: Option<Hash>,
 }
 
 /// The end of an entry.
@@ -447,7 +447,7 @@ impl Message {
                 for member in members {
                     put_id(out, member.id);
                     put_varint(out, u64::from(member.offset));
-                    out.extend_from_slice(&member.hash.0);
+                    put_hash(out, member.hash);
                 }
             }
             Message::BlockDone { slots, allowances } => {
@@ -586,7 +586,7 @@ impl Message {
                 length: reader.bounded(u64::from(OBJECT_BYTES_MAX))? as u32,
                 members: list(reader, MEMBERS_MAX, |reader| {
                     let (id, offset) = (id(reader)?, reader.bounded(u64::from(OBJECT_BYTES_MAX))?);
-                    Ok(Member { id, offset: offset as u32, hash: reader.hash()? })
+                    Ok(Member { id, offset: offset as u32, hash: hash(reader)? })
                 })?,
             },
             9 => Message::Repair(list(reader, BATCH_ITEMS_MAX, repair)?),

@@ -1,4 +1,4 @@
-//! Every message survives its bytes; any bytes give a message or an error; version 3 is pinned byte for byte.
+//! Every message survives its bytes; any bytes give a message or an error; version 4 is pinned byte for byte.
 
 use std::sync::Arc;
 
@@ -172,7 +172,11 @@ fn message() -> impl Strategy<Value = Message> {
             slots,
             features,
         });
-    let member = (id(), 0u32..=64 << 20, hash()).prop_map(|(id, offset, hash)| Member { id, offset, hash });
+    let member = (id(), 0u32..=64 << 20, prop::option::of(hash())).prop_map(|(id, offset, hash)| Member {
+        id,
+        offset,
+        hash,
+    });
     prop_oneof![
         connect.prop_map(Message::Connect),
         list(new_file()).prop_map(Message::NewFile),
@@ -306,10 +310,10 @@ proptest! {
     }
 
     #[test]
-    fn headers_survive_their_bytes(epoch in any::<u32>(), sequence in any::<u64>(), received in any::<u64>(), kind in any::<u8>(), hash_follows in any::<bool>()) {
+    fn headers_survive_their_bytes(epoch in any::<u32>(), sequence in any::<u64>(), received in any::<u64>(), kind in any::<u8>(), hashes_following in 0u8..32) {
         let frame = FrameHeader { length: 17, epoch, sequence, received, kind };
         prop_assert_eq!(FrameHeader::decode(&frame.encode()), Ok(frame));
-        let payload = PayloadHeader { epoch, block: BlockId(sequence), slot: SlotId(epoch), length: 3, hash_follows };
+        let payload = PayloadHeader { epoch, block: BlockId(sequence), slot: SlotId(epoch), length: 3, hashes_following };
         prop_assert_eq!(PayloadHeader::decode(&payload.encode()), Ok(payload));
     }
 }
@@ -367,7 +371,7 @@ fn lengths_over_their_limit_are_refused() {
     header.length += 1;
     assert!(FrameHeader::decode(&header.encode()).is_err());
     let (block, slot) = (BlockId(1), SlotId(1));
-    let mut payload = PayloadHeader { epoch: 1, block, slot, length: 64 << 20, hash_follows: true };
+    let mut payload = PayloadHeader { epoch: 1, block, slot, length: 64 << 20, hashes_following: 31 };
     assert!(PayloadHeader::decode(&payload.encode()).is_ok());
     payload.length += 1;
     assert!(PayloadHeader::decode(&payload.encode()).is_err());
@@ -420,9 +424,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Version 3, byte for byte. A change here is a new version.
+/// Version 4, byte for byte. A change here is a new version.
 #[test]
-fn version_3_is_pinned() {
+fn version_4_is_pinned() {
     let entry = Entry {
         id: EntryId(5),
         parent: EntryId::root(1),
@@ -522,6 +526,19 @@ fn version_3_is_pinned() {
             "01020308050600".to_owned(),
         ),
         (
+            Message::Manifest {
+                block: BlockId(1),
+                slot: SlotId(2),
+                epoch: 3,
+                length: 200,
+                members: vec![
+                    Member { id: EntryId(4), offset: 0, hash: None },
+                    Member { id: EntryId(5), offset: 130, hash: Some(Hash([0xab; 32])) },
+                ],
+            },
+            "010203c8010208000".to_owned() + "00a820101" + &"ab".repeat(32),
+        ),
+        (
             Message::FileId {
                 answers: vec![(EntryId(1), Answer::Skip), (EntryId(2), Answer::Start(Token::NONE))],
                 laid: vec![(
@@ -562,8 +579,8 @@ fn version_3_is_pinned() {
     let frame = FrameHeader { length: 1, epoch: 2, sequence: 3, received: 4, kind: 5 };
     assert_eq!(hex(&frame.encode()), "01000000020000000300000000000000040000000000000005000000");
     let (block, slot) = (BlockId(3), SlotId(4));
-    let mut payload = PayloadHeader { epoch: 2, block, slot, length: 5, hash_follows: false };
+    let mut payload = PayloadHeader { epoch: 2, block, slot, length: 5, hashes_following: 0 };
     assert_eq!(hex(&payload.encode()), "4841554c0200000003000000000000000400000005000000");
-    payload.hash_follows = true;
-    assert_eq!(hex(&payload.encode()), "4841554c0200000003000000000000000400000005000080");
+    payload.hashes_following = 2;
+    assert_eq!(hex(&payload.encode()), "4841554c0200000003000000000000000400000005000010");
 }

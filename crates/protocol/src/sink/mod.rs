@@ -369,8 +369,8 @@ impl Sink {
             Event::RoundTrip { nanos } => self.window.round_trip(nanos),
             Event::LinkDown => self.on_link_down(),
             Event::Message(message) => return self.on_message(message, now_nanos),
-            Event::Payload { epoch, block, slot, length, hash } => {
-                return self.on_payload(epoch, block, slot, (length, hash));
+            Event::Payload { epoch, block, slot, length, hashes } => {
+                return self.on_payload(epoch, block, slot, (length, hashes));
             }
             Event::SinkDone(done) => return self.on_done(done, now_nanos),
             Event::ErrandDone { number, done } => return self.on_errand_done(number, done, now_nanos),

@@ -31,7 +31,8 @@ impl Sink {
     pub(super) fn member_writes(&self, members: &[Member]) -> Result<Vec<MemberWrite>, Failure> {
         let write = |member: &Member| {
             let held = self.entries.get(&member.id).ok_or(Failure::new(Code::Internal))?;
-            Ok(MemberWrite { entry: held.entry.clone(), offset: member.offset, hash: member.hash })
+            let hash = member.hash.ok_or(Failure::new(Code::Internal))?;
+            Ok(MemberWrite { entry: held.entry.clone(), offset: member.offset, hash })
         };
         members.iter().map(write).collect()
     }

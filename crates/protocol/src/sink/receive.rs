@@ -24,8 +24,8 @@ pub(super) enum Slot {
     Withheld,
     /// A payload may come.
     Granted,
-    /// The payload has arrived before its announcement, with a hash behind it or without.
-    Arrived { block: BlockId, length: u32, hash: Option<Hash> },
+    /// The payload has arrived before its announcement, with so many hashes behind it.
+    Arrived { block: BlockId, length: u32, hashes: Vec<Hash> },
     /// It is announced; the payload has not arrived.
     Announced { block: BlockId, length: u32, work: Work },
     /// Storage is at work on it.
@@ -61,30 +61,26 @@ pub(super) struct Write {
     lost: bool,
 }
 
-/// What is to be done with a payload.
+/// What is to be done with a payload. Once it has arrived, all hashes are known.
 #[derive(Clone)]
 pub(super) enum Work {
-    /// Once it has arrived its hash is known.
-    Object {
-        id: EntryId,
-        index: u32,
-        length: u32,
-        hash: Option<Hash>,
-    },
-    Bundle {
-        members: Vec<Member>,
-    },
+    Object { id: EntryId, index: u32, length: u32, hash: Option<Hash> },
+    Bundle { members: Vec<Member> },
 }
 
 impl Work {
-    /// As it was announced, with what followed the payload: the hash of an object comes with the one or the other.
-    fn with_hash(mut self, followed: Option<Hash>) -> Result<Work, Failure> {
-        match (&mut self, followed) {
-            (Work::Object { hash: hash @ None, .. }, Some(followed)) => *hash = Some(followed),
-            (Work::Object { hash: Some(_), .. } | Work::Bundle { .. }, None) => {}
-            _ => return Err(Failure::new(Code::Protocol)),
-        }
-        Ok(self)
+    /// As it was announced, with what followed the payload: those hashes, in order, that the announcement lacks.
+    fn with_hashes(mut self, followed: Vec<Hash>) -> Result<Work, Failure> {
+        let mut followed = followed.into_iter();
+        let mut complete = |hash: &mut Option<Hash>| {
+            *hash = hash.or_else(|| followed.next());
+            hash.is_some()
+        };
+        let complete = match &mut self {
+            Work::Object { hash, .. } => complete(hash),
+            Work::Bundle { members } => members.iter_mut().all(|member| complete(&mut member.hash)),
+        };
+        if complete && followed.next().is_none() { Ok(self) } else { Err(Failure::new(Code::Protocol)) }
     }
 }
 
@@ -135,11 +131,11 @@ impl Sink {
                 *state = Slot::Announced { block, length, work };
                 Ok(())
             }
-            Slot::Arrived { block: arrived, length: arrived_length, hash }
+            Slot::Arrived { block: arrived, length: arrived_length, hashes }
                 if *arrived == block && *arrived_length == length =>
             {
-                let hash = hash.filter(|_| !forgets);
-                let work = work.with_hash(hash)?;
+                let hashes = if forgets { Vec::new() } else { core::mem::take(hashes) };
+                let work = work.with_hashes(hashes)?;
                 self.write(block, slot, length, work)
             }
             _ => Err(Failure::new(Code::Protocol)),
@@ -152,8 +148,11 @@ impl Sink {
         epoch: u32,
         block: BlockId,
         slot: SlotId,
-        (length, hash): (u32, Option<Hash>),
+        (length, mut hashes): (u32, Vec<Hash>),
     ) -> Result<(), Failure> {
+        if self.config.planted.has(Bug::FollowingHashesSwapped) {
+            hashes.reverse();
+        }
         let old = epoch != self.epoch;
         if old && !self.config.planted.has(Bug::OldEpochAccepted) {
             return Ok(());
@@ -161,13 +160,13 @@ impl Sink {
         self.has_travelled(slot);
         match self.slot(slot)? {
             state @ Slot::Granted => {
-                *state = Slot::Arrived { block, length, hash };
+                *state = Slot::Arrived { block, length, hashes };
                 Ok(())
             }
             Slot::Announced { block: announced, length: announced_length, work }
                 if *announced == block && *announced_length == length || old =>
             {
-                let (block, work) = (*announced, work.clone().with_hash(hash)?);
+                let (block, work) = (*announced, work.clone().with_hashes(hashes)?);
                 self.write(block, slot, length, work)
             }
             _ if old => Ok(()),

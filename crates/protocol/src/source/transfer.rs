@@ -86,7 +86,9 @@ impl Source {
         }
         let asked = members.iter().map(|entry| entry.id).collect();
         let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() }, ticket);
-        self.actions.push_back(Action::Source(SourceOp::ReadMembers { block, slot: local, members, again }));
+        let on_the_way = self.one_host && !again && !self.hands.has_several_targets();
+        let op = SourceOp::ReadMembers { block, slot: local, members, again, on_the_way };
+        self.actions.push_back(Action::Source(op));
         true
     }
 

@@ -94,7 +94,7 @@ fn a_sink_survives_whatever_a_source_says() {
                 }
                 0 | 1 => {
                     // The comm threads receive only into what was granted, and only from the present connection.
-                    let (block, slot, length, hash) =
+                    let (block, slot, length, hashes) =
                         match announcer.payloads.is_empty() || random.one_in(senseless) {
                             true if !random.one_in(senseless) => continue,
                             true => {
@@ -103,7 +103,7 @@ fn a_sink_survives_whatever_a_source_says() {
                                     BlockId(random.below(12)),
                                     slot,
                                     random.pick(&[0, 100, OBJECT_BYTES]),
-                                    random.some_hash(),
+                                    random.hashes(),
                                 )
                             }
                             false => {
@@ -114,7 +114,7 @@ fn a_sink_survives_whatever_a_source_says() {
                     if !std::mem::take(&mut granted[slot.0 as usize]) {
                         continue;
                     }
-                    Event::Payload { epoch, block, slot, length, hash }
+                    Event::Payload { epoch, block, slot, length, hashes }
                 }
                 2..=4 if !pending.is_empty() => {
                     let (number, op) = pending.swap_remove(random.below(pending.len() as u64) as usize);

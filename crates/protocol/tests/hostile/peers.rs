@@ -17,7 +17,7 @@ pub struct Announcer {
     files: Vec<(EntryId, u64)>,
     small: Vec<(EntryId, u64)>,
     /// Announced, and not arrived.
-    pub payloads: Vec<(BlockId, SlotId, u32, Option<Hash>)>,
+    pub payloads: Vec<(BlockId, SlotId, u32, Vec<Hash>)>,
     /// Acknowledged.
     durable: Vec<(EntryId, u32)>,
 }
@@ -35,19 +35,22 @@ impl Announcer {
                 let offset = u64::from(index) * u64::from(OBJECT_BYTES);
                 let length = (size - offset).min(u64::from(OBJECT_BYTES)) as u32;
                 let (block, slot, hash) = (self.block(), random.pick(&slots), random.hash());
-                let (hash, follows) = if random.one_in(2) { (Some(hash), None) } else { (None, Some(hash)) };
-                self.payloads.push((block, slot, length, follows));
+                let (hash, follow) = if random.one_in(2) { (Some(hash), vec![]) } else { (None, vec![hash]) };
+                self.payloads.push((block, slot, length, follow));
                 Message::NewBlock { block, slot, epoch, id, index, length, hash }
             }
             6 if !slots.is_empty() && !self.small.is_empty() => {
                 let mut length = 0;
                 let mut members = Vec::new();
+                let mut follow = Vec::new();
                 for (id, size) in self.small.drain(..).take(3) {
-                    members.push(Member { id, offset: length, hash: random.hash() });
+                    let hash = random.some_hash();
+                    follow.extend(hash.is_none().then(|| random.hash()));
+                    members.push(Member { id, offset: length, hash });
                     length += size as u32;
                 }
                 let (block, slot) = (self.block(), random.pick(&slots));
-                self.payloads.push((block, slot, length, None));
+                self.payloads.push((block, slot, length, follow));
                 Message::Manifest { block, slot, epoch, length, members }
             }
             7 if !self.files.is_empty() => {

@@ -72,6 +72,11 @@ impl Random {
         Hash([self.below(4) as u8; 32])
     }
 
+    /// What may follow a payload.
+    pub fn hashes(&mut self) -> Vec<Hash> {
+        (0..self.below(4)).map(|_| self.hash()).collect()
+    }
+
     pub fn some_hash(&mut self) -> Option<Hash> {
         (!self.one_in(3)).then(|| self.hash())
     }
@@ -116,7 +121,7 @@ impl Random {
                 let member = |random: &mut Random| Member {
                     id: random.id(),
                     offset: random.pick(&[0, 0, 100, OBJECT_BYTES, u32::MAX]),
-                    hash: random.hash(),
+                    hash: random.some_hash(),
                 };
                 let members = (0..self.below(4)).map(|_| member(self)).collect();
                 Message::Manifest { block, slot, epoch, length, members }

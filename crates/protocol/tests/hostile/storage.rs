@@ -90,11 +90,12 @@ pub fn answer_source(op: SourceOp, random: &mut Random) -> Option<SourceDone> {
             let hash = if random.one_in(9) { random.hash() } else { HASH };
             SourceDone::Object { block, result: result(random).map(|()| Some(hash)) }
         }
-        SourceOp::ReadMembers { block, members, .. } => {
+        SourceOp::ReadMembers { block, members, on_the_way, .. } => {
             let mut offset = 0;
             let mut results = Vec::new();
             for entry in members {
-                let (start, hash) = (offset, random.hash());
+                let start = offset;
+                let hash = if on_the_way { random.some_hash() } else { Some(random.hash()) };
                 offset += entry.size() as u32;
                 results.push(result(random).map(|()| MemberRead { offset: start, hash }));
             }

@@ -15,7 +15,7 @@ use haul_model::{Code, Entry, Failure, Hash, SlotId};
 
 use super::PosixSource;
 use super::files::{OpenFile, check_version};
-use super::members::MemberReader;
+use super::members::{MemberReader, Staying};
 use crate::local;
 
 /// What a sink takes contents from. Entries are those of the source's scan.
@@ -36,7 +36,7 @@ impl Lender {
     /// Opens members of one bundle.
     pub(crate) fn members(&self) -> LentMembers<'_> {
         let PosixSource { directories, noatime, hash, .. } = &*self.0;
-        LentMembers(MemberReader::new(directories, noatime, *hash, None))
+        LentMembers(MemberReader::new(directories, noatime, *hash, Staying::default()))
     }
 }
 
@@ -84,7 +84,7 @@ impl PosixSource {
             }
             let offset = used;
             used = used.checked_add(u32::try_from(entry.size()).ok()?)?;
-            results.push(Ok(MemberRead { offset, hash: Hash::LENT }));
+            results.push(Ok(MemberRead { offset, hash: Some(Hash::LENT) }));
         }
         let mut lease = pool.lease(slot)?;
         if lease.len() < used as usize {

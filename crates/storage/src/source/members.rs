@@ -1,15 +1,16 @@
 //! Whole small files, one behind the other into a slot.
 //!
 //! Five system calls a file: open, status, read, status, close. The second status is what proves that the bytes
-//! belong to one version: it is taken after the last byte was read and must equal what the scan saw.
+//! belong to one version: it is taken after the last byte was read and must equal what the scan saw. A member that is
+//! hashed on its way is read by whoever sends it, and so the second status is taken there.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_buffers::{FileRange, Pool};
-use haul_model::limits::GENTLE_PIECE_BYTES;
+use haul_buffers::{FileRange, Onlooker, Pool};
+use haul_model::limits::{GENTLE_PIECE_BYTES, HASHES_FOLLOWING_MAX};
 use haul_model::op::MemberRead;
-use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, SlotId};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId};
 use rustix::io::{read, retry_on_intr};
 
 use super::directories::{Directories, Location};
@@ -18,7 +19,7 @@ use super::objects::{Wanted, hash_object};
 use super::status::Status;
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, whole_hash};
-use crate::page_cache::Passing;
+use crate::page_cache::{self, Passing};
 use crate::{faults, local};
 
 /// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
@@ -43,16 +44,10 @@ pub(crate) fn pack(
             let end = size.and_then(|size| size.checked_add(used)).ok_or(Failure::new(Code::Internal))?;
             let space = lease.get_mut(used as usize..end as usize).ok_or(Failure::new(Code::Internal))?;
             let length = space.len();
-            let Packed { hash, file } = read(entry, space)?;
+            let Packed { hash, file, onlooker } = read(entry, space)?;
             let offset = std::mem::replace(&mut used, end);
             if let Some(file) = file {
-                ranges.push(FileRange {
-                    start: offset as usize,
-                    length,
-                    file: Arc::new(file),
-                    offset: 0,
-                    onlooker: None,
-                });
+                ranges.push(FileRange { start: offset as usize, length, file, offset: 0, onlooker });
             }
             Ok(MemberRead { offset, hash })
         })
@@ -63,58 +58,101 @@ pub(crate) fn pack(
 
 /// A member that was read.
 pub(crate) struct Packed {
-    /// Of its bytes.
-    pub hash: Hash,
+    /// Of its bytes, unless they are hashed on their way.
+    pub hash: Option<Hash>,
     /// They were left there; else they are in the slot.
-    pub file: Option<OwnedFd>,
+    pub file: Option<Arc<OwnedFd>>,
+    /// Sees them on their way.
+    pub onlooker: Option<Box<dyn Onlooker>>,
 }
 
 impl From<Hash> for Packed {
     fn from(hash: Hash) -> Self {
-        Packed { hash, file: None }
+        Packed { hash: Some(hash), file: None, onlooker: None }
+    }
+}
+
+/// Hashes a member on its way, and looks then whether the file is still the version that was announced.
+struct MemberOnlooker {
+    hasher: ObjectHasher,
+    file: Arc<OwnedFd>,
+    identity: Identity,
+}
+
+impl Onlooker for MemberOnlooker {
+    fn see(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+    }
+
+    fn hash(self: Box<Self>) -> Hash {
+        let hash = self.hasher.finish();
+        match check_version(&self.file, &self.identity) {
+            Ok(_) => hash,
+            // The sink refuses the bytes and asks again; then the file is looked at before it is sent.
+            Err(_) => Hash(hash.0.map(|byte| !byte)),
+        }
     }
 }
 
 /// Of one bundle; each keeps a file open until it is sent.
 const IN_PLACE_MAX: usize = 16;
+const _: () = assert!(IN_PLACE_MAX <= HASHES_FOLLOWING_MAX);
+
+/// Which members stay in their files: from how many bytes on.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Staying {
+    /// They are hashed here.
+    pub hashed: Option<usize>,
+    /// Those that are in memory are hashed on their way.
+    pub hashed_on_the_way: Option<usize>,
+}
 
 /// Reads files of one bundle. Neighbours mostly share their directory, so the last one stays at hand.
 pub(crate) struct MemberReader<'a> {
     directories: &'a Directories,
     noatime: &'a Noatime,
     hash: HashKind,
-    in_place: Option<usize>,
+    staying: Staying,
     /// So many more may stay in their files.
     left: usize,
     last: Option<(EntryId, Arc<OwnedFd>)>,
 }
 
 impl<'a> MemberReader<'a> {
-    /// `in_place`: members of so many bytes and more stay in their files.
-    pub fn new(
-        directories: &'a Directories,
-        noatime: &'a Noatime,
-        hash: HashKind,
-        in_place: Option<usize>,
-    ) -> Self {
-        MemberReader { directories, noatime, hash, in_place, left: IN_PLACE_MAX, last: None }
+    /// For one bundle.
+    pub fn new(directories: &'a Directories, noatime: &'a Noatime, hash: HashKind, staying: Staying) -> Self {
+        MemberReader { directories, noatime, hash, staying, left: IN_PLACE_MAX, last: None }
     }
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
     pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
         let (file, _) = self.open(entry)?;
-        let large = !space.is_empty() && self.in_place.is_some_and(|least| space.len() >= least);
+        let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
+        let may_stay = length > 0 && self.left > 0;
+        let large = |least: Option<usize>| may_stay && least.is_some_and(|least| space.len() >= least);
+        // Streams do not wait for storage.
+        if large(self.staying.hashed_on_the_way)
+            && local::is_known(&file).unwrap_or(false)
+            && page_cache::holds_all_of(&file, 0, length)
+        {
+            faults::source_read().map_err(source_failure)?;
+            self.left -= 1;
+            let (file, identity) = (Arc::new(file), entry.identity);
+            let hasher = ObjectHasher::new(self.hash, 0, length, true)?;
+            let onlooker: Box<dyn Onlooker> =
+                Box::new(MemberOnlooker { hasher, file: Arc::clone(&file), identity });
+            return Ok(Packed { hash: None, file: Some(file), onlooker: Some(onlooker) });
+        }
         let passing = Passing::new(&file);
         // What is still in its file when it is sent cannot be dropped from the page cache here.
-        let stays = large && self.left > 0 && !passing.was_absent();
+        let stays = large(self.staying.hashed) && !passing.was_absent();
         if stays && local::is_known(&file).unwrap_or(false) {
             drop(passing);
             self.left -= 1;
-            let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
             let wanted = Wanted { offset: 0, length, single: true, gently: false };
             let hash = hash_object(self.hash, &file, wanted)?;
             check_version(&file, &entry.identity)?;
-            return Ok(Packed { hash, file: Some(file) });
+            return Ok(Packed { hash: Some(hash), file: Some(Arc::new(file)), onlooker: None });
         }
         let hash = read_whole(self.hash, &file, space)?;
         // Nothing lies between the first status and the second where nothing is read.
@@ -198,7 +236,20 @@ mod tests {
     fn read(directories: &Directories, entry: &Entry) -> Result<Hash, Failure> {
         let noatime = Noatime::new();
         let mut space = vec![0; entry.size() as usize];
-        Ok(MemberReader::new(directories, &noatime, HashKind::Blake3, None).read(entry, &mut space)?.hash)
+        let mut reader = MemberReader::new(directories, &noatime, HashKind::Blake3, Staying::default());
+        reader.read(entry, &mut space).map(|packed| packed.hash.expect("it is hashed here"))
+    }
+
+    /// The kernel's clock must move on, or nothing could tell the versions apart.
+    fn wait_for_the_clock(scratch: &Path, entry: &Entry) {
+        let clock = scratch.join("clock");
+        loop {
+            fs::write(&clock, b"").unwrap();
+            let now = Status::of_name(rustix::fs::CWD, &clock, false).unwrap().identity();
+            if now.ctime > entry.identity.ctime {
+                return;
+            }
+        }
     }
 
     type Change = (&'static str, fn(&Path));
@@ -224,15 +275,7 @@ mod tests {
                     let scratch = tempfile::tempdir().unwrap();
                     let (directories, entry, path) = file(scratch.path(), size);
                     assert_eq!(read(&directories, &entry), Ok(whole_hash(HashKind::Blake3, &vec![3; size])));
-                    // The kernel's clock must have moved on, or nothing could tell the versions apart.
-                    let clock = scratch.path().join("clock");
-                    loop {
-                        fs::write(&clock, b"").unwrap();
-                        let now = Status::of_name(rustix::fs::CWD, &clock, false).unwrap().identity();
-                        if now.ctime > entry.identity.ctime {
-                            break;
-                        }
-                    }
+                    wait_for_the_clock(scratch.path(), &entry);
                     once(moment, move || change(&path));
                     let result = read(&directories, &entry);
                     assert_eq!(
@@ -242,6 +285,66 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    /// As it leaves its file, once by itself and then with a change between two pieces or behind the last one: no hash that is told
+    /// then is that of any bytes.
+    #[test]
+    fn a_change_until_the_last_byte_has_left_is_noticed_too() {
+        const SIZE: usize = 300_000;
+        let on_the_way = Staying { hashed: None, hashed_on_the_way: Some(1000) };
+        for kind in [HashKind::Blake3, HashKind::Xxh3] {
+            for (name, change) in CHANGES {
+                for changes_at in [None, Some(0), Some(SIZE / 2), Some(SIZE)] {
+                    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+                    let (directories, entry, path) = file(scratch.path(), SIZE);
+                    let noatime = Noatime::new();
+                    let mut reader = MemberReader::new(&directories, &noatime, kind, on_the_way);
+                    let packed = reader.read(&entry, &mut vec![0; SIZE]).unwrap();
+                    let (None, Some(file), Some(mut onlooker)) = (packed.hash, packed.file, packed.onlooker)
+                    else {
+                        panic!("it is in memory, so it may stay");
+                    };
+                    wait_for_the_clock(scratch.path(), &entry);
+                    let mut sent = Vec::new();
+                    for at in (0..=SIZE).step_by(1000) {
+                        if changes_at == Some(at) {
+                            change(&path);
+                        }
+                        // What it has no more leaves as zeros.
+                        let mut piece = vec![0; 1000.min(SIZE - at)];
+                        let mut filled = 0;
+                        while let count @ 1.. =
+                            rustix::io::pread(&*file, &mut piece[filled..], (at + filled) as u64).unwrap()
+                        {
+                            filled += count;
+                        }
+                        onlooker.see(&piece);
+                        sent.extend(piece);
+                    }
+                    let fits = onlooker.hash() == whole_hash(kind, &sent);
+                    assert_eq!(fits, changes_at.is_none(), "{kind:?}, {name} at {changes_at:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_stay_and_only_what_is_worth_it() {
+        let staying = Staying { hashed: None, hashed_on_the_way: Some(1000) };
+        for (size, expected) in [(1000, IN_PLACE_MAX), (999, 0)] {
+            let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+            let (directories, entry, _) = file(scratch.path(), size);
+            let noatime = Noatime::new();
+            let mut reader = MemberReader::new(&directories, &noatime, HashKind::Blake3, staying);
+            let mut stays = || {
+                let packed = reader.read(&entry, &mut vec![0; size]).unwrap();
+                assert!(packed.hash.is_none() == packed.file.is_some(), "it is hashed here or on its way");
+                packed.file.is_some()
+            };
+            // Each keeps a file open.
+            assert_eq!((0..2 * IN_PLACE_MAX).filter(|_| stays()).count(), expected, "{size} bytes");
         }
     }
 

@@ -15,7 +15,7 @@ use rustix::io::retry_on_intr;
 use super::Root;
 use super::directories::Directories;
 use super::files::{Noatime, OpenFile, OpenFiles, check_version, open_regular};
-use super::members::{MemberReader, pack};
+use super::members::{MemberReader, Staying, pack};
 use super::objects::{Wanted, hash_object, read_object};
 use super::status::{Status, link_target};
 use crate::confine::source_failure;
@@ -26,6 +26,10 @@ use crate::{SourceStorage, faults, local, page_cache, spill};
 
 /// Above so many ranges of files in slots, members of bundles are copied: each of them keeps a file open.
 const MEMBERS_IN_PLACE_MAX: usize = 256;
+
+/// From this size on a member of a bundle may be hashed on its way: below it is read whole at once, and what is looked up before
+/// it can stay costs as much as it saves.
+const ON_THE_WAY_MEMBER_BYTES_MIN: usize = 256 << 10;
 
 /// A range of a file is left there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -206,6 +210,20 @@ impl PosixSource {
         (self.in_place && self.hash != HashKind::None).then_some(Stays::Hashed)
     }
 
+    /// Which members of a bundle may stay in their files.
+    fn members_staying(&self, (again, on_the_way): (bool, bool), pool: &Pool) -> Staying {
+        let room = pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
+        if again || !room || self.hash == HashKind::None || faults::changes_source_bytes() {
+            return Staying::default();
+        }
+        let on_the_way = on_the_way && !self.read_in_vain.load(Ordering::Relaxed);
+        Staying {
+            hashed: self.in_place.then_some(self.in_place_member_bytes_min),
+            hashed_on_the_way: on_the_way
+                .then_some(self.in_place_member_bytes_min.min(ON_THE_WAY_MEMBER_BYTES_MIN)),
+        }
+    }
+
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
         let location = self.directories.locate(entry)?;
         let (descriptor, status) = open_regular(&self.directories, &location, &self.noatime, entry)?;
@@ -266,19 +284,23 @@ impl SourceStorage for PosixSource {
                 let result = self.read_object(&entry, wanted, (again, on_the_way), slot, pool);
                 Some(SourceDone::Object { block, result })
             }
-            SourceOp::ReadMembers { block, slot, members, again } => {
+            SourceOp::ReadMembers { block, slot, members, again, on_the_way } => {
                 if self.lend
                     && !again
                     && let Some((length, results)) = self.lend_members(slot, &members, pool)
                 {
                     return Some(SourceDone::Members { block, length, results });
                 }
-                let hashed = self.hash != HashKind::None;
-                let room = pool.file_ranges_held() < MEMBERS_IN_PLACE_MAX;
-                let in_place = self.in_place && hashed && !again && room;
-                let in_place = in_place.then_some(self.in_place_member_bytes_min);
-                let mut reader = MemberReader::new(&self.directories, &self.noatime, self.hash, in_place);
+                let staying = self.members_staying((again, on_the_way), pool);
+                let mut reader = MemberReader::new(&self.directories, &self.noatime, self.hash, staying);
                 let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));
+                if again
+                    && results
+                        .iter()
+                        .any(|result| result.is_err_and(|failure| failure.code == Code::SourceRead))
+                {
+                    self.read_in_vain.store(true, Ordering::Relaxed);
+                }
                 Some(SourceDone::Members { block, length, results })
             }
             SourceOp::Confirm { entry } => {
