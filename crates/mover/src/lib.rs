@@ -27,6 +27,7 @@ mod master;
 mod muster;
 mod neighbours;
 pub mod owner;
+mod payload;
 mod profile;
 mod report;
 pub mod threads;

@@ -17,12 +17,13 @@ use haul_protocol::{Action, Event, LogOp, Outcome};
 use haul_transport::rate::{self, Limit};
 use haul_wire::{FEATURE_PROFILE, FrameHeader, LogStatus, Message, Role};
 
-use crate::comm::{Connection, Outgoing};
+use crate::comm::Connection;
 use crate::connection::{Connector, Established, Introduction};
 use crate::end::Profiles;
 use crate::log::{LogSummary, Logger};
 use crate::muster::Muster;
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
+use crate::payload::Outgoing;
 use crate::profile::Profiler;
 use crate::report::{Report, Reports};
 use crate::workers::Workers;

@@ -12,6 +12,7 @@
 //! | [`Closer`] | ends the stream from any thread |
 //! | [`Session`] | what the two ends agreed on beforehand (id, roles, pinned certificates, key for clear streams) |
 //! | [`Purpose`] | which stream of the session this is: control, or data number k |
+//! | [`Proofs`] | on a clear stream: vouch for the few bytes that nobody on the path may alter |
 //! | [`Cause`] | what went wrong, as a closed table; [`cause`] reads it from any `io::Error` of this crate |
 //!
 //! # The stack
@@ -46,6 +47,7 @@ mod identity;
 mod listen;
 pub mod memory;
 mod plain;
+mod proofs;
 pub mod rate;
 mod session;
 pub mod tcp;
@@ -55,6 +57,7 @@ pub mod trace;
 pub use error::{Cause, cause};
 pub use identity::{Fingerprint, Identity, StreamKey};
 pub use listen::{Bound, Listener, Refusals};
+pub use proofs::{PROOF_BYTES, Proofs};
 pub use session::{HELLO_BYTES, Purpose, Role, Session};
 
 /// The half that sends. Dropped before [`finish`](Sender::finish), it ends its direction uncleanly (which a clear TCP
@@ -223,12 +226,13 @@ pub struct Stream {
     pub(crate) receiver: Box<dyn Receiver>,
     pub(crate) closer: Closer,
     pub(crate) about: About,
+    pub(crate) proofs: Option<Proofs>,
 }
 
 impl Stream {
     /// From the parts of a driver or decorator.
     pub fn new(sender: Box<dyn Sender>, receiver: Box<dyn Receiver>, closer: Closer, about: About) -> Self {
-        Stream { sender, receiver, closer, about }
+        Stream { sender, receiver, closer, about, proofs: None }
     }
 
     /// The halves, each for a thread of its own, and the handle that ends both.
@@ -254,6 +258,12 @@ impl Stream {
     /// What may be told about it.
     pub fn about(&self) -> About {
         self.about
+    }
+
+    /// On a clear stream, with which its ends prove to each other what no one on the path may alter. None where the stream
+    /// protects all that it carries, or where nobody could alter it.
+    pub fn proofs(&self) -> Option<Proofs> {
+        self.proofs.clone()
     }
 }
 

@@ -83,7 +83,16 @@ pub struct PayloadHeader {
 
 impl PayloadHeader {
     /// To bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the length or the number of hashes is over its limit.
     pub fn encode(&self) -> [u8; PAYLOAD_HEADER_BYTES] {
+        assert!(self.length <= OBJECT_BYTES_MAX, "a payload has at most {OBJECT_BYTES_MAX} bytes");
+        assert!(
+            usize::from(self.hashes_following) <= HASHES_FOLLOWING_MAX,
+            "at most {HASHES_FOLLOWING_MAX} hashes follow a payload"
+        );
         let mut bytes = [0; PAYLOAD_HEADER_BYTES];
         bytes[0..4].copy_from_slice(&PAYLOAD_MAGIC.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.epoch.to_le_bytes());

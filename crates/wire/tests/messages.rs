@@ -1,4 +1,4 @@
-//! Every message survives its bytes; any bytes give a message or an error; version 4 is pinned byte for byte.
+//! Every message survives its bytes; any bytes give a message or an error; version 5 is pinned byte for byte.
 
 use std::sync::Arc;
 
@@ -371,13 +371,22 @@ fn lengths_over_their_limit_are_refused() {
     header.length += 1;
     assert!(FrameHeader::decode(&header.encode()).is_err());
     let (block, slot) = (BlockId(1), SlotId(1));
-    let mut payload = PayloadHeader { epoch: 1, block, slot, length: 64 << 20, hashes_following: 31 };
-    assert!(PayloadHeader::decode(&payload.encode()).is_ok());
-    payload.length += 1;
-    assert!(PayloadHeader::decode(&payload.encode()).is_err());
-    let mut bytes = payload.encode();
+    let payload = PayloadHeader { epoch: 1, block, slot, length: 64 << 20, hashes_following: 31 };
+    let bytes = payload.encode();
+    assert_eq!(PayloadHeader::decode(&bytes).unwrap(), payload);
+    let mut longer = bytes;
+    longer[20] += 1;
+    assert!(PayloadHeader::decode(&longer).is_err());
+    let mut bytes = bytes;
     bytes[0] ^= 1;
     assert!(PayloadHeader::decode(&bytes).is_err(), "the stream has lost its place");
+}
+
+#[test]
+#[should_panic(expected = "at most 31 hashes follow a payload")]
+fn more_hashes_than_the_header_can_tell_are_not_sent() {
+    let (block, slot) = (BlockId(1), SlotId(1));
+    let _ = PayloadHeader { epoch: 1, block, slot, length: 1, hashes_following: 32 }.encode();
 }
 
 /// A plan is a wish of a stranger: it is bounded, and a pool's name is no path.
@@ -424,9 +433,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Version 4, byte for byte. A change here is a new version.
+/// Version 5, byte for byte. A change here is a new version.
 #[test]
-fn version_4_is_pinned() {
+fn version_5_is_pinned() {
     let entry = Entry {
         id: EntryId(5),
         parent: EntryId::root(1),

@@ -1,0 +1,412 @@
+//! What the comm threads of data streams do: payloads out of slots and files onto a stream, and off it into granted slots.
+//!
+//! The bytes are those of `docs/spec/wire.md`. What follows a payload on a clear stream, the hashes of what was hashed on its
+//! way, goes with a proof: whoever alters the bytes must not be able to alter their hashes to fit.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+
+use crossbeam_channel::Receiver as Queue;
+use haul_buffers::{FileRange, Pool};
+use haul_model::profile::Stage;
+use haul_model::{BlockId, Hash, SlotId};
+use haul_protocol::Event;
+use haul_transport::{PROOF_BYTES, Proofs, Receiver, Sender, Stream};
+use haul_wire::{PAYLOAD_HEADER_BYTES, PayloadHeader};
+
+use crate::comm::{Done, text};
+use crate::master::{Input, Inputs};
+
+/// A payload to be sent.
+pub(crate) struct Outgoing {
+    pub(crate) block: BlockId,
+    pub(crate) slot: SlotId,
+    pub(crate) local: SlotId,
+    pub(crate) length: u32,
+}
+
+/// A data stream, as its payloads see it.
+pub(crate) struct Carriage {
+    /// What moving bytes over it counts as.
+    pub(crate) stage: Stage,
+    /// The connection.
+    pub(crate) epoch: u32,
+    /// Both ends are this process.
+    pub(crate) shared: bool,
+    /// On a clear stream: what vouches for hashes that follow their payload.
+    pub(crate) proofs: Option<Proofs>,
+}
+
+impl Carriage {
+    /// `moving` is the stage of a clear stream. On an encrypted one all is ciphering but for what is handed to the system.
+    pub(crate) fn new(stream: &Stream, moving: Stage, epoch: u32, shared: bool) -> Self {
+        let stage = if stream.about().cipher.is_some() { Stage::Cipher } else { moving };
+        Carriage { stage, epoch, shared, proofs: stream.proofs() }
+    }
+}
+
+/// Within one process a byte follows each header: this one where the payload is lent, and then nothing else.
+const LENT: u8 = 1;
+/// The payload follows.
+const SENT: u8 = 0;
+
+pub(crate) fn send_all(
+    mut sender: Box<dyn Sender>,
+    carriage: &Carriage,
+    payloads: &Queue<Outgoing>,
+    pool: &Pool,
+    inputs: &Inputs,
+) -> Done {
+    let &Carriage { stage, epoch, shared, ref proofs } = carriage;
+    while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
+        let mut header = PayloadHeader { epoch, block, slot, length, hashes_following: 0 };
+        let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
+        let lent = lease.is_lent();
+        let at = haul_meter::at(stage).bytes(if lent { 0 } else { length.into() });
+        if lent {
+            assert!(shared, "nothing is lent to another process");
+            sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(&[LENT])]).map_err(text)?;
+        } else {
+            let ranges = lease.take_file_ranges();
+            let seen = ranges.iter().filter(|range| range.onlooker.is_some()).count();
+            header.hashes_following = seen.try_into().expect("storage leaves few to be hashed on their way");
+            let header = header.encode();
+            let head = [&header[..], if shared { &[SENT] } else { &[] }].concat();
+            let payload = &mut lease[..length as usize];
+            let hashes = send_parts(&mut *sender, &head, payload, ranges).map_err(text)?;
+            if !hashes.is_empty() {
+                let proof = proofs.as_ref().map(|proofs| proofs.prove(&[&header, &hashes]));
+                let proof = proof.as_ref().map_or(&[][..], |proof| proof);
+                sender.send(&[IoSlice::new(&hashes), IoSlice::new(proof)]).map_err(text)?;
+            }
+        }
+        drop((at, lease));
+        if inputs.send(Input::Event(Event::Sent(block))).is_err() {
+            return Ok(());
+        }
+    }
+    sender.finish().map_err(text)
+}
+
+/// Sends the payload behind its head: what was left in files from there, the rest from the slot. Returns the hashes of what was
+/// seen on its way, one behind the other.
+fn send_parts(
+    sender: &mut dyn Sender,
+    mut head: &[u8],
+    payload: &mut [u8],
+    ranges: Vec<FileRange>,
+) -> std::io::Result<Vec<u8>> {
+    let mut sent = 0;
+    let mut hashes = Vec::new();
+    for FileRange { start, length, file, offset, onlooker } in ranges {
+        if start > sent {
+            sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..start])])?;
+            head = &[];
+        }
+        sent = start + length;
+        let room = &mut payload[start..sent];
+        let head = std::mem::take(&mut head);
+        match onlooker {
+            None => sender.send_file(head, file.as_fd(), offset, room, None)?,
+            Some(mut onlooker) => {
+                let mut see = |bytes: &[u8]| onlooker.see(bytes);
+                sender.send_file(head, file.as_fd(), offset, room, Some(&mut see))?;
+                hashes.extend(onlooker.hash().0);
+            }
+        }
+    }
+    if sent < payload.len() || !head.is_empty() {
+        sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..])])?;
+    }
+    Ok(hashes)
+}
+
+pub(crate) fn receive_all(
+    mut receiver: Box<dyn Receiver>,
+    carriage: &Carriage,
+    pool: &Pool,
+    inputs: &Inputs,
+) -> Done {
+    let &Carriage { stage, epoch, shared, ref proofs } = carriage;
+    let mut bytes = [0; PAYLOAD_HEADER_BYTES];
+    loop {
+        receiver.receive(&mut bytes).map_err(text)?;
+        let header = PayloadHeader::decode(&bytes).map_err(|error| error.0.to_owned())?;
+        let mut how = [SENT];
+        if shared {
+            receiver.receive(&mut how).map_err(text)?;
+        }
+        let length = header.length as usize;
+        if header.epoch != epoch || length > pool.slot_bytes() {
+            return Err("a payload is of another connection or too long".into());
+        }
+        let Some(mut lease) = pool.lease_granted(header.slot) else {
+            return Err("a payload came for a slot that was not granted".into());
+        };
+        if length > 0 && how != [LENT] {
+            let _at = haul_meter::at(stage).bytes(header.length.into());
+            receiver.receive(&mut lease[..length]).map_err(text)?;
+        }
+        drop(lease);
+        let hashes = receive_hashes(&mut *receiver, &bytes, header.hashes_following.into(), proofs.as_ref())?;
+        let PayloadHeader { block, slot, length, .. } = header;
+        let event = Event::Payload { epoch, block, slot, length, hashes };
+        if inputs.send(Input::Event(event)).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// The hashes behind a payload, if any are said to follow it.
+fn receive_hashes(
+    receiver: &mut dyn Receiver,
+    header: &[u8; PAYLOAD_HEADER_BYTES],
+    count: usize,
+    proofs: Option<&Proofs>,
+) -> std::result::Result<Vec<Hash>, String> {
+    let mut bytes = vec![0; count * size_of::<Hash>()];
+    if count > 0 {
+        receiver.receive(&mut bytes).map_err(text)?;
+        if let Some(proofs) = proofs {
+            let mut proof = [0; PROOF_BYTES];
+            receiver.receive(&mut proof).map_err(text)?;
+            if !proofs.hold(&[header, &bytes], &proof) {
+                return Err("the hashes behind a payload were altered on their way".into());
+            }
+        }
+    }
+    let (hashes, _) = bytes.as_chunks();
+    Ok(hashes.iter().map(|hash| Hash(*hash)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crossbeam_channel::unbounded;
+    use haul_transport::{Identity, Purpose, Role, Session, StreamKey, memory};
+
+    #[test]
+    fn what_was_left_in_files_arrives_between_what_is_in_the_slot() {
+        let slot: Vec<u8> = (0..1000).map(|at| (at % 249) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[0xff; 2000]).unwrap();
+        let file = Arc::new(OwnedFd::from(file));
+        let range = |start, length, offset| {
+            let file = Arc::clone(&file);
+            FileRange { start, length, file, offset, onlooker: None }
+        };
+        let cases = [
+            vec![],
+            vec![range(0, 1000, 5)],
+            vec![range(0, 10, 0), range(990, 10, 1990)],
+            vec![range(400, 200, 0)],
+            vec![range(100, 1, 3), range(101, 99, 0), range(300, 700, 0)],
+            vec![range(0, 500, 0)],
+        ];
+        for ranges in cases {
+            let (near, far) = memory::pair(4096);
+            let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
+            let mut expected = [b"header".as_slice(), &slot].concat();
+            let places: Vec<_> = ranges.iter().map(|range| (range.start, range.length)).collect();
+            for range in &ranges {
+                expected[6 + range.start..][..range.length].fill(0xff);
+            }
+            let hashes = send_parts(&mut *sender, b"header", &mut slot.clone(), ranges).unwrap();
+            assert!(hashes.is_empty());
+            sender.finish().unwrap();
+            let mut arrived = vec![0; expected.len()];
+            receiver.receive(&mut arrived).unwrap();
+            assert!(arrived == expected, "{places:?}");
+            assert!(receiver.receive(&mut [0]).is_err(), "nothing follows");
+        }
+    }
+
+    /// Takes the bytes themselves for their hash.
+    #[derive(Default)]
+    struct First(Vec<u8>);
+
+    impl haul_buffers::Onlooker for First {
+        fn see(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+
+        fn hash(self: Box<Self>) -> Hash {
+            Hash(self.0[..32].try_into().unwrap())
+        }
+    }
+
+    type Arrived = (Vec<Hash>, Vec<u8>);
+
+    /// Sends one payload with these ranges.
+    fn send_one(near: Stream, length: u32, ranges: Vec<FileRange>) {
+        let carriage = Carriage::new(&near, Stage::Send, 1, false);
+        let (sender, _receiver, _) = near.split();
+        let (pool, local) = (Pool::new(1, 1 << 20).unwrap(), SlotId(0));
+        let mut lease = pool.lease(local).unwrap();
+        lease.fill(0xee);
+        lease.set_file_ranges(ranges);
+        drop(lease);
+        let (payloads, inputs) = (unbounded(), unbounded());
+        payloads.0.send(Outgoing { block: BlockId(5), slot: SlotId(1), local, length }).unwrap();
+        drop(payloads.0);
+        send_all(sender, &carriage, &payloads.1, &pool, &inputs.0).unwrap();
+        assert!(matches!(inputs.1.try_recv(), Ok(Input::Event(Event::Sent(BlockId(5))))));
+    }
+
+    /// What is reported of the payload that arrives (its hashes, its bytes), if any is, and how the thread ends.
+    fn receive_one(far: Stream) -> (Option<Arrived>, String) {
+        let carriage = Carriage::new(&far, Stage::Receive, 1, false);
+        let (_sender, receiver, _) = far.split();
+        let pool = Pool::new(2, 1 << 20).unwrap();
+        pool.grant(SlotId(1));
+        let inputs = unbounded();
+        let end = receive_all(receiver, &carriage, &pool, &inputs.0).unwrap_err();
+        let reported = inputs.1.try_iter().next().map(|input| {
+            let Input::Event(Event::Payload { block: BlockId(5), slot, length, hashes, .. }) = input else {
+                panic!("another event")
+            };
+            (hashes, pool.lease(slot).unwrap()[..length as usize].to_vec())
+        });
+        (reported, end)
+    }
+
+    /// One payload with these ranges through a stream: with which hashes, and how, it arrives.
+    fn arrives(length: u32, ranges: Vec<FileRange>) -> Arrived {
+        let (near, far) = memory::pair(1 << 20);
+        send_one(near, length, ranges);
+        receive_one(far).0.expect("it arrives")
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A clear data stream of a session, and whoever is on its path: the source's end, what it sends to, what sends to the sink,
+    /// and the sink's end.
+    fn clear_with_somebody_between() -> [Stream; 4] {
+        let (near, mut from_near) = memory::pair(1 << 20);
+        let (mut to_far, far) = memory::pair(1 << 20);
+        let (source, sink) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+        let key = StreamKey::generate().unwrap();
+        let session = |role, own: &Identity, peer: &Identity| {
+            let id = haul_model::SessionId([9; 16]);
+            Session::new(id, role, own, peer.fingerprint(), Some(key.clone())).unwrap()
+        };
+        let (dialer, listener) = (session(Role::Source, &source, &sink), session(Role::Sink, &sink, &source));
+        let dialed = std::thread::spawn(move || dialer.dial(near, Purpose::Data(0), PATIENCE).unwrap());
+        let answered = std::thread::spawn(move || listener.answer(far, PATIENCE).unwrap().1);
+        // The challenge passes as it is: opening, challenge, proof and answer of docs/spec/streams.md.
+        pass_on(&mut from_near, &mut to_far, 64);
+        pass_on(&mut to_far, &mut from_near, 32);
+        pass_on(&mut from_near, &mut to_far, 32);
+        pass_on(&mut to_far, &mut from_near, 33);
+        [dialed.join().unwrap(), from_near, to_far, answered.join().unwrap()]
+    }
+
+    fn pass_on(from: &mut Stream, to: &mut Stream, length: usize) {
+        let mut bytes = vec![0; length];
+        from.receiver().receive(&mut bytes).unwrap();
+        to.sender().send(&[IoSlice::new(&bytes)]).unwrap();
+    }
+
+    #[test]
+    fn who_alters_a_clear_stream_cannot_alter_a_hash_that_follows_to_fit() {
+        const LENGTH: usize = 5000;
+        const HASHES: usize = PAYLOAD_HEADER_BYTES + LENGTH;
+        const PROOF: usize = HASHES + 64;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[[0x11; 2000].as_slice(), &[0x22; 3000]].concat()).unwrap();
+        let file = Arc::new(OwnedFd::from(file));
+        let mut earlier = Vec::new();
+        // What is done to the frame, and whether that must be noticed here (else the hash tells: it is the source's).
+        type Alteration = (&'static str, fn(&mut [u8], &[u8]), bool);
+        let alterations: [Alteration; 9] = [
+            ("nothing", |_, _| (), false),
+            ("a byte of the payload", |frame, _| frame[HASHES - 1] ^= 1, false),
+            (
+                "a byte of the payload and the hash",
+                |frame, _| (frame[HASHES - 1], frame[HASHES]) = (7, 7),
+                true,
+            ),
+            ("the last byte of the last hash", |frame, _| frame[PROOF - 1] ^= 0x80, true),
+            ("hashes in another order", |frame, _| frame[HASHES..PROOF].rotate_left(32), true),
+            ("a byte of the proof", |frame, _| frame[PROOF] ^= 1, true),
+            ("the last byte of the proof", |frame, _| frame[PROOF + 31] ^= 1, true),
+            ("the block", |frame, _| frame[8] ^= 1, true),
+            (
+                "hashes and proof of another stream of the session",
+                |frame, earlier| frame[HASHES..].copy_from_slice(&earlier[HASHES..]),
+                true,
+            ),
+        ];
+        for (what, alter, noticed) in alterations {
+            let [near, mut from_near, mut to_far, far] = clear_with_somebody_between();
+            let range = |start, length| FileRange {
+                start,
+                length,
+                file: Arc::clone(&file),
+                offset: start as u64,
+                onlooker: Some(Box::new(First::default())),
+            };
+            send_one(near, LENGTH as u32, vec![range(0, 2000), range(2000, 3000)]);
+            let mut frame = vec![0; PROOF + PROOF_BYTES];
+            from_near.receiver().receive(&mut frame).unwrap();
+            assert!(from_near.receiver().receive(&mut [0]).is_err(), "nothing follows the proof");
+            let sent = frame.clone();
+            alter(&mut frame, &earlier);
+            earlier = sent;
+            to_far.sender().send(&[IoSlice::new(&frame)]).unwrap();
+            to_far.sender().finish().unwrap();
+            let (reported, end) = receive_one(far);
+            assert_eq!(reported.is_none(), noticed, "{what}");
+            assert_eq!(end.contains("altered"), noticed, "{what}: {end}");
+            if let Some((hashes, _)) = reported {
+                assert_eq!(hashes, [Hash([0x11; 32]), Hash([0x22; 32])], "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_hashes_of_what_was_seen_on_its_way_follow_it_in_order() {
+        let bytes: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let file = Arc::new(OwnedFd::from(file));
+        let range = |start, length, offset, seen: bool| {
+            let onlooker = seen.then(|| Box::new(First::default()) as Box<dyn haul_buffers::Onlooker>);
+            FileRange { start, length, file: Arc::clone(&file), offset, onlooker }
+        };
+        let first = |offset: usize| Hash(bytes[offset..][..32].try_into().unwrap());
+        assert_eq!(arrives(199_000, vec![range(0, 199_000, 1000, true)]).0, [first(1000)]);
+
+        let ranges = vec![
+            range(0, 70_000, 7, true),
+            range(70_000, 100, 0, false),
+            range(80_000, 100_000, 13, true),
+            range(180_000, 500, 50, true),
+        ];
+        let (hashes, came) = arrives(190_000, ranges);
+        assert_eq!(hashes, [first(7), first(13), first(50)]);
+        let mut expected = vec![0xee; 190_000];
+        for (at, length, offset) in
+            [(0, 70_000, 7), (70_000, 100, 0), (80_000, 100_000, 13), (180_000, 500, 50)]
+        {
+            expected[at..at + length].copy_from_slice(&bytes[offset..][..length]);
+        }
+        assert!(came == expected);
+        assert!(arrives(100, Vec::new()).0.is_empty());
+    }
+
+    #[test]
+    fn an_empty_payload_is_a_header_alone() {
+        let (near, far) = memory::pair(4096);
+        let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
+        send_parts(&mut *sender, b"header", &mut [], Vec::new()).unwrap();
+        let mut arrived = [0; 6];
+        receiver.receive(&mut arrived).unwrap();
+        assert_eq!(&arrived, b"header");
+    }
+}
