@@ -151,7 +151,7 @@ pub struct Copy {
     /// Bytes that are kept there at most [default: half of what is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub spill_max: Option<u64>,
-    /// Seconds to go on trying after the connection was lost
+    /// Seconds to go on trying after the connection was lost, or while every new one is lost at once
     #[arg(long, value_name = "SECONDS")]
     pub reconnect: Option<u64>,
     /// TCP port for data at the end that listens

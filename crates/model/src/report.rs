@@ -38,6 +38,26 @@ pub struct Stats {
     pub bytes_spilled: u64,
 }
 
+impl Stats {
+    /// Grows with all that has been found, and with all that is settled: what has not to be done again.
+    pub fn progress(&self) -> u64 {
+        let Stats { files_total, directories, bytes_total, .. } = self;
+        let Stats { files_done, files_skipped, files_failed, bytes_done, bytes_skipped, .. } = self;
+        [
+            files_total,
+            directories,
+            bytes_total,
+            files_done,
+            files_skipped,
+            files_failed,
+            bytes_done,
+            bytes_skipped,
+        ]
+        .into_iter()
+        .sum()
+    }
+}
+
 /// Something worth telling, nearly always about one entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fact {

@@ -27,6 +27,7 @@ mod master;
 mod muster;
 mod neighbours;
 pub mod owner;
+mod patience;
 mod payload;
 mod profile;
 mod report;

@@ -23,6 +23,7 @@ use crate::end::Profiles;
 use crate::log::{LogSummary, Logger};
 use crate::muster::Muster;
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
+use crate::patience::{self, InVain};
 use crate::payload::Outgoing;
 use crate::profile::Profiler;
 use crate::report::{Report, Reports};
@@ -151,6 +152,7 @@ struct Running<M: Machine> {
     said: Instant,
     neighbours: usize,
     retry_at: Option<Instant>,
+    in_vain: InVain,
     last_error: Option<Error>,
     outcome: Option<Outcome>,
     /// The other end takes a profile.
@@ -178,6 +180,7 @@ impl<M: Machine> Master<M> {
             said: now,
             neighbours: 0,
             retry_at: None,
+            in_vain: InVain::default(),
             last_error: None,
             outcome: None,
             tells_profile: false,
@@ -439,8 +442,7 @@ impl<M: Machine> Running<M> {
             return self.stop(error);
         }
         self.last_error = Some(error);
-        let pause = since.elapsed().mul_f32(0.2).clamp(Duration::from_millis(200), Duration::from_secs(5));
-        self.retry_at = Some(Instant::now() + pause);
+        self.retry_at = Some(Instant::now() + patience::pause(since.elapsed()));
     }
 
     fn on_lost(&mut self, epoch: u32, cause: String) {
@@ -451,6 +453,7 @@ impl<M: Machine> Running<M> {
         if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
             let is_down = connection.tear_down();
             self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
+            self.in_vain.lost(self.master.machine.stats().progress(), Instant::now());
             (self.master.reports)(Report::Reconnecting { cause });
             if is_down {
                 self.on_down();
@@ -463,7 +466,16 @@ impl<M: Machine> Running<M> {
         self.master.link.disconnected();
         self.event(Event::LinkDown);
         self.wire = Wire::Wanted { since, first: false };
-        self.request();
+        let now = Instant::now();
+        if self.in_vain.is_hopeless(self.master.tuning.reconnect, now) {
+            let cause = self.last_error.take().map(|error| error.about).unwrap_or_default();
+            let told = format!("one connection after the other is lost before anything has passed: {cause}");
+            return self.stop(Error::new(Code::ConnectionLost, told));
+        }
+        match self.in_vain.pause(now) {
+            None => self.request(),
+            Some(pause) => self.retry_at = Some(now + pause),
+        }
     }
 
     fn tick(&mut self) {

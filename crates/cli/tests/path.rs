@@ -1,0 +1,261 @@
+//! Somebody on the path of a clear stream (`--plain`), between two real processes: who alters bytes, and who delays them.
+//!
+//! The far end's greeting is altered so that the near end connects to a relay of the test. Both ends think that they are on one
+//! host, which they are, so members of bundles are hashed on their way and their hashes follow them in clear.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here lasts.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A member of a bundle that is hashed on its way (`docs/decisions/0026-hashed-on-the-way.md`).
+const FILE_BYTES: usize = 3 << 20;
+
+/// A payload, as it passes.
+struct Payload<'a> {
+    bytes: &'a mut [u8],
+    hashes: &'a mut [[u8; 32]],
+}
+
+/// What somebody on the path does.
+trait Meddler: Send + Sync + 'static {
+    /// The header of a payload has come, and of its bytes no more than the sockets hold.
+    fn begins(&self) {}
+
+    /// A payload has come, and has not been passed on.
+    fn passes(&self, _payload: Payload<'_>) {}
+}
+
+/// A source with one file, and a relay to the sink.
+struct Bed {
+    directory: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let bed = Bed { directory: tempfile::tempdir().unwrap() };
+        fs::create_dir(bed.path("source")).unwrap();
+        fs::write(bed.path("source/file"), content(1)).unwrap();
+        bed
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `haul cp --plain` through the relay.
+    fn push(&self, meddler: Arc<dyn Meddler>, options: &[&str]) -> Output {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        // What has not been read here stays with its sender: only then can it be changed behind its back.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let real = self.path("real-port");
+        let haul = env!("CARGO_BIN_EXE_haul");
+        let script = format!(
+            "'{haul}' bench shell \"$@\" | sed -u -e 'h;s/^HAUL1 .*\"port\":\\([0-9]\\{{1,\\}}\\).*/\\1/w {}' \
+             -e 'g;s/\"port\":[0-9]\\{{1,\\}}/\"port\":{port}/'\n",
+            real.display()
+        );
+        fs::write(self.path("ssh"), script).unwrap();
+        thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                let (real, meddler) = (real.clone(), Arc::clone(&meddler));
+                thread::spawn(move || {
+                    // Connections end in errors here when their ends leave.
+                    let _ = relay(near, &real, &*meddler);
+                });
+            }
+        });
+        Command::new(haul)
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("HOME", self.path("home"))
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .stdin(Stdio::null())
+            .args(["cp", "-r", "--plain", "--streams", "1", "--haul-path", haul])
+            .arg("--ssh")
+            .arg(format!("sh '{}'", self.path("ssh").display()))
+            .args(options)
+            .arg(self.path("source"))
+            .arg(format!("localhost:{}", self.path("sink").display()))
+            .output()
+            .unwrap()
+    }
+}
+
+fn content(seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; FILE_BYTES];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler) -> io::Result<()> {
+    let began = Instant::now();
+    let port: u16 = loop {
+        match fs::read_to_string(real).unwrap_or_default().trim().parse() {
+            Ok(port) => break port,
+            Err(_) if began.elapsed() > PATIENCE => panic!("the far end has not greeted"),
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut far = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    near.set_read_timeout(Some(PATIENCE))?;
+    let (mut from_far, mut to_near) = (far.try_clone()?, near.try_clone()?);
+    let back = thread::spawn(move || {
+        let _ = io::copy(&mut from_far, &mut to_near);
+        let _ = to_near.shutdown(Shutdown::Write);
+    });
+    let mut first = [0];
+    near.peek(&mut first)?;
+    let ended = match first {
+        // docs/spec/streams.md: a hello, in clear.
+        [b'h'] => carry(&mut near, &mut far, meddler),
+        _ => io::copy(&mut near, &mut far).map(drop),
+    };
+    far.shutdown(Shutdown::Write)?;
+    back.join().unwrap();
+    ended
+}
+
+/// The challenge, the epoch, and then payloads (docs/spec/streams.md and wire.md).
+fn carry(near: &mut TcpStream, far: &mut TcpStream, meddler: &dyn Meddler) -> io::Result<()> {
+    let mut opening = [0; 64 + 32 + 4];
+    for part in [0..64, 64..96, 96..100] {
+        near.read_exact(&mut opening[part.clone()])?;
+        far.write_all(&opening[part])?;
+    }
+    loop {
+        let mut header = [0; 24];
+        near.read_exact(&mut header)?;
+        meddler.begins();
+        let length = u32::from_le_bytes(header[20..].try_into().unwrap());
+        let mut bytes = vec![0; (length & 0x07ff_ffff) as usize];
+        near.read_exact(&mut bytes)?;
+        let mut hashes = vec![[0; 32]; (length >> 27) as usize];
+        for hash in &mut hashes {
+            near.read_exact(hash)?;
+        }
+        let mut proof = vec![0; if hashes.is_empty() { 0 } else { 32 }];
+        near.read_exact(&mut proof)?;
+        meddler.passes(Payload { bytes: &mut bytes, hashes: &mut hashes });
+        far.write_all(&[&header, &bytes[..], hashes.as_flattened(), &proof].concat())?;
+    }
+}
+
+/// Alters a byte of the first payloads, and where its hash follows, alters that to fit.
+#[derive(Default)]
+struct Alters {
+    payloads: usize,
+    passed: AtomicUsize,
+    fitted: AtomicUsize,
+}
+
+impl Meddler for Alters {
+    fn passes(&self, payload: Payload<'_>) {
+        if self.passed.fetch_add(1, Ordering::SeqCst) >= self.payloads {
+            return;
+        }
+        payload.bytes[0] ^= 1;
+        if let [hash] = payload.hashes {
+            *hash = *blake3::hash(payload.bytes).as_bytes();
+            self.fitted.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_altered_with_their_hash_are_not_believed() {
+    let bed = Bed::new();
+    let meddler = Arc::new(Alters { payloads: 1, ..Alters::default() });
+    let output = bed.push(meddler.clone(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(meddler.fitted.load(Ordering::SeqCst), 1, "no hash followed a payload");
+    assert!(meddler.passed.load(Ordering::SeqCst) > 1, "it was sent again");
+    assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+}
+
+#[test]
+fn who_alters_everything_prevents_a_transfer_and_nothing_else() {
+    let bed = Bed::new();
+    let meddler = Arc::new(Alters { payloads: usize::MAX, ..Alters::default() });
+    let began = Instant::now();
+    let output = bed.push(meddler.clone(), &["--reconnect", "2"]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("lost before anything has passed"), "{}", said(&output));
+    assert!(began.elapsed() < PATIENCE);
+    assert!(!bed.path("sink/file").exists());
+    // Every connection had its payload, and there were pauses between them.
+    let passed = meddler.passed.load(Ordering::SeqCst);
+    assert!((5..20).contains(&passed), "{passed} payloads");
+}
+
+/// Holds the first payload back while the file is written anew.
+struct Holds {
+    change: Box<dyn Fn() + Send + Sync>,
+    begun: AtomicUsize,
+    followed: AtomicUsize,
+}
+
+impl Meddler for Holds {
+    fn begins(&self) {
+        if self.begun.fetch_add(1, Ordering::SeqCst) == 0 {
+            (self.change)();
+        }
+    }
+
+    fn passes(&self, payload: Payload<'_>) {
+        self.followed.fetch_add(payload.hashes.len(), Ordering::SeqCst);
+    }
+}
+
+/// The file is changed while it is sent: what stands at the sink in the end, and how often a payload was sent.
+fn changed_on_its_way(change: impl Fn(&Path) + Send + Sync + 'static) -> (Vec<u8>, usize) {
+    let bed = Bed::new();
+    let file = bed.path("source/file");
+    let change = Box::new(move || change(&file));
+    let meddler = Arc::new(Holds { change, begun: AtomicUsize::new(0), followed: AtomicUsize::new(0) });
+    let output = bed.push(meddler.clone(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(meddler.followed.load(Ordering::SeqCst) > 0, "no hash followed a payload");
+    (fs::read(bed.path("sink/file")).unwrap(), meddler.begun.load(Ordering::SeqCst))
+}
+
+#[test]
+fn a_member_that_is_written_to_while_it_is_sent_is_sent_again() {
+    let (arrived, times) = changed_on_its_way(|file| {
+        let file = fs::OpenOptions::new().write(true).open(file).unwrap();
+        file.write_all_at(&content(2)[FILE_BYTES - 1000..], FILE_BYTES as u64 - 1000).unwrap();
+    });
+    let expected = [&content(1)[..FILE_BYTES - 1000], &content(2)[FILE_BYTES - 1000..]].concat();
+    assert!(arrived == expected && times > 1, "{times} times");
+}
+
+#[test]
+fn a_member_that_is_cut_short_while_it_is_sent_is_sent_again() {
+    let (arrived, times) = changed_on_its_way(|file| {
+        fs::OpenOptions::new().write(true).open(file).unwrap().set_len(1 << 20).unwrap();
+    });
+    assert!(arrived == content(1)[..1 << 20] && times > 1, "{times} times");
+}
+
+#[test]
+fn a_member_that_is_replaced_while_it_is_sent_arrives_whole() {
+    let (arrived, _) = changed_on_its_way(|file| {
+        let next = file.with_extension("next");
+        fs::write(&next, content(2)).unwrap();
+        fs::rename(next, file).unwrap();
+    });
+    assert!(arrived == content(1) || arrived == content(2), "a mixture");
+}

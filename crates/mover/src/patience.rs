@@ -1,0 +1,103 @@
+//! Connections that come and go without bringing anything.
+//!
+//! Where an attempt to connect fails, `--reconnect` says for how long others follow. But there are paths on which every connection
+//! stands and is lost again as soon as something passes: a tunnel that swallows long packets, somebody who alters payloads. On
+//! those a transfer must come to an end, too.
+
+use std::time::{Duration, Instant};
+
+/// So many connections in a row that brought nothing may be bad luck.
+const IN_VAIN_MAX: u32 = 5;
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How long to wait before the next attempt where the first of them was so long ago.
+pub(crate) fn pause(tried_for: Duration) -> Duration {
+    tried_for.mul_f32(0.2).clamp(PAUSE_MIN, PAUSE_MAX)
+}
+
+/// The lost connections since something came of one.
+#[derive(Default)]
+pub(crate) struct InVain {
+    progress: u64,
+    count: u32,
+    /// When the first of them was lost.
+    since: Option<Instant>,
+}
+
+impl InVain {
+    /// A connection is lost. `progress` is a number that has grown exactly if anything came of it.
+    pub(crate) fn lost(&mut self, progress: u64, now: Instant) {
+        if progress > self.progress {
+            *self = InVain { progress, ..InVain::default() };
+        } else {
+            self.count += 1;
+            self.since.get_or_insert(now);
+        }
+    }
+
+    /// Nothing will come of the next one either.
+    pub(crate) fn is_hopeless(&self, patience: Duration, now: Instant) -> bool {
+        self.count >= IN_VAIN_MAX && self.tried_for(now) >= patience
+    }
+
+    /// How long to wait before the next one: not at all, unless the last one brought nothing.
+    pub(crate) fn pause(&self, now: Instant) -> Option<Duration> {
+        (self.count > 0).then(|| pause(self.tried_for(now)))
+    }
+
+    fn tried_for(&self, now: Instant) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    #[test]
+    fn connections_that_bring_something_may_be_lost_for_ever() {
+        let (mut vain, start) = (InVain::default(), Instant::now());
+        for number in 0..1000 {
+            let now = start + Duration::from_secs(60) * number;
+            // Every third one brings something.
+            vain.lost(u64::from(number / 3 + 1), now);
+            assert!(!vain.is_hopeless(PATIENCE, now), "after {number}");
+            assert_eq!(vain.pause(now).is_none(), number % 3 == 0);
+        }
+    }
+
+    #[test]
+    fn those_that_bring_nothing_end_after_a_number_and_a_time() {
+        let (mut vain, start) = (InVain::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        // Fast ones: the time counts.
+        vain.lost(7, at(0));
+        for second in 1..=120 {
+            vain.lost(7, at(second));
+            assert!(!vain.is_hopeless(PATIENCE, at(second)));
+        }
+        vain.lost(7, at(121));
+        assert!(vain.is_hopeless(PATIENCE, at(121)));
+        // Slow ones: their number.
+        vain.lost(8, at(200));
+        for number in 1..=4 {
+            vain.lost(8, at(200 + 1000 * number));
+            assert!(!vain.is_hopeless(PATIENCE, at(200 + 1000 * number)));
+        }
+        vain.lost(8, at(6000));
+        assert!(vain.is_hopeless(PATIENCE, at(6000)));
+    }
+
+    #[test]
+    fn the_longer_it_goes_on_the_longer_are_the_pauses() {
+        let (mut vain, start) = (InVain::default(), Instant::now());
+        assert_eq!(vain.pause(start), None);
+        vain.lost(0, start);
+        assert_eq!(vain.pause(start), Some(PAUSE_MIN));
+        assert_eq!(vain.pause(start + Duration::from_secs(10)), Some(Duration::from_secs(2)));
+        assert_eq!(vain.pause(start + Duration::from_secs(1000)), Some(PAUSE_MAX));
+    }
+}
