@@ -238,6 +238,9 @@ pub fn run(settings: &Settings) -> io::Result<()> {
             settings.system.file_bytes() >> 20,
             settings.system.name()
         ));
+        for mover in settings.movers.iter().filter(|mover| !mover.is_installed()) {
+            say(&format!("{mover} is not installed: it is left out"));
+        }
         let laboratory = Laboratory::new(settings)?;
         if settings.devices {
             files.write_devices(&devices::run(settings, &laboratory)?)?;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{STRIPE_BYTES, STRIPES, Settings, System};
+use crate::evaluation::installed;
+use crate::peers::servers::Daemon;
 
 /// A program, or haul with one of its policies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,11 +25,13 @@ pub enum Mover {
     Rsync,
     /// bbcp
     Bbcp,
+    /// GridFTP
+    GridFtp,
 }
 
 /// What is read.
 #[derive(Clone, Debug)]
-pub enum From {
+pub enum Source {
     /// A tree.
     Tree(PathBuf),
     /// Files that are computed, or for others than haul a tree in memory.
@@ -36,7 +40,7 @@ pub enum From {
 
 /// What is written.
 #[derive(Clone, Debug)]
-pub enum To {
+pub enum Sink {
     /// A directory that is made.
     Tree(PathBuf),
     /// Contents are checked and forgotten; others than haul write them into memory.
@@ -45,8 +49,16 @@ pub enum To {
 
 impl Mover {
     /// All of them.
-    pub const ALL: [Mover; 7] =
-        [Mover::FileOrder, Mover::Layout, Mover::Lads, Mover::Adaptive, Mover::Cp, Mover::Rsync, Mover::Bbcp];
+    pub const ALL: [Mover; 8] = [
+        Mover::FileOrder,
+        Mover::Layout,
+        Mover::Lads,
+        Mover::Adaptive,
+        Mover::Cp,
+        Mover::Rsync,
+        Mover::Bbcp,
+        Mover::GridFtp,
+    ];
 
     /// As in the report and the files.
     pub const fn name(self) -> &'static str {
@@ -58,6 +70,7 @@ impl Mover {
             Mover::Cp => "cp",
             Mover::Rsync => "rsync",
             Mover::Bbcp => "bbcp",
+            Mover::GridFtp => "gridftp",
         }
     }
 
@@ -73,20 +86,30 @@ impl Mover {
             Mover::Layout => Some("layout"),
             Mover::Lads => Some("lads"),
             Mover::Adaptive => Some("adaptive"),
-            Mover::Cp | Mover::Rsync | Mover::Bbcp => None,
+            Mover::Cp | Mover::Rsync | Mover::Bbcp | Mover::GridFtp => None,
         }
     }
 
     /// haul is; another program may be.
     pub fn is_installed(self) -> bool {
-        let Some(path) = std::env::var_os("PATH") else { return self.policy().is_some() };
-        let mut directories = std::env::split_paths(&path);
-        self.policy().is_some() || directories.any(|directory| directory.join(self.name()).is_file())
+        match self {
+            Mover::GridFtp => installed("globus-url-copy").and(installed("globus-gridftp-server")).is_some(),
+            _ => self.policy().is_some() || installed(self.name()).is_some(),
+        }
     }
 
-    /// How to start it. `state` is a directory for haul.
-    pub fn command(self, settings: &Settings, from: &From, to: &To, state: &Path) -> Command {
-        let (From::Tree(source) | From::Nothing(source), To::Tree(sink) | To::Nothing(sink)) = (from, to);
+    /// What it speaks with, if that has to run already.
+    pub const fn daemon(self) -> Option<Daemon> {
+        match self {
+            Mover::GridFtp => Some(Daemon::GridFtp),
+            _ => None,
+        }
+    }
+
+    /// How to start it. `state` is a directory for haul, `port` that of its daemon.
+    pub fn command(self, settings: &Settings, from: &Source, to: &Sink, state: &Path, port: u16) -> Command {
+        let (Source::Tree(source) | Source::Nothing(source), Sink::Tree(sink) | Sink::Nothing(sink)) =
+            (from, to);
         let mut command;
         match self {
             Mover::Cp => {
@@ -103,13 +126,21 @@ impl Mover {
                 command.arg(source).arg(format!("localhost:{}", sink.display()));
                 return command;
             }
+            Mover::GridFtp => {
+                command = Command::new("globus-url-copy");
+                // As many files at a time as haul has threads.
+                command.args(["-r", "-cd", "-fast", "-cc", &settings.threads.to_string()]);
+                command.arg(format!("file://{}/", source.display()));
+                command.arg(format!("ftp://127.0.0.1:{port}{}/", sink.display()));
+                return command;
+            }
             _ => return self.haul(settings, from, to, state),
         }
         command.arg(source).arg(sink);
         command
     }
 
-    fn haul(self, settings: &Settings, from: &From, to: &To, state: &Path) -> Command {
+    fn haul(self, settings: &Settings, from: &Source, to: &Sink, state: &Path) -> Command {
         let mut command = Command::new(&settings.haul);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HAUL_")) {
             command.env_remove(name);
@@ -123,14 +154,15 @@ impl Mover {
         }
         command.args(["--io-threads", &settings.threads.to_string()]);
         command.args(["--congestion", self.policy().unwrap_or("none")]);
-        if let From::Nothing(_) = from {
+        if let Source::Nothing(_) = from {
             let (files, bytes, seed) = (settings.files(), settings.system.file_bytes(), settings.seed);
             command.arg("--synthetic").arg(format!("files={files},size={bytes},seed={seed}"));
         }
-        if let To::Nothing(_) = to {
+        if let Sink::Nothing(_) = to {
             command.arg("--discard");
         }
-        let (From::Tree(source) | From::Nothing(source), To::Tree(sink) | To::Nothing(sink)) = (from, to);
+        let (Source::Tree(source) | Source::Nothing(source), Sink::Tree(sink) | Sink::Nothing(sink)) =
+            (from, to);
         command.arg(source).arg(sink);
         command
     }

@@ -15,7 +15,7 @@ use super::filesystem::FileSystem;
 use super::laboratory::Laboratory;
 use super::mover::Mover;
 use super::stripes::{Stripes, no_stripes};
-use super::transfer;
+use super::transfer::{self, Started};
 use super::weather::{self, Forecast};
 use super::{End, Settings, TARGETS};
 use crate::evaluation::{Lottery, say};
@@ -145,7 +145,7 @@ fn measure(
         })
     });
     file_system.unlimited()?;
-    if let Some(mut process) = beside_him {
+    if let Some(Started { mut process, .. }) = beside_him {
         end_descendants(process.pid());
         process.kill();
     }
@@ -178,7 +178,7 @@ fn start(
     file_system: &Stripes,
     end: End,
     beside: Beside,
-) -> io::Result<Option<Guarded>> {
+) -> io::Result<Option<Started>> {
     match beside {
         Beside::Idle => Ok(None),
         Beside::Transfer(mover) => transfer::start(settings, laboratory, end, mover).map(Some),
@@ -192,7 +192,7 @@ fn start(
             let mut command = Command::new("sh");
             command.args(["-c", "while cp \"$0\" \"$1\"; do :; done"]).arg(from).arg(to);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            Guarded::spawn(unblock_signals(&mut command)).map(Some)
+            Ok(Some(Guarded::spawn(unblock_signals(&mut command))?.into()))
         }
     }
 }

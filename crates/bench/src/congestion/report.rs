@@ -110,7 +110,7 @@ impl Report<'_> {
             "\n- `file-order`: haul in the order of files, with the same number of threads: what tools do that know no layout.\n\
              - `layout`: target by target, the one with the fewest requests under way next.\n\
              - `lads`: slow targets are skipped. `adaptive`: depth follows latency; one small request at a time for a slow one.\n\
-             - `cp`, `rsync`, `bbcp`: where installed, over the same mounts.\n",
+             - `cp`, `rsync`, `bbcp`, `gridftp`: over the same mounts; those that were measured. GridFTP has as many files under way as haul has threads.\n",
         );
         self.page.line(
             "The *bound* is the work-conserving one (`haul-sim --scheduler-bound`): every target works as fast as it then is for \

@@ -11,10 +11,11 @@ use haul_sim::bound::{Load, bound_nanos};
 
 use super::filesystem::{FileSystem, Moved, Seen};
 use super::laboratory::Laboratory;
-use super::mover::{From, Mover, To};
+use super::mover::{Mover, Sink, Source};
 use super::trace::{self, Stretch, Waiting};
 use super::weather::{self, Forecast, Record};
 use super::{End, Settings};
+use crate::peers::servers::{self, Server};
 use crate::process::{Guarded, look, ticks, unblock_signals, wait_gone};
 
 /// A run that takes so many times the slowest that could be is hung.
@@ -127,20 +128,36 @@ fn studied<'a>(
         .collect()
 }
 
+/// A mover that runs, and what it speaks with.
+pub struct Started {
+    /// The mover itself.
+    pub process: Guarded,
+    _server: Option<Server>,
+}
+
+impl From<Guarded> for Started {
+    fn from(process: Guarded) -> Started {
+        Started { process, _server: None }
+    }
+}
+
 /// Starts a mover between the two file systems, or one of them and nothing.
-pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Mover) -> io::Result<Guarded> {
+pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Mover) -> io::Result<Started> {
     let scratch = laboratory.scratch()?;
     let from = match end.reads() {
-        true => From::Tree(laboratory.source().directory().join(Laboratory::TREE)),
-        false if mover.policy().is_some() => From::Nothing("/synthetic".into()),
-        false => From::Nothing(laboratory.plain_tree(settings)?),
+        true => Source::Tree(laboratory.source().directory().join(Laboratory::TREE)),
+        false if mover.policy().is_some() => Source::Nothing("/synthetic".into()),
+        false => Source::Nothing(laboratory.plain_tree(settings)?),
     };
     let to = match end.writes() {
-        true => To::Tree(laboratory.sink().directory().join(Laboratory::COPY)),
-        false => To::Nothing(laboratory.plain.join(Laboratory::COPY)),
+        true => Sink::Tree(laboratory.sink().directory().join(Laboratory::COPY)),
+        false => Sink::Nothing(laboratory.plain.join(Laboratory::COPY)),
     };
-    let mut command = mover.command(settings, &from, &to, &scratch.join("state"));
-    if let (Mover::Bbcp, To::Tree(sink) | To::Nothing(sink)) = (mover, &to) {
+    let (Sink::Tree(sink) | Sink::Nothing(sink)) = &to;
+    let server = mover.daemon().map(|daemon| servers::start(daemon, &scratch, sink)).transpose()?;
+    let port = server.as_ref().map_or(0, Server::port);
+    let mut command = mover.command(settings, &from, &to, &scratch.join("state"), port);
+    if mover == Mover::Bbcp {
         // It does not make it itself.
         fs::create_dir_all(sink)?;
     }
@@ -151,7 +168,8 @@ pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Move
     }
     command.stdin(Stdio::null()).stdout(fs::File::create(scratch.join("stdout"))?);
     command.stderr(fs::File::create(scratch.join("stderr"))?);
-    Guarded::spawn(unblock_signals(&mut command))
+    let process = Guarded::spawn(unblock_signals(&mut command))?;
+    Ok(Started { process, _server: server })
 }
 
 /// One run. There is a picture where the file system tells of its requests.
@@ -176,7 +194,8 @@ pub fn measure(
     let processors = Processors::now()?;
     let stop = AtomicBool::new(false);
     let started = Instant::now();
-    let mut process = start(settings, laboratory, case.end, case.mover)?;
+    let mut started_mover = start(settings, laboratory, case.end, case.mover)?;
+    let process = &mut started_mover.process;
     let slowest = settings.bytes() as f64 / (rates.slow * targets as u64) as f64;
     let limit = Duration::from_secs_f64(slowest * HANGS).max(HANGS_MIN);
     let (ended, records) = std::thread::scope(|scope| {

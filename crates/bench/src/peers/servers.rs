@@ -42,9 +42,17 @@ pub struct Servers {
     user: String,
 }
 
-struct Server {
+/// One that was started; it ends when this is dropped.
+pub struct Server {
     process: Guarded,
     port: u16,
+}
+
+impl Server {
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
 }
 
 impl Drop for Server {
@@ -141,7 +149,8 @@ impl Servers {
     }
 }
 
-fn start(daemon: Daemon, directory: &Path, sink: &Path) -> io::Result<Server> {
+/// Any but sshd. `directory` is for its own files, `sink` is where it writes.
+pub fn start(daemon: Daemon, directory: &Path, sink: &Path) -> io::Result<Server> {
     let mut last = io::Error::other("no port was free");
     for _ in 0..START_TRIES {
         // Another process may take the port before the server does: then the next one is tried.

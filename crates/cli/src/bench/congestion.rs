@@ -144,6 +144,6 @@ fn what(
 fn mover(name: &str) -> Result<Mover, Error> {
     Mover::from_name(name).ok_or_else(|| {
         Error::new(Code::Usage, format!("{name:?} moves nothing"))
-            .hint("file-order, layout, lads, adaptive, cp, rsync or bbcp")
+            .hint("file-order, layout, lads, adaptive, cp, rsync, bbcp or gridftp")
     })
 }

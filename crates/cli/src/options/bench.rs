@@ -195,12 +195,12 @@ pub struct BenchCongestion {
     /// How often slow targets move
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     pub step: f64,
-    /// Who moves the files: file-order, layout, lads, adaptive (all haul), cp, rsync, bbcp; what is not installed is left out
+    /// Who moves the files: file-order, layout, lads, adaptive (all haul), cp, rsync, bbcp, gridftp; what is not installed is left out, and named
     #[arg(
         long,
         value_name = "MOVER",
         value_delimiter = ',',
-        default_value = "file-order,layout,lads,adaptive,cp,rsync,bbcp"
+        default_value = "file-order,layout,lads,adaptive,cp,rsync,bbcp,gridftp"
     )]
     pub mover: Vec<String>,
     /// Runs of each kind
@@ -216,7 +216,7 @@ pub struct BenchCongestion {
 
 const CONGESTION_HELP: &str = "\
 Makes two parallel file systems of 11 targets each on loop devices in memory, in a mount namespace of its own, slows \
-some targets to a tenth, and moves files with each of haul's policies and with cp, rsync and bbcp; writes lads.md with CSV \
+some targets to a tenth, and moves files with each of haul's policies and with cp, rsync, bbcp and GridFTP; writes lads.md with CSV \
 files and pictures. Needs root, FUSE, mkfs.xfs and the kernel's I/O throttle (control groups, first version).
 
 With --file-system gluster one end is a GlusterFS volume of 11 bricks on such devices, served and mounted by the testbed in a \
