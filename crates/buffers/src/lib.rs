@@ -152,11 +152,13 @@ impl Pool {
         Some(Reading { pool: self, slot })
     }
 
-    /// Allows one payload to be received into the slot.
-    pub fn grant(&self, slot: SlotId) {
-        if let Some(state) = self.states.get(slot.0 as usize) {
-            state.fetch_or(GRANTED, Ordering::AcqRel);
-        }
+    /// Allows one payload to be received into the slot. False if somebody receives into it: the next payload would come into
+    /// the same slot behind everybody's back.
+    #[must_use]
+    pub fn grant(&self, slot: SlotId) -> bool {
+        let Some(state) = self.states.get(slot.0 as usize) else { return false };
+        let allowed = |state: u32| (state & LEASED == 0).then_some(state | GRANTED);
+        state.fetch_update(Ordering::AcqRel, Ordering::Acquire, allowed).is_ok()
     }
 
     /// Takes back what [`Pool::grant`] allowed, if it was not used yet.
@@ -164,6 +166,13 @@ impl Pool {
         if let Some(state) = self.states.get(slot.0 as usize) {
             state.fetch_and(!GRANTED, Ordering::AcqRel);
         }
+    }
+
+    /// The same; false if it was used.
+    #[must_use]
+    pub fn take_back(&self, slot: SlotId) -> bool {
+        let state = self.states.get(slot.0 as usize);
+        state.is_some_and(|state| state.fetch_and(!GRANTED, Ordering::AcqRel) & GRANTED != 0)
     }
 
     /// Uses up the grant: exclusive use of the slot for one payload. `None` if the slot was not granted.
@@ -344,7 +353,7 @@ mod tests {
         let (one, other) = (pool.read(SlotId(0)).unwrap(), pool.read(SlotId(0)).unwrap());
         assert!(one.iter().chain(&*other).all(|byte| *byte == 7));
         assert!(pool.lease(SlotId(0)).is_none());
-        pool.grant(SlotId(0));
+        assert!(pool.grant(SlotId(0)));
         assert!(pool.lease_granted(SlotId(0)).is_none(), "a payload would be written into it");
         drop(one);
         assert!(pool.lease(SlotId(0)).is_none() && pool.lease_granted(SlotId(0)).is_none());
@@ -394,19 +403,35 @@ mod tests {
     fn a_payload_needs_a_grant_and_uses_it_up() {
         let pool = Pool::new(2, 4096).unwrap();
         assert!(pool.lease_granted(SlotId(0)).is_none());
-        pool.grant(SlotId(0));
+        assert!(pool.grant(SlotId(0)));
         assert!(pool.lease_granted(SlotId(1)).is_none());
         drop(pool.lease_granted(SlotId(0)).unwrap());
         assert!(pool.lease_granted(SlotId(0)).is_none(), "a second payload for the same credit");
-        pool.grant(SlotId(0));
+        assert!(pool.grant(SlotId(0)));
         pool.revoke(SlotId(0));
         assert!(pool.lease_granted(SlotId(0)).is_none());
     }
 
     #[test]
+    fn a_slot_that_is_received_into_is_neither_granted_nor_taken_back() {
+        let pool = Pool::new(2, 4096).unwrap();
+        assert!(!pool.take_back(SlotId(0)) && !pool.take_back(SlotId(2)) && !pool.grant(SlotId(2)));
+        assert!(pool.grant(SlotId(0)) && pool.take_back(SlotId(0)));
+        assert!(pool.lease_granted(SlotId(0)).is_none());
+        assert!(pool.grant(SlotId(0)));
+        let receiving = pool.lease_granted(SlotId(0)).unwrap();
+        assert!(!pool.take_back(SlotId(0)), "it is used");
+        assert!(!pool.grant(SlotId(0)), "it is being used");
+        drop(receiving);
+        assert!(!pool.take_back(SlotId(0)));
+        assert!(pool.lease_granted(SlotId(0)).is_none(), "nothing is left of what was refused");
+        assert!(pool.grant(SlotId(0)));
+    }
+
+    #[test]
     fn a_granted_slot_in_use_is_not_given_to_a_payload() {
         let pool = Pool::new(1, 4096).unwrap();
-        pool.grant(SlotId(0));
+        assert!(pool.grant(SlotId(0)));
         let lease = pool.lease(SlotId(0)).unwrap();
         assert!(pool.lease_granted(SlotId(0)).is_none());
         drop(lease);

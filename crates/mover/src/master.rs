@@ -273,8 +273,19 @@ impl<M: Machine> Running<M> {
                     self.moves();
                 }
             }
-            Action::Grant(slot) => self.master.pool.grant(slot),
+            Action::Grant(slot) => {
+                if !self.master.pool.grant(slot) {
+                    let what = "a slot was to be granted into which a payload is received";
+                    self.stop(Error::new(Code::Protocol, what));
+                }
+            }
             Action::Revoke(slot) => self.master.pool.revoke(slot),
+            Action::TakeBack(slot) => {
+                if !self.master.pool.take_back(slot) {
+                    let what = "a payload came for a slot whose payload is said to be lost";
+                    self.stop(Error::new(Code::Protocol, what));
+                }
+            }
             Action::Hands(count) => self.master.workers.grow(count as usize),
             Action::Replace(block, part) => self.master.workers.replace((block, part)),
             Action::Errand { number, lane, threads, op } => {

@@ -147,8 +147,9 @@ pub(crate) fn receive_all(
             let _at = haul_meter::at(stage).bytes(header.length.into());
             receiver.receive(&mut lease[..length]).map_err(text)?;
         }
-        drop(lease);
+        // Until all of it is there nobody else has the slot.
         let hashes = receive_hashes(&mut *receiver, &bytes, header.hashes_following.into(), proofs.as_ref())?;
+        drop(lease);
         let PayloadHeader { block, slot, length, .. } = header;
         let event = Event::Payload { epoch, block, slot, length, hashes };
         if inputs.send(Input::Event(event)).is_err() {
@@ -263,7 +264,7 @@ mod tests {
         let carriage = Carriage::new(&far, Stage::Receive, 1, false);
         let (_sender, receiver, _) = far.split();
         let pool = Pool::new(2, 1 << 20).unwrap();
-        pool.grant(SlotId(1));
+        assert!(pool.grant(SlotId(1)));
         let inputs = unbounded();
         let end = receive_all(receiver, &carriage, &pool, &inputs.0).unwrap_err();
         let reported = inputs.1.try_iter().next().map(|input| {

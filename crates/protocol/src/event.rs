@@ -118,10 +118,14 @@ pub enum Action {
         /// The errand.
         number: u64,
     },
-    /// Sink: allow one payload into this slot. Always precedes the BLOCK_DONE that tells the source.
+    /// Sink: allow one payload into this slot. Always precedes the BLOCK_DONE that tells the source; said again when a connection
+    /// is lost of what the source knows already.
     Grant(SlotId),
-    /// Sink: the payload that was allowed into this slot will not come, and none is allowed now.
+    /// Sink: the payload that was allowed into this slot was lost with its connection, and none is allowed now.
     Revoke(SlotId),
+    /// Sink: the payload that was allowed into this slot was lost with an earlier connection, says the source. None has come with
+    /// this one then, not in part either; else the session ends.
+    TakeBack(SlotId),
     /// Source: to storage.
     Source(SourceOp),
     /// Sink: to storage.

@@ -63,6 +63,7 @@ bugs! {
     GrantWhileWriting      "sink: grants a slot again before its object is written";
     SlotsTakenBack         "sink: does not grant a slot again where fewer are needed, though the source waits for that";
     CreditBeforeAck        "sink: grants credits before the acknowledgement that made room for them";
+    GrantsUsedInPart       "sink: does not allow a payload again of which a part had come when its connection was lost";
     OldEpochAccepted       "sink: accepts a payload of an older connection";
     OldAnnouncementAwaited "sink: waits for a payload that was announced on an older connection";
     LostPayloadForgotten   "sink: does not ask again for what was lost with a connection";

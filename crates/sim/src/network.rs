@@ -414,6 +414,11 @@ impl World {
                 if self.random.coin() {
                     let again = Happening::Arrive { session, epoch, block, slot, length, payload };
                     self.after(STALE_NANOS, again);
+                } else if self.random.coin()
+                    && let Some(end) = &mut self.sink
+                {
+                    // A part of it had come: that used up the grant.
+                    end.granted[slot.0 as usize] = false;
                 }
                 return false;
             }

@@ -129,6 +129,12 @@ impl World {
                     end.granted[slot.0 as usize] = false;
                 }
             }
+            Action::TakeBack(slot) => {
+                let granted = |end: &mut SinkEnd| std::mem::take(&mut end.granted[slot.0 as usize]);
+                if !self.sink_of(session).is_some_and(granted) {
+                    self.violate(format!("{slot:?} is taken back, and a payload has come for it"));
+                }
+            }
             Action::Sink(op) => self.start_write(session, op),
             Action::Errand { number, threads, op, .. } => {
                 note!(self, "sink starts errand {number}, to {}", Short(&op));

@@ -151,6 +151,7 @@ impl World {
             Action::Replace(block, _) => self.violate(format!("the thread of {block:?} is replaced")),
             Action::Grant(_)
             | Action::Revoke(_)
+            | Action::TakeBack(_)
             | Action::Sink(_)
             | Action::Errand { .. }
             | Action::Relieve { .. } => self.violate("the source acts as a sink".into()),

@@ -91,6 +91,7 @@ pub fn check_all(mut fixture: impl FnMut() -> Box<dyn Fixture>) {
         ("the root is that of the whole file", roots),
         ("a file goes on in a later session", resume),
         ("only a file that is beyond doubt goes on", resume_is_refused),
+        ("an unfinished file is that of one entry", of_two_entries),
         ("complete files are skipped, others are sent", skip_rules),
         ("what stands in the way", in_the_way),
         ("symlinks are replaced at once or left alone", symlinks),
@@ -458,6 +459,36 @@ fn resume_is_refused(fixture: &dyn Fixture) {
     let good = plant(tokens.make(), &unfinished);
     let entry = driver.file(top, b"good", size);
     assert_eq!(driver.prepare(&entry, Some(good), true), Prepared::Resume(good));
+    assert_eq!(driver.prepare(&entry, Some(good), true), Prepared::Resume(good), "it has it already");
+}
+
+/// What is complete under the name of the one could be written to as the other.
+fn of_two_entries(fixture: &dyn Fixture) {
+    let bytes = content(5, 2 * OBJECT as usize);
+    let (driver, top) = session(fixture, FIRST);
+    let first = driver.file(top, b"first", bytes.len());
+    let token = driver.start(&first);
+    driver.write_objects(&first, token, &bytes);
+    let starts = |driver: &Driver, name: &str, token| {
+        let entry = driver.file(top, name.as_bytes(), bytes.len());
+        match driver.prepare(&entry, Some(token), true) {
+            Prepared::Start(new) => assert_ne!(new, token),
+            other => panic!("{name} must start anew: {other:?}"),
+        }
+    };
+    starts(&driver, "second", token);
+    driver.let_go(first.id, token, true);
+    drop(driver);
+
+    let (driver, top) = session(fixture, SECOND);
+    let first = driver.file(top, b"first", bytes.len());
+    assert_eq!(driver.prepare(&first, Some(token), true), Prepared::Resume(token));
+    starts(&driver, "third", token);
+    assert_eq!(driver.seal(&first, token, None), Ok(root_of(&bytes)));
+    starts(&driver, "fourth", token);
+    driver.settle(&[first.id]);
+    starts(&driver, "fifth", token);
+    assert_eq!(seen(fixture, "top/first"), Seen::file(&bytes));
 }
 
 fn skip_rules(fixture: &dyn Fixture) {

@@ -223,8 +223,12 @@ impl MemorySink {
         if !objects {
             return Ok(Prepared::Start(Token::NONE));
         }
+        // One unfinished file is one entry's.
+        let has_it = |state: &State| state.token.is_some() && state.token == resume;
+        let known = session.states.get(&entry.id).is_some_and(has_it);
         if let Some(token) = resume
             && self.tokens.is_of_job(token)
+            && (known || !self.tokens.is_of_session(token) && !session.resumed.contains(&token))
             && let Some(MemoryNode { kind: MemoryKind::File(bytes), attributes }) =
                 nodes.get_mut(&temporary(&directory, TempName::contents(token)))
             && bytes.len() as u64 <= entry.size()

@@ -126,7 +126,11 @@ impl Sink {
         let awaited = self.config.planted.has(Bug::OldAnnouncementAwaited);
         let forgets = self.config.planted.has(Bug::FollowingHashForgotten);
         match self.slot(slot)? {
-            Slot::Granted if lost && !awaited => self.on_lost(slot, work),
+            Slot::Granted if lost && !awaited => {
+                // Where a payload is on its way into the slot all the same, nobody may be allowed to send another one there.
+                self.actions.push_back(Action::TakeBack(slot));
+                self.on_lost(slot, work)
+            }
             state @ Slot::Granted => {
                 *state = Slot::Announced { block, length, work };
                 Ok(())
@@ -180,10 +184,19 @@ impl Sink {
             return;
         }
         for index in 0..self.slots.len() {
-            if let Slot::Announced { work, .. } = &self.slots[index] {
-                let work = work.clone();
-                // Only fails for entries in impossible states, which the next event would show as well.
-                let _ = self.on_lost(SlotId(index as u32), work);
+            let slot = SlotId(index as u32);
+            match &self.slots[index] {
+                Slot::Announced { work, .. } => {
+                    let work = work.clone();
+                    self.actions.push_back(Action::Revoke(slot));
+                    // Only fails for entries in impossible states, which the next event would show as well.
+                    let _ = self.on_lost(slot, work);
+                }
+                // What had come of a payload in part has used it up.
+                Slot::Granted if !self.config.planted.has(Bug::GrantsUsedInPart) => {
+                    self.actions.push_back(Action::Grant(slot));
+                }
+                _ => {}
             }
         }
     }
@@ -198,7 +211,6 @@ impl Sink {
                 }
             }
         }
-        self.actions.push_back(Action::Revoke(slot));
         self.free(slot);
         Ok(())
     }

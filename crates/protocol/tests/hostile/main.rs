@@ -9,7 +9,9 @@ mod random;
 mod storage;
 
 use haul_model::op::{SinkOp, SourceOp};
-use haul_model::{BlockId, EntryId, Identity, Item, JobId, Kind, SessionId, SlotId, Timestamp, Token};
+use haul_model::{
+    BlockId, Code, EntryId, Hash, Identity, Item, JobId, Kind, SessionId, SlotId, Timestamp, Token,
+};
 use haul_protocol::scheduler::{Adaptive, Policy};
 use haul_protocol::sink::{self, Sink};
 use haul_protocol::source::{self, Source};
@@ -19,6 +21,9 @@ use haul_wire::{Connect, Message, Role};
 use crate::peers::{Announcer, Answerer};
 use crate::random::{OBJECT_BYTES, Random, SLOTS};
 use crate::storage::{answer_sink, answer_source, local_of, slot_of};
+
+/// A payload: block, slot, length, and the hashes behind it.
+type Arriving = (BlockId, SlotId, u32, Vec<Hash>);
 
 const HISTORIES: u64 = 4_000;
 const STEPS: u64 = 250;
@@ -53,8 +58,8 @@ fn roots() -> Vec<Box<[u8]>> {
 
 #[test]
 fn a_sink_survives_whatever_a_source_says() {
-    let mut written = 0;
-    for seed in 0..HISTORIES {
+    let (mut written, mut contradicted) = (0, 0);
+    'histories: for seed in 0..HISTORIES {
         let random = &mut Random(seed);
         let config = sink::Config {
             slots: SLOTS,
@@ -76,6 +81,8 @@ fn a_sink_survives_whatever_a_source_says() {
         // With the number of those that are errands.
         let mut pending: Vec<(Option<u64>, SinkOp)> = Vec::new();
         let mut granted = [false; SLOTS as usize];
+        // Payloads of which a part has come.
+        let mut receiving: Vec<Arriving> = Vec::new();
         let mut announcer = Announcer::default();
         let senseless = random.pick(&[2, 20, 100_000]);
         for step in 0..STEPS {
@@ -90,7 +97,13 @@ fn a_sink_survives_whatever_a_source_says() {
                 0 if random.one_in(6) => {
                     up = false;
                     announcer.payloads.clear();
+                    receiving.clear();
                     Event::LinkDown
+                }
+                0 | 1 if !receiving.is_empty() && random.one_in(2) => {
+                    let next = random.below(receiving.len() as u64) as usize;
+                    let (block, slot, length, hashes) = receiving.swap_remove(next);
+                    Event::Payload { epoch, block, slot, length, hashes }
                 }
                 0 | 1 => {
                     // The comm threads receive only into what was granted, and only from the present connection.
@@ -114,6 +127,10 @@ fn a_sink_survives_whatever_a_source_says() {
                     if !std::mem::take(&mut granted[slot.0 as usize]) {
                         continue;
                     }
+                    if random.one_in(4) {
+                        receiving.push((block, slot, length, hashes));
+                        continue;
+                    }
                     Event::Payload { epoch, block, slot, length, hashes }
                 }
                 2..=4 if !pending.is_empty() => {
@@ -129,6 +146,14 @@ fn a_sink_survives_whatever_a_source_says() {
                 _ => {
                     let message = match random.one_in(senseless) {
                         true => random.source_message(epoch),
+                        // What is on its way now was lost with an earlier connection, it says.
+                        false if granted[0] && random.one_in(400) => {
+                            granted[0] = false;
+                            let (block, slot, length) = (BlockId(random.below(12)), SlotId(0), 100);
+                            receiving.push((block, slot, length, random.hashes()));
+                            let (id, index, hash) = (random.id(), 0, random.some_hash());
+                            Message::NewBlock { block, slot, epoch: epoch - 1, id, index, length, hash }
+                        }
                         false => announcer.message(epoch, &granted, random),
                     };
                     match through_the_wire(&message) {
@@ -140,12 +165,13 @@ fn a_sink_survives_whatever_a_source_says() {
             sink.on_event(event, step * 1_000_000);
             while let Some(action) = sink.next_action() {
                 assert!(!ended, "seed {seed}: it acts after its end: {action:?}");
+                let comes = |slot: SlotId| receiving.iter().any(|(_, into, ..)| *into == slot);
                 match action {
                     Action::Sink(op) => {
                         if let Some(slot) = slot_of(&op) {
                             let busy = pending.iter().any(|(_, other)| slot_of(other) == Some(slot));
                             assert!(
-                                !busy && !granted[slot.0 as usize],
+                                !busy && !granted[slot.0 as usize] && !comes(slot),
                                 "seed {seed}: {slot:?} is used twice"
                             );
                         }
@@ -155,9 +181,19 @@ fn a_sink_survives_whatever_a_source_says() {
                     Action::Grant(slot) => {
                         let busy = pending.iter().any(|(_, op)| slot_of(op) == Some(slot));
                         assert!(!busy, "seed {seed}: {slot:?} is granted while it is written");
+                        assert!(!comes(slot), "seed {seed}: {slot:?} is granted while it is received into");
                         granted[slot.0 as usize] = true;
                     }
                     Action::Revoke(slot) => granted[slot.0 as usize] = false,
+                    Action::TakeBack(slot) => {
+                        if !std::mem::take(&mut granted[slot.0 as usize]) {
+                            contradicted += 1;
+                            // What the master does then.
+                            sink.on_event(Event::Stop(Code::Protocol.into()), step * 1_000_000);
+                            while sink.next_action().is_some() {}
+                            continue 'histories;
+                        }
+                    }
                     Action::Send(message) => announcer.hear(&message),
                     Action::Ended(_) => ended = true,
                     _ => {}
@@ -166,6 +202,7 @@ fn a_sink_survives_whatever_a_source_says() {
         }
     }
     assert!(written > 10_000, "the peer never got far enough to be written: {written}");
+    assert!(contradicted > 100, "what is on its way was never said to be lost: {contradicted}");
 }
 
 struct SomeLog(u64);

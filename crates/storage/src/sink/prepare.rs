@@ -228,6 +228,9 @@ impl PosixSink {
         token: Token,
         object_bytes: u32,
     ) -> Result<bool, Failure> {
+        if !self.may_claim(entry, token) {
+            return Ok(false);
+        }
         let held = self.directories.descriptor(directory)?;
         let name = self.temporary_name(entry, directory, token);
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
@@ -275,6 +278,16 @@ impl PosixSink {
         drop(states);
         lock(&self.resumed).insert(token);
         Ok(true)
+    }
+
+    /// One unfinished file is one entry's: with two that have it, what is complete under the name of the one could still be
+    /// written to as the other. A source that goes by its log never says so.
+    fn may_claim(&self, entry: &Entry, token: Token) -> bool {
+        match lock(&self.states).get(&entry.id) {
+            Some(State::Unfinished(file)) if file.token == token => true,
+            // Those of this session are known to belong to others.
+            _ => !self.tokens.is_of_session(token) && !lock(&self.resumed).contains(&token),
+        }
     }
 
     /// It has the other of the two names that an unfinished file can have, if an earlier haul made it, or one that was told
