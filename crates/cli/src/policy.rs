@@ -34,6 +34,10 @@ fn check_plain_in(path: &Path) -> Result<(), Error> {
         Ok(table) => table,
         Err(_) => return denied(format!("{shown} is not valid TOML")),
     };
+    // Who misspells what is to be denied has denied it.
+    if let Some(other) = table.keys().find(|key| *key != "plain") {
+        return denied(format!("{shown} says {other}, which is not known here"));
+    }
     match table.get("plain").map(|value| value.as_str()) {
         None | Some(Some("allow")) => Ok(()),
         Some(Some("deny")) => denied(format!("{shown} says plain = \"deny\"")),
@@ -57,6 +61,8 @@ mod tests {
             ("plain = \"DENY\"", false),
             ("plain = true", false),
             ("plain = ", false),
+            ("plian = \"deny\"", false),
+            ("plain = \"allow\"\nother = 1", false),
         ] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(check_plain_in(&path).is_ok(), allowed, "{text}");

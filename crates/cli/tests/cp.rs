@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -330,6 +330,24 @@ fn a_copy_that_is_given_up_leaves_nothing_behind() {
     assert!(bed.jobs().is_empty());
     bed.has_no_leftovers();
     says(&bed.haul(&["stop", &id]), 2, &["no such transfer"]);
+}
+
+#[test]
+fn what_is_no_file_is_neither_replaced_nor_taken_for_an_empty_one() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let fifo = bed.path("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let output = bed.haul(&["cp", "file", "fifo"]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("a device, fifo or socket stands there"), "{}", stderr(&output));
+    assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    // It shows a size of 0, and has contents.
+    let output = bed.haul(&["cp", "/proc/version", "version"]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot be read"), "{}", stderr(&output));
+    assert!(!bed.path("version").exists());
 }
 
 #[test]

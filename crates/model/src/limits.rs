@@ -56,6 +56,10 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub const OBJECTS_PER_FILE_MAX: u64 = u32::MAX as u64;
 /// Control messages that a peer may leave unacknowledged.
 pub const UNACKED_MESSAGES_MAX: usize = 65_536;
+/// And their bytes: several times what honest ends have under way.
+pub const UNACKED_BYTES_MAX: usize = 256 << 20;
+/// Bytes of control messages that wait for the master; then no more are received.
+pub const MESSAGES_WAITING_BYTES_MAX: usize = 64 << 20;
 /// How often an object or member is sent before its file is named as failed.
 pub const ATTEMPTS_MAX: u8 = 4;
 /// How often a file that changed while it was read starts again before it is named.

@@ -6,10 +6,13 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, bounded, unbounded};
 use haul_buffers::Pool;
+use haul_model::limits::MESSAGES_WAITING_BYTES_MAX;
 use haul_model::profile::Stage;
 use haul_protocol::link::Frame;
 use haul_topology::ThreadKind;
@@ -25,6 +28,7 @@ use crate::{Error, threads};
 
 /// Frames that leave together are written together, up to this many bytes.
 const WRITE_BATCH_BYTES: usize = 256 << 10;
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The threads of one connection.
 pub(crate) struct Connection {
@@ -128,12 +132,15 @@ impl Connection {
         Arc::into_inner(self.ending).is_some()
     }
 
-    /// Lets the frames that are queued leave, then closes. For the end of a session.
-    pub(crate) fn finish(self) {
+    /// Lets the frames that are queued leave, until then, and closes. For the end of a session.
+    pub(crate) fn finish(self, deadline: Instant) {
         drop((self.frames, self.payloads));
-        let _ = self.writer.join();
+        // A peer may take next to nothing of them, for ever.
+        while !self.writer.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(LOOK_AGAIN);
+        }
         self.closers.iter().for_each(Closer::close);
-        self.threads.into_iter().for_each(|thread| drop(thread.join()));
+        self.threads.into_iter().chain([self.writer]).for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -200,26 +207,46 @@ fn long_way() {
     }
 }
 
+/// Bytes of a message that waits for the master, as long as it does.
+pub(crate) struct Weight(usize, Arc<AtomicUsize>);
+
+impl Weight {
+    fn new(bytes: usize, all: &Arc<AtomicUsize>) -> Weight {
+        all.fetch_add(bytes, Ordering::AcqRel);
+        Weight(bytes, Arc::clone(all))
+    }
+}
+
+impl Drop for Weight {
+    fn drop(&mut self) {
+        self.1.fetch_sub(self.0, Ordering::AcqRel);
+    }
+}
+
 /// With a `log`, what a frame leads to is written to it before the next frame is received.
 fn read_frames(mut receiver: Box<dyn Receiver>, epoch: u32, log: Option<&CommLog>, inputs: &Inputs) -> Done {
     let mut bytes = [0; FRAME_HEADER_BYTES];
+    let waiting: Arc<AtomicUsize> = Arc::default();
     loop {
         receiver.receive(&mut bytes).map_err(text)?;
         let header = FrameHeader::decode(&bytes).map_err(|error| error.0.to_owned())?;
+        // The number of those that wait is bounded; large ones are fewer.
+        while waiting.load(Ordering::Acquire) > MESSAGES_WAITING_BYTES_MAX {
+            std::thread::sleep(LOOK_AGAIN);
+        }
         let mut body = vec![0; header.length as usize];
         if !body.is_empty() {
             receiver.receive(&mut body).map_err(text)?;
         }
-        let Some(log) = log else {
-            if inputs.send(Input::Frame { epoch, header, body, to_log: None }).is_err() {
-                return Ok(());
-            }
-            continue;
+        let weight = Weight::new(body.len(), &waiting);
+        let (to_log, operations) = match log {
+            Some(_) => Some(bounded(1)).unzip(),
+            None => (None, None),
         };
-        let (to_log, operations) = bounded(1);
-        if inputs.send(Input::Frame { epoch, header, body, to_log: Some(to_log) }).is_err() {
+        if inputs.send(Input::Frame { epoch, header, body, to_log, weight }).is_err() {
             return Ok(());
         }
+        let (Some(log), Some(operations)) = (log, operations) else { continue };
         // A master that lets the connection go drops the question.
         if let Ok(operations) = operations.recv() {
             log.write(operations);

@@ -17,7 +17,7 @@ use haul_protocol::{Action, Event, LogOp, Outcome};
 use haul_transport::rate::{self, Limit};
 use haul_wire::{FEATURE_PROFILE, FrameHeader, LogStatus, Message, Role};
 
-use crate::comm::Connection;
+use crate::comm::{Connection, Weight};
 use crate::connection::{Connector, Established, Introduction};
 use crate::end::Profiles;
 use crate::log::{LogSummary, Logger};
@@ -35,7 +35,13 @@ pub(crate) enum Input {
     /// For the machine.
     Event(Event),
     /// From the control stream.
-    Frame { epoch: u32, header: FrameHeader, body: Vec<u8>, to_log: Option<QueueSender<Vec<LogOp>>> },
+    Frame {
+        epoch: u32,
+        header: FrameHeader,
+        body: Vec<u8>,
+        to_log: Option<QueueSender<Vec<LogOp>>>,
+        weight: Weight,
+    },
     /// A comm thread has failed.
     Lost { epoch: u32, cause: String },
     /// All threads of the connection that was torn down have ended.
@@ -65,6 +71,8 @@ const PING_AFTER: Duration = Duration::from_secs(2);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// How long the last messages of a session may take to be confirmed.
 const FAREWELL_MAX: Duration = Duration::from_secs(10);
+/// And how long they have in any case to leave.
+const LAST_WORDS_MIN: Duration = Duration::from_secs(1);
 
 /// What the two masters have in common.
 pub(crate) trait Machine {
@@ -153,6 +161,8 @@ struct Running<M: Machine> {
     neighbours: usize,
     retry_at: Option<Instant>,
     in_vain: InVain,
+    /// When the last connection was made.
+    since_connected: Instant,
     last_error: Option<Error>,
     outcome: Option<Outcome>,
     /// The other end takes a profile.
@@ -181,6 +191,7 @@ impl<M: Machine> Master<M> {
             neighbours: 0,
             retry_at: None,
             in_vain: InVain::default(),
+            since_connected: now,
             last_error: None,
             outcome: None,
             tells_profile: false,
@@ -236,7 +247,8 @@ impl<M: Machine> Running<M> {
                 }
                 self.event(event);
             }
-            Input::Frame { epoch, header, body, to_log } => {
+            Input::Frame { epoch, header, body, to_log, weight } => {
+                drop(weight);
                 self.on_frame(epoch, &header, &body);
                 if let (Some(to_log), Some(logger)) = (to_log, &mut self.master.logger) {
                     let _ = to_log.send(logger.take_waiting());
@@ -428,6 +440,7 @@ impl<M: Machine> Running<M> {
         again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
         self.wire = Wire::Up(connection);
         self.heard = Instant::now();
+        self.since_connected = self.heard;
         if let (Role::Sink, Some(round_trip)) = (M::ROLE, round_trip) {
             self.event(Event::RoundTrip { nanos: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX) });
         }
@@ -464,7 +477,8 @@ impl<M: Machine> Running<M> {
         if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
             let is_down = connection.tear_down();
             self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
-            self.in_vain.lost(self.master.machine.stats().progress(), Instant::now());
+            let progress = self.master.machine.stats().progress();
+            self.in_vain.lost(progress, self.since_connected.elapsed(), Instant::now());
             (self.master.reports)(Report::Reconnecting { cause });
             if is_down {
                 self.on_down();
@@ -556,7 +570,7 @@ impl<M: Machine> Running<M> {
         let inputs = self.master.inputs;
         let drain = threads::start("haul-drain", move || inputs.into_iter().for_each(drop));
         if let Wire::Up(connection) = self.wire {
-            connection.finish();
+            connection.finish(deadline.max(Instant::now() + LAST_WORDS_MIN));
         }
         let hanging = self.master.workers.finish();
         let log = self.master.logger.map(Logger::finish).or(self.peer_log);

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// So many connections in a row that brought nothing may be bad luck.
 const IN_VAIN_MAX: u32 = 5;
+/// A connection that stood for so long was of use to somebody: storage may be busy for hours with what tells of no progress.
+const LONG: Duration = Duration::from_secs(600);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -26,9 +28,9 @@ pub(crate) struct InVain {
 }
 
 impl InVain {
-    /// A connection is lost. `progress` is a number that has grown exactly if anything came of it.
-    pub(crate) fn lost(&mut self, progress: u64, now: Instant) {
-        if progress > self.progress {
+    /// A connection is lost that stood for so long. `progress` is a number that has grown if anything came of it.
+    pub(crate) fn lost(&mut self, progress: u64, stood: Duration, now: Instant) {
+        if progress > self.progress || stood >= LONG {
             *self = InVain { progress, ..InVain::default() };
         } else {
             self.count += 1;
@@ -55,6 +57,7 @@ impl InVain {
 mod tests {
     use super::*;
 
+    const BRIEF: Duration = Duration::from_secs(90);
     const PATIENCE: Duration = Duration::from_secs(120);
 
     #[test]
@@ -63,7 +66,7 @@ mod tests {
         for number in 0..1000 {
             let now = start + Duration::from_secs(60) * number;
             // Every third one brings something.
-            vain.lost(u64::from(number / 3 + 1), now);
+            vain.lost(u64::from(number / 3 + 1), BRIEF, now);
             assert!(!vain.is_hopeless(PATIENCE, now), "after {number}");
             assert_eq!(vain.pause(now).is_none(), number % 3 == 0);
         }
@@ -74,28 +77,38 @@ mod tests {
         let (mut vain, start) = (InVain::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         // Fast ones: the time counts.
-        vain.lost(7, at(0));
+        vain.lost(7, BRIEF, at(0));
         for second in 1..=120 {
-            vain.lost(7, at(second));
+            vain.lost(7, BRIEF, at(second));
             assert!(!vain.is_hopeless(PATIENCE, at(second)));
         }
-        vain.lost(7, at(121));
+        vain.lost(7, BRIEF, at(121));
         assert!(vain.is_hopeless(PATIENCE, at(121)));
         // Slow ones: their number.
-        vain.lost(8, at(200));
+        vain.lost(8, BRIEF, at(200));
         for number in 1..=4 {
-            vain.lost(8, at(200 + 1000 * number));
+            vain.lost(8, BRIEF, at(200 + 1000 * number));
             assert!(!vain.is_hopeless(PATIENCE, at(200 + 1000 * number)));
         }
-        vain.lost(8, at(6000));
+        vain.lost(8, BRIEF, at(6000));
         assert!(vain.is_hopeless(PATIENCE, at(6000)));
+    }
+
+    #[test]
+    fn a_connection_that_stood_long_was_not_in_vain() {
+        let (mut vain, start) = (InVain::default(), Instant::now());
+        for hour in 1..100 {
+            let now = start + Duration::from_secs(3600 * hour);
+            vain.lost(0, LONG, now);
+            assert!(!vain.is_hopeless(PATIENCE, now) && vain.pause(now).is_none());
+        }
     }
 
     #[test]
     fn the_longer_it_goes_on_the_longer_are_the_pauses() {
         let (mut vain, start) = (InVain::default(), Instant::now());
         assert_eq!(vain.pause(start), None);
-        vain.lost(0, start);
+        vain.lost(0, BRIEF, start);
         assert_eq!(vain.pause(start), Some(PAUSE_MIN));
         assert_eq!(vain.pause(start + Duration::from_secs(10)), Some(Duration::from_secs(2)));
         assert_eq!(vain.pause(start + Duration::from_secs(1000)), Some(PAUSE_MAX));

@@ -8,7 +8,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use haul_model::limits::UNACKED_MESSAGES_MAX;
+use haul_model::limits::{UNACKED_BYTES_MAX, UNACKED_MESSAGES_MAX};
 use haul_model::{Code, Failure};
 use haul_wire::{FrameHeader, Message};
 
@@ -37,13 +37,23 @@ pub struct Link {
     received: u64,
     confirmed_by_us: u64,
     kept: VecDeque<Kept>,
+    kept_bytes: usize,
     planted: Planted,
 }
 
 impl Link {
     /// Nothing sent, nothing received, no connection.
     pub fn new(planted: Planted) -> Self {
-        Link { epoch: 0, up: false, sent: 0, received: 0, confirmed_by_us: 0, kept: VecDeque::new(), planted }
+        Link {
+            epoch: 0,
+            up: false,
+            sent: 0,
+            received: 0,
+            confirmed_by_us: 0,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            planted,
+        }
     }
 
     /// The highest message number received: goes into the header of CONNECT.
@@ -94,6 +104,7 @@ impl Link {
             return self.up.then(|| self.frame(self.epoch, 0, message.kind(), body));
         }
         self.sent += 1;
+        self.kept_bytes += body.len();
         let (sequence, kind) = (self.sent, message.kind());
         if !self.up {
             self.kept.push_back(Kept { sequence, kind, body });
@@ -137,9 +148,10 @@ impl Link {
             return Err(Failure::new(Code::Protocol));
         }
         while self.kept.front().is_some_and(|kept| kept.sequence <= peer_received) {
-            self.kept.pop_front();
+            let confirmed = self.kept.pop_front();
+            self.kept_bytes -= confirmed.map_or(0, |kept| kept.body.len());
         }
-        if self.kept.len() > UNACKED_MESSAGES_MAX {
+        if self.kept.len() > UNACKED_MESSAGES_MAX || self.kept_bytes > UNACKED_BYTES_MAX {
             return Err(Failure::new(Code::LimitExceeded));
         }
         Ok(())
@@ -158,6 +170,19 @@ mod tests {
     use super::*;
     use alloc::vec;
     use haul_model::SlotId;
+
+    #[test]
+    fn who_confirms_nothing_is_told_only_so_much() {
+        let (mut a, mut b) = pair();
+        let ping = b.unsequenced(1, &Message::Ping);
+        let many = Message::BlockDone { slots: vec![SlotId(u32::MAX); 4096], allowances: vec![] };
+        let mut told = 0;
+        while told <= UNACKED_BYTES_MAX {
+            assert!(a.receive(&ping.header, &ping.body).is_ok(), "after {told} bytes");
+            told += a.send(&many).unwrap().body.len();
+        }
+        assert_eq!(a.receive(&ping.header, &ping.body), Err(Failure::new(Code::LimitExceeded)));
+    }
 
     fn block_done(slot: u32) -> Message {
         Message::BlockDone { slots: vec![SlotId(slot)], allowances: vec![] }

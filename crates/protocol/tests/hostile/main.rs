@@ -185,14 +185,13 @@ fn a_sink_survives_whatever_a_source_says() {
                         granted[slot.0 as usize] = true;
                     }
                     Action::Revoke(slot) => granted[slot.0 as usize] = false,
-                    Action::TakeBack(slot) => {
-                        if !std::mem::take(&mut granted[slot.0 as usize]) {
-                            contradicted += 1;
-                            // What the master does then.
-                            sink.on_event(Event::Stop(Code::Protocol.into()), step * 1_000_000);
-                            while sink.next_action().is_some() {}
-                            continue 'histories;
-                        }
+                    Action::TakeBack(slot) if std::mem::take(&mut granted[slot.0 as usize]) => {}
+                    Action::TakeBack(_) => {
+                        contradicted += 1;
+                        // What the master does then.
+                        sink.on_event(Event::Stop(Code::Protocol.into()), step * 1_000_000);
+                        while sink.next_action().is_some() {}
+                        continue 'histories;
                     }
                     Action::Send(message) => announcer.hear(&message),
                     Action::Ended(_) => ended = true,

@@ -32,6 +32,15 @@ pub(super) struct Prepares {
     pub unlaid: Vec<EntryId>,
 }
 
+/// What an entry may take the place of. A symlink is replaced, never followed: it could lead anywhere.
+fn may_be_replaced(present: FileType) -> bool {
+    matches!(present, FileType::RegularFile | FileType::Symlink)
+}
+
+fn in_the_way(present: FileType) -> Code {
+    if present == FileType::Directory { Code::SinkIsDirectory } else { Code::SinkSpecial }
+}
+
 impl PosixSink {
     pub(super) fn prepare(&self, items: Vec<Prepare>) -> Prepares {
         let mut done = Prepares { answers: Vec::with_capacity(items.len()), ..Prepares::default() };
@@ -137,8 +146,8 @@ impl PosixSink {
         if !directory.made {
             let held = self.directories.descriptor(&directory)?;
             match fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
-                Ok(present) if present.kind == FileType::Directory => {
-                    return Err(Code::SinkIsDirectory.into());
+                Ok(present) if !may_be_replaced(present.kind) => {
+                    return Err(in_the_way(present.kind).into());
                 }
                 Ok(present) if self.is_complete(&directory, held.as_fd(), entry, &present) => {
                     self.fix_attributes(held.as_fd(), name, entry, &present)?;
@@ -327,8 +336,8 @@ impl PosixSink {
             set.map_err(attributes_failure)?;
         } else {
             match fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
-                Ok(present) if present.kind == FileType::Directory => {
-                    return Err(Code::SinkIsDirectory.into());
+                Ok(present) if !may_be_replaced(present.kind) => {
+                    return Err(in_the_way(present.kind).into());
                 }
                 Ok(present) if present.kind == FileType::Symlink && leads_to(held.as_fd(), name, target) => {
                     self.fix_symlink(&directory, held.as_fd(), name, entry, &present)?;

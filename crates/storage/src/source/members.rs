@@ -11,7 +11,7 @@ use haul_buffers::{FileRange, Onlooker, Pool};
 use haul_model::limits::{GENTLE_PIECE_BYTES, HASHES_FOLLOWING_MAX};
 use haul_model::op::MemberRead;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId};
-use rustix::io::{read, retry_on_intr};
+use rustix::io::{Errno, read, retry_on_intr};
 
 use super::directories::{Directories, Location};
 use super::files::{Noatime, check_version, open_regular};
@@ -156,7 +156,9 @@ impl<'a> MemberReader<'a> {
         }
         let hash = read_whole(self.hash, &file, space)?;
         // Nothing lies between the first status and the second where nothing is read.
-        if !space.is_empty() {
+        if space.is_empty() {
+            is_empty(&file)?;
+        } else {
             check_version(&file, &entry.identity)?;
         }
         Ok(hash.into())
@@ -181,6 +183,14 @@ impl<'a> MemberReader<'a> {
         let location = self.directories.locate(entry)?;
         self.last = location.held_directory().map(|held| (entry.parent, held));
         Ok(location)
+    }
+}
+
+/// A file that shows no size may have contents all the same, as those of /proc do: they are not what it says that it has.
+fn is_empty(file: impl AsFd) -> Result<(), Failure> {
+    match retry_on_intr(|| read(&file, &mut [0; 1])).map_err(source_failure)? {
+        0 => Ok(()),
+        _ => Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error())),
     }
 }
 

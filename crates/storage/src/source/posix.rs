@@ -17,7 +17,7 @@ use super::directories::Directories;
 use super::files::{Noatime, OpenFile, OpenFiles, check_version, open_regular};
 use super::members::{MemberReader, Staying, pack};
 use super::objects::{Wanted, hash_object, read_object};
-use super::status::{Status, link_target};
+use super::status::{self, Status, link_target};
 use crate::confine::source_failure;
 use crate::engine::{Direction, Engines, Way, Wish};
 use crate::hashing::ObjectHasher;
@@ -238,6 +238,9 @@ impl PosixSource {
 
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
         if let Some(file) = self.files.get(entry) {
+            if !file.known {
+                status::refresh(&file.descriptor);
+            }
             return check_version(&file.descriptor, &entry.identity).map(drop);
         }
         // Nothing was read in this session: the log proved every object, so the name is all there is to ask.

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use haul_model::limits::{FILE_BYTES_MAX, LINK_TARGET_BYTES_MAX};
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Identity, Kind, Timestamp};
-use rustix::fs::{self, AtFlags, FileType, Stat};
+use rustix::fs::{self, AtFlags, FileType, Stat, StatxFlags};
 use rustix::io::Errno;
 
 use crate::confine::source_failure;
@@ -106,6 +106,12 @@ impl Status {
             link_target: Box::default(),
         })
     }
+}
+
+/// What is said of this file next is what its server says now, not what it said a while ago. Best effort.
+pub(crate) fn refresh(descriptor: impl AsFd) {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let _ = fs::statx(descriptor, c"", flags, StatxFlags::BASIC_STATS);
 }
 
 /// Device and inode number of a directory.
