@@ -306,7 +306,12 @@ impl<M: Machine> Running<M> {
                 }
             }
             Action::Relieve { lane, number } => self.master.workers.relieve(lane, number),
-            Action::Source(op) => self.master.workers.run_source(op),
+            Action::RelieveLook(id) => self.master.workers.relieve_look(id),
+            Action::Source(op) => {
+                if let Err(error) = self.master.workers.run_source(op) {
+                    self.stop(error);
+                }
+            }
             Action::Sink(op) => self.master.workers.run_sink(op),
             Action::Log(op) => {
                 if let Some(logger) = &mut self.master.logger {

@@ -1,7 +1,7 @@
 //! I/O threads: they take operations from a queue and hand them to storage.
 //!
 //! One queue a lane (see `model::op::Lane`): names in order on one thread, contents on several, and errands (files that are
-//! made, sealed, synced, named, removed) on threads of their own, so that one that takes long holds up neither. A thread
+//! made, sealed, synced, named, removed; at the source what is asked of a file beside its contents) on threads of their own, so that one that takes long holds up neither. A thread
 //! whose work the master has taken for hung gets a successor, and nobody waits for its end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use haul_buffers::Pool;
 use haul_meter::At;
 use haul_model::op::{Lane, MembersStep, SinkOp, SourceOp};
 use haul_model::profile::Stage;
-use haul_model::{BlockId, Target};
+use haul_model::{BlockId, EntryId, Target};
 use haul_protocol::Event;
 use haul_storage::{SinkStorage, SourceStorage};
 use haul_topology::ThreadKind;
@@ -25,10 +25,22 @@ use crate::{Error, threads};
 
 /// The queues of one end's I/O threads.
 pub(crate) struct Workers {
-    source: Option<Crew<SourceOp, About>>,
+    source: Option<SourceCrews>,
     sink: Option<SinkCrews>,
     aborted: Arc<AtomicBool>,
 }
+
+struct SourceCrews {
+    reads: Crew<SourceOp, About>,
+    /// Whatever else is asked of a file: what hangs there holds up no read.
+    looks: Crew<SourceOp, EntryId>,
+    /// Files are closed, which nobody waits for.
+    closes: Crew<SourceOp, EntryId>,
+}
+
+/// Threads that ask about files, beside those that take long.
+const LOOK_THREADS: usize = 16;
+const CLOSE_THREADS: usize = 2;
 
 struct SinkCrews {
     ordered: Crew<SinkOp, About>,
@@ -69,10 +81,10 @@ impl Workers {
         muster: &Muster,
     ) -> Result<Self, Error> {
         let aborted = Arc::new(AtomicBool::new(false));
-        let run = move |op, pool: &Pool| {
+        let run: Arc<Run<SourceOp>> = Arc::new(move |op, pool: &Pool| {
             let _at = at_source(&op);
             storage.run(op, pool).map(Event::SourceDone)
-        };
+        });
         let about = |op: &SourceOp| match op {
             SourceOp::ReadObject { block, .. }
             | SourceOp::ReadMembers { block, .. }
@@ -80,9 +92,19 @@ impl Workers {
             | SourceOp::Unspill { block, .. } => Some((*block, None)),
             _ => None,
         };
-        let work = Work { run: Arc::new(run), about, kind: ThreadKind::Io };
-        let crew = Crew::new("haul-read", count, work, &aborted, pool, inputs, muster)?;
-        Ok(Workers { source: Some(crew), sink: None, aborted })
+        let work = Work { run: Arc::clone(&run), about, kind: ThreadKind::Io };
+        let reads = Crew::new("haul-read", count, work, &aborted, pool, inputs, muster)?;
+        // Their threads start with the first question.
+        let others = |name| {
+            let about = |op: &SourceOp| match op {
+                SourceOp::Confirm { entry } | SourceOp::Restat { entry } => Some(entry.id),
+                _ => None,
+            };
+            let work = Work { run: Arc::clone(&run), about, kind: ThreadKind::Io };
+            Crew::new(name, 0, work, &aborted, pool, inputs, muster)
+        };
+        let crews = SourceCrews { reads, looks: others("haul-look")?, closes: others("haul-close")? };
+        Ok(Workers { source: Some(crews), sink: None, aborted })
     }
 
     /// For a sink.
@@ -130,11 +152,22 @@ impl Workers {
         Ok(Workers { source: None, sink: Some(crews), aborted })
     }
 
-    /// Queues an operation of the source.
-    pub(crate) fn run_source(&self, op: SourceOp) {
-        if let Some(crew) = &self.source {
-            crew.send(op);
-        }
+    /// Queues an operation of the source. Fails where there is no thread for it, and none is to be had.
+    pub(crate) fn run_source(&mut self, op: SourceOp) -> Result<(), Error> {
+        let Some(crews) = &mut self.source else { return Ok(()) };
+        let (crew, threads) = match op {
+            SourceOp::Confirm { .. } | SourceOp::Restat { .. } => (&mut crews.looks, LOOK_THREADS),
+            SourceOp::Release { .. } | SourceOp::Forget { .. } => (&mut crews.closes, CLOSE_THREADS),
+            SourceOp::ReadObject { .. }
+            | SourceOp::ReadMembers { .. }
+            | SourceOp::Spill { .. }
+            | SourceOp::Unspill { .. } => {
+                crews.reads.send(op);
+                return Ok(());
+            }
+        };
+        crew.send(op);
+        crew.grow(threads.min(crew.pending.load(Ordering::Acquire)))
     }
 
     /// Queues an operation of the sink on its lane.
@@ -163,8 +196,8 @@ impl Workers {
     /// So many threads for contents, as far as they are to be had.
     pub(crate) fn grow(&mut self, count: usize) {
         // It only fails where there is none yet.
-        if let Some(crew) = &mut self.source {
-            let _ = crew.grow(count);
+        if let Some(crews) = &mut self.source {
+            let _ = crews.reads.grow(count);
         }
         if let Some(crews) = &mut self.sink {
             let _ = crews.data.grow(count);
@@ -173,8 +206,8 @@ impl Workers {
 
     /// The thread that is at this is taken for hung: another one does what is queued in its place.
     pub(crate) fn replace(&mut self, about: About) {
-        if let Some(crew) = &mut self.source {
-            crew.replace(about);
+        if let Some(crews) = &mut self.source {
+            crews.reads.replace(about);
         }
         if let Some(crews) = &mut self.sink {
             crews.data.replace(about);
@@ -185,6 +218,13 @@ impl Workers {
     pub(crate) fn relieve(&mut self, lane: Lane, number: u64) {
         if let Some(crews) = &mut self.sink {
             crews.of_errands(lane).replace(number);
+        }
+    }
+
+    /// The same of what was asked about a file of the source.
+    pub(crate) fn relieve_look(&mut self, id: EntryId) {
+        if let Some(crews) = &mut self.source {
+            crews.looks.replace(id);
         }
     }
 
@@ -202,8 +242,9 @@ impl Workers {
             threads.extend(own);
             hanging.extend(replaced);
         };
-        if let Some(crew) = self.source {
-            take(crew.dismiss());
+        if let Some(SourceCrews { reads, looks, closes }) = self.source {
+            take(reads.dismiss());
+            [looks, closes].into_iter().for_each(|crew| take(crew.dismiss()));
         }
         if let Some(SinkCrews { ordered, data, lay, sync, slow }) = self.sink {
             [ordered, data].into_iter().for_each(|crew| take(crew.dismiss()));

@@ -100,6 +100,9 @@ pub enum Action {
     /// The thread that storage holds with this block, or with its members of one target, is taken for hung: another one takes
     /// its place.
     Replace(BlockId, Option<Target>),
+    /// Source: the thread that is at what storage was asked about this entry beside its contents takes long: if there is one, another
+    /// one takes its place.
+    RelieveLook(EntryId),
     /// Sink: to storage, on a thread of this lane. What comes of it is [`Event::ErrandDone`].
     Errand {
         /// Names it.

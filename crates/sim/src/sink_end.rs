@@ -179,7 +179,7 @@ impl World {
                 self.violate(format!("the thread of {block:?} is replaced"));
             }
             Action::Replace(..) => {}
-            Action::Payload { .. } | Action::Source(_) | Action::Log(_) => {
+            Action::Payload { .. } | Action::Source(_) | Action::RelieveLook(_) | Action::Log(_) => {
                 self.violate("the sink acts as a source".into())
             }
         }

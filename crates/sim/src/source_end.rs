@@ -149,6 +149,7 @@ impl World {
             // Storage of the simulator answers in time.
             Action::Hands(_) => {}
             Action::Replace(block, _) => self.violate(format!("the thread of {block:?} is replaced")),
+            Action::RelieveLook(id) => self.violate(format!("the thread of {id:?} is replaced")),
             Action::Grant(_)
             | Action::Revoke(_)
             | Action::TakeBack(_)

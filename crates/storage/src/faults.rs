@@ -13,6 +13,9 @@
 //! | `HAUL_TEST_KERNEL_COPY_FAILS` | the kernel refuses to copy from file to file |
 //! | `HAUL_TEST_SOURCE_FLIP_AFTER_HASH` | a bit flips after the bytes were hashed: the sink must notice |
 //!
+//! `HAUL_TEST_SOURCE_LOOK_HANGS` and `HAUL_TEST_SINK_MAKE_HANGS` take the beginning of the names of files of which storage never
+//! says whether they have changed, and which it never makes.
+//!
 //! `HAUL_TEST_ENGINE` takes words instead: what engines find that they cannot do ([`Trouble`](crate::engine::Trouble)).
 
 #[cfg(feature = "faults")]
@@ -82,6 +85,14 @@ mod active {
         if SOURCE_READ_EIO.strikes() { Err(Errno::IO) } else { Ok(()) }
     }
 
+    /// Before a look at a file, and before a small file is made: for ever, if its name begins like this.
+    pub(crate) fn hang(variable: &str, name: &[u8]) {
+        let hangs = |text: std::ffi::OsString| name.starts_with(text.as_encoded_bytes());
+        while std::env::var_os(variable).is_some_and(hangs) {
+            std::thread::sleep(std::time::Duration::from_secs(3600));
+        }
+    }
+
     /// Before each copy from file to file by the kernel.
     pub(crate) fn kernel_copy() -> Result<(), Errno> {
         #[cfg(test)]
@@ -127,6 +138,9 @@ mod inert {
         super::moments::pass(super::moments::Moment::Read);
         Ok(())
     }
+
+    #[inline(always)]
+    pub(crate) fn hang(_variable: &str, _name: &[u8]) {}
 
     #[inline(always)]
     pub(crate) fn kernel_copy() -> Result<(), Errno> {

@@ -8,6 +8,7 @@
 mod announce;
 mod bundles;
 mod choose;
+mod looks;
 mod settle;
 mod spill;
 mod transfer;
@@ -31,6 +32,7 @@ use haul_wire::{Member, Message};
 use self::bundles::Bundles;
 pub use self::bundles::WAIT_NANOS as BUNDLE_WAIT_NANOS;
 use self::choose::Wanted;
+use self::looks::Looks;
 use self::spill::{Kept, Spill};
 
 use crate::clock::Clock;
@@ -192,6 +194,7 @@ pub struct Source {
     /// And so many have threads that were written off.
     lost: u32,
     spill: Spill,
+    looks: Looks,
     /// What was sent into a slot of the sink that is not granted again yet.
     in_credit: HashMap<SlotId, Ticket>,
     hands: Hands,
@@ -247,6 +250,7 @@ impl Source {
             reading: 0,
             lost: 0,
             spill: Spill::new(spill_room, config.object_bytes),
+            looks: Looks::default(),
             in_credit: HashMap::new(),
             hands,
             dead_at_sink: HashSet::new(),
@@ -479,6 +483,7 @@ impl Source {
 
     /// Starts whatever can be started.
     fn pump(&mut self) {
+        self.watch_looks();
         self.write_off();
         self.close_bundles();
         self.start_spills();

@@ -58,7 +58,7 @@ impl Source {
         if self.config.planted.has(Bug::CloseUnconfirmed) {
             return self.on_confirmed(id, Ok(()));
         }
-        self.actions.push_back(Action::Source(SourceOp::Confirm { entry }));
+        self.look(id, SourceOp::Confirm { entry });
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Source {
         if failure.code == Code::SourceChanged {
             self.step(id, SourceCause::Changed)?;
             let entry = self.entries[&id].entry.clone();
-            self.actions.push_back(Action::Source(SourceOp::Restat { entry }));
+            self.look(id, SourceOp::Restat { entry });
             return Ok(());
         }
         self.give_up(id, SourceCause::ReadFailed, failure)
@@ -106,7 +106,8 @@ impl Source {
         id: EntryId,
         result: Result<Box<Entry>, Failure>,
     ) -> Result<(), Failure> {
-        let held = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?;
+        // Else nobody has waited for it.
+        let Some(held) = self.entries.get(&id) else { return Ok(()) };
         let (restarts, old, old_size) = (held.restarts, held.entry.clone(), held.entry.size());
         let (laid, stripes) = (held.laid.clone(), held.stripes.clone());
         let entry = match result {

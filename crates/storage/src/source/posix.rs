@@ -237,6 +237,7 @@ impl PosixSource {
     }
 
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
+        faults::hang("HAUL_TEST_SOURCE_LOOK_HANGS", &entry.name);
         if let Some(file) = self.files.get(entry) {
             if !file.known {
                 status::refresh(&file.descriptor);

@@ -1,0 +1,85 @@
+//! What hangs on one of several storage targets is named, and nothing else; the command ends.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Much longer than any of it takes, `--hang-after` several times included.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two targets, each with a directory of the source and of the destination.
+struct Bed {
+    directory: tempfile::TempDir,
+}
+
+impl Bed {
+    /// `hung` files that begin with `hung` on the one target, and `sound` files on each.
+    fn new(hung: usize, sound: usize, bytes: usize) -> Bed {
+        let bed = Bed { directory: tempfile::tempdir().unwrap() };
+        for target in ["one", "two"] {
+            fs::create_dir_all(bed.path("source").join(target)).unwrap();
+            for number in 0..sound {
+                fs::write(bed.path("source").join(target).join(format!("sound-{number}")), vec![7; bytes])
+                    .unwrap();
+            }
+        }
+        for number in 0..hung {
+            fs::write(bed.path("source/one").join(format!("hung-{number}")), vec![8; bytes]).unwrap();
+        }
+        bed
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().canonicalize().unwrap().join(name)
+    }
+
+    /// Copies; what lies below `at` is on two targets, and at one of them `variable` hangs.
+    fn copy(&self, at: &str, variable: &str, options: &[&str]) -> Output {
+        let layout = self.path("layout");
+        let lines = ["one", "two"].map(|name| format!("{} - {name}\n", self.path(at).join(name).display()));
+        fs::write(&layout, lines.concat()).unwrap();
+        let began = Instant::now();
+        let output = Command::new(env!("CARGO_BIN_EXE_haul"))
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("HOME", self.path("home"))
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env(variable, "hung")
+            .stdin(Stdio::null())
+            .args(["cp", "-r", "--io-threads", "4", "--hang-after", "3", "--layout-file"])
+            .arg(&layout)
+            .args(options)
+            .arg(self.path("source"))
+            .arg(self.path("sink"))
+            .output()
+            .unwrap();
+        assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+        output
+    }
+
+    /// Those that hang are named, each once, and all others are there.
+    fn only_what_hangs_failed(&self, output: &Output, hung: usize, sound: usize) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        for target in ["one", "two"] {
+            for number in 0..sound {
+                let name = format!("{target}/sound-{number}");
+                let there = self.path("sink").join(&name).exists();
+                assert!(there && !said.contains(&format!("{name}:")), "{name} failed: {said}");
+            }
+        }
+        for number in 0..hung {
+            let name = format!("one/hung-{number}:");
+            assert_eq!(said.matches(&name).count(), 1, "{name} {said}");
+        }
+    }
+}
+
+#[test]
+fn files_of_which_nobody_says_whether_they_changed() {
+    let (hung, sound) = (40, 60);
+    let bed = Bed::new(hung, sound, 100_000);
+    let output = bed.copy("source", "HAUL_TEST_SOURCE_LOOK_HANGS", &["--bundle-below", "0"]);
+    bed.only_what_hangs_failed(&output, hung, sound);
+}
