@@ -8,6 +8,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::stripe::Unlike;
 use crate::{BlockId, Entry, EntryId, Failure, Hash, Laid, Plan, SlotId, Target, Token};
@@ -215,6 +216,37 @@ pub enum MembersStep {
     },
 }
 
+/// Where storage is in a list of members: both sides see it, so that who has waited for too long knows for which one, and nothing
+/// comes of the rest behind his back.
+#[derive(Clone, Default, Debug)]
+pub struct Progress(Arc<AtomicU32>);
+
+impl Progress {
+    const ENDED: u32 = u32::MAX - 1;
+    const ABANDONED: u32 = u32::MAX;
+
+    fn enters(&self, state: u32) -> bool {
+        let goes_on = |now| (now != Self::ABANDONED).then_some(state);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, goes_on).is_ok()
+    }
+
+    /// Storage begins with this member. False: nobody waits for it.
+    pub fn begins(&self, member: usize) -> bool {
+        self.enters(u32::try_from(member).unwrap_or(0))
+    }
+
+    /// Storage has done with all of them. False: nobody waits, and nothing of what was done may stay.
+    pub fn ends(&self) -> bool {
+        self.enters(Self::ENDED)
+    }
+
+    /// From now on nobody waits. At which member storage is; none if it has done with all: then its answer counts.
+    pub fn abandon(&self) -> Option<usize> {
+        let runs = |now| (now != Self::ENDED).then_some(Self::ABANDONED);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, runs).ok().map(|member| member as usize)
+    }
+}
+
 /// What became of a member: written, or made on a target, or neither.
 pub type MemberWritten = Result<Option<Target>, Failure>;
 
@@ -290,6 +322,8 @@ pub enum SinkOp {
         length: u32,
         /// The files.
         members: Vec<MemberWrite>,
+        /// How far all of it is, for as long as somebody waits.
+        progress: Progress,
     },
     /// All objects are durable: combine the root hash, compare it with `root` where the source could tell, set the
     /// attributes on the descriptor.

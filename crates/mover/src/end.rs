@@ -314,7 +314,7 @@ impl SinkEnd {
         let introduction = common.introduction(Role::Sink, pool.count());
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
-        let syncs_each = storage.syncs_each();
+        let (syncs_each, lies_apart) = (storage.syncs_each(), storage.lies_apart());
         let muster = Muster { meter: Meter::default(), placer: common.placer };
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster)?;
         let machine = SinkMachine(Sink::new(sink::Config {
@@ -327,6 +327,7 @@ impl SinkEnd {
             hangs_after_nanos: nanos(common.tuning.hangs_after),
             slot_bytes: common.tuning.object_bytes,
             syncs_each,
+            lies_apart,
             errand_threads_max: u32::MAX,
             roots: common.roots,
             report_done: common.tuning.report_done,

@@ -122,7 +122,8 @@ impl Workers {
             storage.run(op, pool).map(Event::SinkDone)
         });
         let about = |op: &SinkOp| match op {
-            SinkOp::WriteObject { block, .. } => Some((*block, None)),
+            SinkOp::WriteObject { block, .. }
+            | SinkOp::WriteMembers { block, step: MembersStep::Make, .. } => Some((*block, None)),
             SinkOp::WriteMembers { block, step: MembersStep::Fill { target, .. }, .. } => {
                 Some((*block, Some(*target)))
             }

@@ -45,7 +45,7 @@ impl SinkStorage for Keepless {
                 });
                 SinkDone::Prepared { batch, answers: answers.collect(), laid: Vec::new(), unlaid: Vec::new() }
             }
-            SinkOp::WriteMembers { block, step, slot, members, length } => {
+            SinkOp::WriteMembers { block, step, slot, members, length, .. } => {
                 let lease = pool.lease(slot).expect("the slot is the writer's");
                 for member in &members {
                     let start = member.offset as usize;

@@ -27,6 +27,18 @@ pub struct Making {
     depth: u32,
 }
 
+impl Making {
+    /// For how long.
+    pub fn nanos(self, now_nanos: u64) -> u64 {
+        now_nanos.saturating_sub(self.begun_nanos)
+    }
+
+    /// When it takes so long.
+    pub fn until(self, nanos: u64) -> u64 {
+        self.begun_nanos.saturating_add(nanos)
+    }
+}
+
 impl Pace {
     /// As many as `most` at first.
     pub fn new(policy: Policy, most: u32) -> Pace {
@@ -48,6 +60,11 @@ impl Pace {
     pub fn begin(&mut self, now_nanos: u64) -> Making {
         self.under_way += 1;
         Making { begun_nanos: now_nanos, depth: self.under_way }
+    }
+
+    /// One hangs, which tells nothing of those that do not.
+    pub fn forget(&mut self, _making: Making) {
+        self.under_way = self.under_way.saturating_sub(1);
     }
 
     /// One has ended that was worth so many bytes; there are `most` threads' worth of them at most.

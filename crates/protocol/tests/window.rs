@@ -48,6 +48,7 @@ impl End {
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
             syncs_each: each,
+            lies_apart: false,
             errand_threads_max: u32::MAX,
             slot_bytes: OBJECT,
             roots: (0..ROOTS).map(|number| number.to_string().into_bytes().into()).collect(),

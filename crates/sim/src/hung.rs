@@ -1,9 +1,9 @@
 //! Errands of the sink that hang: for long, for too long, or for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use haul_model::op::{Lane, SinkOp};
-use haul_model::{EntryId, Target};
+use haul_model::op::{Lane, MembersStep, SinkOp};
+use haul_model::{BlockId, EntryId, Target};
 
 use crate::sink_storage::Started;
 use crate::tree::PathId;
@@ -36,6 +36,8 @@ pub(crate) struct Hung {
     syncing: BTreeMap<u64, Vec<EntryId>>,
     /// Groups whose names are made durable, by errand; but for those that may be given up.
     naming: BTreeMap<u64, u64>,
+    /// Bundles of which a member takes long to be made.
+    pub making: BTreeSet<BlockId>,
 }
 
 /// How an errand goes that does not go as usual.
@@ -119,6 +121,28 @@ impl World {
             }
             Some(Hang::ForEver) => self.hung.for_ever.push(Started { late: true, ..started }),
         }
+    }
+
+    /// For how long a member of this bundle is not made, if one hangs; none: for ever.
+    pub(crate) fn draw_hung_making(&mut self, session: u32, op: &SinkOp) -> Option<Option<u64>> {
+        let SinkOp::WriteMembers { block, step: MembersStep::Make, members, progress, .. } = op else {
+            return None;
+        };
+        let end = self.sink.as_ref().filter(|end| end.session == session && end.machine.is_watchful())?;
+        let slots = end.slots.len();
+        // Half of the slots would be too many.
+        let may_hang = (self.hung.making.len() + 1) * 2 < slots && !members.is_empty();
+        if !may_hang || !self.random.chance(self.rates().hang) {
+            return None;
+        }
+        let at = self.random.below(members.len() as u64) as usize;
+        note!(self, "member {at} of block {} hangs", block.0);
+        progress.begins(at);
+        self.hung.making.insert(*block);
+        self.are_troubled(vec![members[at].entry.id]);
+        let limit = self.plan.hangs_after;
+        let nanos = limit / 2 + self.random.below(3 * limit);
+        Some(self.random.coin().then_some(nanos))
     }
 
     fn draw_hang(&mut self, op: &SinkOp) -> Option<Hang> {

@@ -124,6 +124,7 @@ impl World {
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: Some(self.plan.hangs_after),
             syncs_each: self.random.coin(),
+            lies_apart: false,
             errand_threads_max: self.plan.errand_threads,
             slot_bytes: object_bytes,
             roots,

@@ -39,7 +39,7 @@ pub(crate) struct SinkEnd {
     ordered: VecDeque<SinkOp>,
     ordered_busy: bool,
     /// Bundles whose members are being made.
-    making: u32,
+    making: std::collections::BTreeSet<haul_model::BlockId>,
     tick_at: Option<u64>,
     /// Frames that may stay unconfirmed.
     confirm_after: u64,
@@ -62,7 +62,7 @@ impl SinkEnd {
             done: vec![],
             ordered: VecDeque::new(),
             ordered_busy: false,
-            making: 0,
+            making: Default::default(),
             tick_at: None,
             confirm_after,
         }
@@ -174,11 +174,21 @@ impl World {
                 }
             }
             Action::Hands(_) => {}
-            // Storage answers in time, but to a process that is stuck.
+            Action::Replace(block, None) if self.hung.making.contains(&block) => {
+                note!(self, "the thread of block {} gets a successor", block.0);
+                if let Some(end) = self.sink_of(session) {
+                    end.making.remove(&block);
+                }
+            }
+            // Other than that storage answers in time, but to a process that is stuck.
             Action::Replace(block, _) if self.lingering.as_ref().is_none_or(|end| end.session != session) => {
                 self.violate(format!("the thread of {block:?} is replaced"));
             }
-            Action::Replace(..) => {}
+            Action::Replace(block, _) => {
+                if let Some(end) = self.sink_of(session) {
+                    end.making.remove(&block);
+                }
+            }
             Action::Payload { .. } | Action::Source(_) | Action::RelieveLook(_) | Action::Log(_) => {
                 self.violate("the sink acts as a source".into())
             }
@@ -224,10 +234,10 @@ impl World {
     fn start_write(&mut self, session: u32, op: SinkOp) {
         note!(self, "sink starts to {}", Short(&op));
         let Some(end) = self.sink_of(session) else { return };
-        if let SinkOp::WriteMembers { step: MembersStep::Make, .. } = op {
-            end.making += 1;
-            let (making, limit) = (end.making, end.machine.creates_limit());
-            if making > limit {
+        if let SinkOp::WriteMembers { block, step: MembersStep::Make, .. } = op {
+            end.making.insert(block);
+            let (making, limit) = (end.making.len(), end.machine.creates_limit());
+            if making > limit as usize {
                 self.violate(format!("{making} bundles are being made at a time, {limit} may be"));
             }
         }
@@ -242,8 +252,13 @@ impl World {
 
     fn launch(&mut self, session: u32, op: SinkOp) {
         let nanos = if op.lane() == Lane::Ordered { self.plan.delays.names } else { self.plan.delays.write };
+        let hang = self.draw_hung_making(session, &op);
         let Some(started) = self.started(session, op, None) else { return };
-        self.after(nanos, Happening::Write { session, started });
+        match hang {
+            None => self.after(nanos, Happening::Write { session, started }),
+            Some(Some(nanos)) => self.queue.push(self.now + nanos, Happening::Write { session, started }),
+            Some(None) => self.hung.for_ever.push(started),
+        }
     }
 
     /// Storage takes an operation up.
@@ -311,10 +326,13 @@ impl World {
             return false;
         }
         note!(self, "sink: {}", Short(&done));
-        if let SinkDone::WrittenMembers { step: MembersStep::Make, .. } = done
-            && let Some(end) = self.sink_of(session)
-        {
-            end.making -= 1;
+        if let SinkDone::WrittenMembers { block, step: MembersStep::Make, .. } = done {
+            if session == self.session {
+                self.hung.making.remove(&block);
+            }
+            if let Some(end) = self.sink_of(session) {
+                end.making.remove(&block);
+            }
         }
         let event = match number {
             Some(number) => {

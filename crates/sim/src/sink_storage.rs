@@ -188,7 +188,11 @@ impl SinkStorage {
                 let result = room.and_then(|()| self.write_object(&entry, token, object, payload, context));
                 SinkDone::Written { block, result }
             }
-            SinkOp::WriteMembers { block, step, slot, length: _, members } => {
+            // It was given up while it hung: nothing of it stays.
+            SinkOp::WriteMembers { block, step, progress, .. } if !progress.ends() => {
+                SinkDone::WrittenMembers { block, step, results: Vec::new() }
+            }
+            SinkOp::WriteMembers { block, step, slot, members, .. } => {
                 let payload = &slots[slot.0 as usize];
                 let several = context.random.chance(300);
                 let write = |member| match step {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, MembersStep, Prepare, SinkDone, SinkOp};
+use haul_model::op::{MemberWrite, MembersStep, Prepare, Progress, SinkDone, SinkOp};
 use haul_model::{Attributes, Entry, EntryId, Hash, Identity, Kind, SlotId, Timestamp};
 use haul_storage::SinkStorage;
 use haul_storage::sink::{Decision, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode};
@@ -74,6 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             slot: SlotId(0),
             length,
             members,
+            progress: Progress::default(),
         };
         timed(1, "write members", op)?;
         timed(2, "sync", SinkOp::Sync { group: 0, files: ids.clone() })?;

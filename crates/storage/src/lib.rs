@@ -55,4 +55,9 @@ pub trait SinkStorage: Send + Sync {
     fn syncs_each(&self) -> bool {
         false
     }
+
+    /// Files may lie on several targets, as far as is known before there are any: then one that hangs need not be all.
+    fn lies_apart(&self) -> bool {
+        false
+    }
 }

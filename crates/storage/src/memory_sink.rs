@@ -502,8 +502,8 @@ impl SinkStorage for MemorySink {
                 });
                 SinkDone::Written { block, result }
             }
-            SinkOp::WriteMembers { block, step, slot, length, members } => {
-                let results = match pool.lease(slot) {
+            SinkOp::WriteMembers { block, step, slot, length, members, progress } => {
+                let results = match pool.lease(slot).filter(|_| progress.ends()) {
                     Some(lease) => {
                         self.write_members(session, members, &lease[..lease.len().min(length as usize)])
                     }

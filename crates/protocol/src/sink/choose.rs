@@ -193,6 +193,7 @@ impl Sink {
     /// Writes that take too long: their threads are replaced, and their objects are asked for again. Where everything is on
     /// one target there is nothing better to do than to wait for it.
     fn write_off(&mut self) -> Result<(), Failure> {
+        self.give_up_making()?;
         if !self.hands.has_several_targets() {
             return Ok(());
         }

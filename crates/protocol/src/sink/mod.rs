@@ -66,6 +66,8 @@ pub struct Config {
     pub hangs_after_nanos: Option<u64>,
     /// Storage makes files durable one by one, so each of a group can be waited for by itself.
     pub syncs_each: bool,
+    /// Files may lie on several targets; see `haul_storage::SinkStorage::lies_apart`.
+    pub lies_apart: bool,
     /// The most threads that a lane of errands has.
     pub errand_threads_max: u32,
     /// Bytes of a slot.
@@ -151,6 +153,8 @@ pub struct Sink {
     writing: u32,
     /// And on so many that nobody waits for any more.
     lost: usize,
+    /// Bundles of which a member was never made.
+    made_in_vain: u64,
     withheld: Vec<SlotId>,
     granted: Vec<SlotId>,
     committer: Committer,
@@ -217,6 +221,7 @@ impl Sink {
             hands,
             writing: 0,
             lost: 0,
+            made_in_vain: 0,
             withheld: (0..config.slots).rev().map(SlotId).collect(),
             granted: Vec::new(),
             committer: Committer::new(config.planted),
@@ -268,7 +273,8 @@ impl Sink {
     pub fn deadline_nanos(&self) -> Option<u64> {
         // Time passes for what is watched only as far as this end sees it pass.
         let watched = self.errands.deadline_nanos().map(|at| self.clock.real(at));
-        self.committer.deadline_nanos().into_iter().chain(watched).min()
+        let making = self.making_deadline_nanos().map(|at| self.clock.real(at));
+        self.committer.deadline_nanos().into_iter().chain(watched).chain(making).min()
     }
 
     /// What holds it up now.

@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use haul_model::op::{MemberWrite, MemberWritten, MembersStep, SinkOp};
+use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Progress, SinkOp};
 use haul_model::{BlockId, Code, EntryId, Failure, Target};
 use haul_wire::{Member, RepairReason, Settled};
 
@@ -17,6 +17,20 @@ use crate::pace::FILE_COST_BYTES;
 use crate::planted::Bug;
 use crate::scheduler::{Class, Finished, Ticket};
 use crate::states::SinkCause;
+
+/// What takes longer is not made.
+const MAKING_LIMIT_NANOS: u64 = 120_000_000_000;
+/// And what takes less is waited for, unless somebody has set a shorter limit.
+const MAKING_LIMIT_NANOS_MIN: u64 = 10_000_000_000;
+
+const LOOK_AGAIN_NANOS: u64 = 50_000_000;
+/// What takes longer gets another thread for what comes after it; or than so much of a limit that is shorter.
+const MAKING_LONG_NANOS: u64 = 2_000_000_000;
+const MAKING_LONG_PART: u64 = 4;
+
+fn long_nanos(limit: u64) -> u64 {
+    MAKING_LONG_NANOS.min(limit / MAKING_LONG_PART)
+}
 
 /// Members that lie on one target.
 pub(super) struct Part {
@@ -44,6 +58,14 @@ impl Sink {
         results: Vec<MemberWritten>,
         now_nanos: u64,
     ) -> Result<(), Failure> {
+        if self.writes.get(&block).is_some_and(|write| write.stage == Stage::Lost) {
+            // Nobody waited, and nothing of it stays.
+            self.lost -= 1;
+            return self.written(block).map(drop);
+        }
+        // Its thread has been replaced, and it does not count any more.
+        let relieved = self.writes.get(&block).is_some_and(|write| write.relieved);
+        self.writing += u32::from(relieved);
         self.has_written(block, true);
         let write = self.writes.get_mut(&block).ok_or(Failure::new(Code::Internal))?;
         write.stage = Stage::Queued;
@@ -51,7 +73,7 @@ impl Sink {
         let (members, making) = (core::mem::take(members), write.making.take());
         let cost: u64 = members.iter().map(|member| FILE_COST_BYTES + self.member_bytes(member.id)).sum();
         let most = self.hands.at_a_time();
-        if let Some(making) = making {
+        if let Some(making) = making.filter(|_| !relieved) {
             self.creates.end(making, cost, self.clock.now(), most);
         }
         let mut parts: Vec<Part> = Vec::new();
@@ -84,6 +106,86 @@ impl Sink {
         self.end_bundle(block)
     }
 
+    /// Where all is on one target there is nothing better to do than to wait for it.
+    fn gives_up_making(&self) -> bool {
+        let several = self.errands.is_watched() || self.config.lies_apart;
+        several && !self.config.planted.has(Bug::HangAwaited)
+    }
+
+    /// Bundles of which a member takes too long to be made: it fails, and the others are asked for again.
+    pub(super) fn give_up_making(&mut self) -> Result<(), Failure> {
+        if !self.gives_up_making() {
+            return Ok(());
+        }
+        let (now, limit) = (self.clock.now(), self.making_limit_nanos());
+        let long = long_nanos(limit);
+        let is_late = |write: &super::receive::Write| {
+            write.stage == Stage::Writing && write.making.is_some_and(|making| making.nanos(now) >= long)
+        };
+        let mut late: Vec<BlockId> =
+            self.writes.iter().filter(|(_, write)| is_late(write)).map(|(block, _)| *block).collect();
+        // In one order in every run.
+        late.sort_unstable();
+        for block in late {
+            self.relieve_making(block);
+            let Some(write) = self.writes.get_mut(&block) else { continue };
+            let given_up = write.making.is_some_and(|making| making.nanos(now) >= limit);
+            let Some(at) = given_up.then(|| write.progress.abandon()).flatten() else { continue };
+            (write.stage, write.making) = (Stage::Lost, None);
+            let Work::Bundle { members } = &mut write.work else { continue };
+            let members = core::mem::take(members);
+            self.lost += 1;
+            self.made_in_vain += 1;
+            for (number, member) in members.into_iter().enumerate() {
+                if number == at {
+                    let failure = Failure::os(Code::SinkWrite, TIMED_OUT);
+                    self.give_up(member.id, SinkCause::WriteFailed, failure)?;
+                } else {
+                    self.step(member.id, SinkCause::AskedAgain)?;
+                    self.ask_again(member.id, None, RepairReason::Lost);
+                }
+            }
+        }
+        // Their slots do not come back either.
+        let stuck = self.writes.values().filter(|write| write.is_stuck()).count();
+        if stuck > 0 && stuck >= self.slots.len().div_ceil(2) {
+            return Err(Failure::os(Code::SinkWrite, TIMED_OUT));
+        }
+        Ok(())
+    }
+
+    /// Another thread takes its place, and others may begin as if it were not.
+    fn relieve_making(&mut self, block: BlockId) {
+        let Some(write) = self.writes.get_mut(&block).filter(|write| !write.relieved) else { return };
+        write.relieved = true;
+        if let Some(making) = write.making {
+            self.creates.forget(making);
+        }
+        self.writing -= 1;
+        self.actions.push_back(Action::Replace(block, None));
+    }
+
+    /// When the first of those that are being made now takes too long.
+    pub(super) fn making_deadline_nanos(&self) -> Option<u64> {
+        if !self.gives_up_making() {
+            return None;
+        }
+        let limit = self.making_limit_nanos();
+        let next = |write: &super::receive::Write| {
+            let nanos = if write.relieved { limit } else { long_nanos(limit) };
+            write.making.map(|making| making.until(nanos))
+        };
+        let first = self.writes.values().filter_map(next).min();
+        // One that could not be given up has just ended: its answer is on its way.
+        first.map(|at| at.max(self.clock.now() + LOOK_AGAIN_NANOS))
+    }
+
+    /// The more have hung, the less is waited for the next one.
+    fn making_limit_nanos(&self) -> u64 {
+        let limit = self.config.hangs_after_nanos.unwrap_or(MAKING_LIMIT_NANOS);
+        (limit / (1 + self.made_in_vain)).max(limit.min(MAKING_LIMIT_NANOS_MIN))
+    }
+
     fn member_bytes(&self, id: EntryId) -> u64 {
         self.entries.get(&id).map_or(0, |held| held.entry.size())
     }
@@ -105,7 +207,9 @@ impl Sink {
         let members = self.member_writes(&members)?;
         self.writing += 1;
         let step = MembersStep::Fill { target, gently };
-        self.actions.push_back(Action::Sink(SinkOp::WriteMembers { block, step, slot, length, members }));
+        let progress = Progress::default();
+        let op = SinkOp::WriteMembers { block, step, slot, length, members, progress };
+        self.actions.push_back(Action::Sink(op));
         Ok(())
     }
 
@@ -220,6 +324,11 @@ impl Sink {
 }
 
 impl super::receive::Write {
+    /// A member of it is being made, for ever.
+    fn is_stuck(&self) -> bool {
+        self.stage == Stage::Lost && matches!(self.work, Work::Bundle { .. })
+    }
+
     /// Only what hangs is left of it.
     fn is_lost(&self) -> bool {
         !self.parts.is_empty() && self.parts.iter().all(|part| part.stage == Stage::Lost)

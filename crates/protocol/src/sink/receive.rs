@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use haul_model::limits::ATTEMPTS_MAX;
-use haul_model::op::{MembersStep, SinkOp};
+use haul_model::op::{MembersStep, Progress, SinkOp};
 use haul_model::{BlockId, Code, EntryId, Failure, Hash, SlotId};
 use haul_wire::{Member, Repair, RepairReason};
 
@@ -52,6 +52,10 @@ pub(super) struct Write {
     pub ticket: Option<Ticket>,
     /// Of a bundle: since its members are being made.
     pub making: Option<Making>,
+    /// And at which one storage is.
+    pub progress: Progress,
+    /// That takes long: its thread has a successor, and it keeps nobody from beginning.
+    pub relieved: bool,
     /// Members that are made and not written.
     pub parts: Vec<Part>,
     pub length: u32,
@@ -230,7 +234,8 @@ impl Sink {
         if !self.connected || full || self.draining.is_some() {
             return;
         }
-        let usable = self.slots_usable();
+        // What hangs has its slot for as long as it does.
+        let usable = self.slots_usable() + self.lost;
         while self.slots.len() - self.withheld.len() < usable
             && let Some(slot) = self.withheld.pop()
         {
@@ -302,6 +307,8 @@ impl Sink {
             stage: Stage::Queued,
             ticket: None,
             making: None,
+            progress: Progress::default(),
+            relieved: false,
             parts: Vec::new(),
             length,
             failures: 0,
@@ -364,10 +371,12 @@ impl Sink {
                 let members = members.clone();
                 let writes = self.member_writes(&members)?;
                 let making = self.creates.begin(self.clock.now());
+                let progress = Progress::default();
                 if let Some(write) = self.writes.get_mut(&block) {
-                    write.making = Some(making);
+                    (write.making, write.progress, write.relieved) = (Some(making), progress.clone(), false);
                 }
-                SinkOp::WriteMembers { block, step: MembersStep::Make, slot, length, members: writes }
+                let step = MembersStep::Make;
+                SinkOp::WriteMembers { block, step, slot, length, members: writes, progress }
             }
         };
         self.actions.push_back(Action::Sink(op));

@@ -70,6 +70,7 @@ fn a_sink_survives_whatever_a_source_says() {
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
             syncs_each: random.one_in(2),
+            lies_apart: false,
             errand_threads_max: random.pick(&[1, 3, u32::MAX]),
             slot_bytes: OBJECT_BYTES,
             roots: roots(),

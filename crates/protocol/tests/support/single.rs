@@ -57,6 +57,7 @@ pub fn sink_config() -> sink::Config {
         policy: Policy::Adaptive(Adaptive::default()),
         hangs_after_nanos: None,
         syncs_each: false,
+        lies_apart: false,
         errand_threads_max: u32::MAX,
         slot_bytes: OBJECT,
         roots: vec![b"a".as_slice().into()],

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::op::{
+    MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, Progress, SinkDone, SinkOp,
+};
 use haul_model::{
     Attributes, BlockId, Entry, EntryId, Failure, Hash, HashKind, Identity, Kind, SlotId, Target, Timestamp,
     Token,
@@ -165,7 +167,8 @@ impl Driver {
         length: u32,
     ) -> Vec<MemberWritten> {
         let (count, members) = (members.len(), members.to_vec());
-        match self.run(SinkOp::WriteMembers { block: BlockId(3), step, slot: SlotId(0), length, members }) {
+        let (block, slot, progress) = (BlockId(3), SlotId(0), Progress::default());
+        match self.run(SinkOp::WriteMembers { block, step, slot, length, members, progress }) {
             Some(SinkDone::WrittenMembers { block: BlockId(3), step: told, results })
                 if results.len() == count && told == step =>
             {

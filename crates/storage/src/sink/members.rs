@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, MemberWritten};
+use haul_model::op::{MemberWrite, MemberWritten, Progress};
 use haul_model::profile::Stage;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Target, Token};
 use rustix::fs::{self, Mode, OFlags};
@@ -20,6 +20,7 @@ use super::file_systems::SyncMode;
 use super::made::Made;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
+use crate::faults;
 use crate::hashing::is_object;
 use crate::source::{Lender, LentMembers};
 
@@ -46,6 +47,7 @@ impl PosixSink {
         slot: SlotId,
         length: u32,
         pool: &Pool,
+        progress: &Progress,
     ) -> Vec<MemberWritten> {
         // Nobody may write into the slot now, and it exists: else a master is wrong.
         let Some(reading) = pool.read(slot) else {
@@ -56,7 +58,10 @@ impl PosixSink {
         let mut written = Vec::with_capacity(members.len());
         let mut last = None;
         let mut lent = self.lender.as_ref().map(Lender::members);
-        for member in members {
+        for (number, member) in members.into_iter().enumerate() {
+            if !progress.begins(number) {
+                break;
+            }
             let id = member.entry.id;
             let result = self.write_member(member, bytes, &mut last, lent.as_mut());
             results.push(result.map(|(state, target)| {
@@ -66,6 +71,12 @@ impl PosixSink {
         }
         let mut replaced = Vec::new();
         let mut states = lock(&self.states);
+        if !progress.ends() {
+            drop(states);
+            // They were given up, or are being made anew.
+            written.into_iter().for_each(|(_, state)| self.remove_state(state));
+            return results;
+        }
         for (id, state) in written {
             replaced.extend(states.insert(id, state));
         }
@@ -142,6 +153,7 @@ impl PosixSink {
         directory: &Directory,
         held: BorrowedFd<'_>,
     ) -> rustix::io::Result<(Token, OwnedFd)> {
+        faults::hang("HAUL_TEST_SINK_MAKE_HANGS", &entry.name);
         // Somebody may plant a name; nobody can plant them all.
         const TRIES: usize = 8;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -366,9 +366,9 @@ impl SinkStorage for PosixSink {
                 let result = self.write_object(&entry, token, object, slot, pool);
                 Some(SinkDone::Written { block, result })
             }
-            SinkOp::WriteMembers { block, step, slot, length, members } => {
+            SinkOp::WriteMembers { block, step, slot, length, members, progress } => {
                 let results = match step {
-                    MembersStep::Make => self.write_members(members, slot, length, pool),
+                    MembersStep::Make => self.write_members(members, slot, length, pool, &progress),
                     MembersStep::Fill { gently, .. } => {
                         self.fill_members(members, gently, slot, length, pool)
                     }
@@ -403,6 +403,15 @@ impl SinkStorage for PosixSink {
 
     fn syncs_each(&self) -> bool {
         self.sync != SyncMode::Never && !self.holder.file_system.whole
+    }
+
+    fn lies_apart(&self) -> bool {
+        let (Some(placing), Ok(held)) = (&self.placing, self.directories.descriptor(&self.holder)) else {
+            return false;
+        };
+        let device = self.holder.identity.0;
+        placing.layouts().meet(held.as_fd(), device);
+        placing.layouts().uniform(device).is_none()
     }
 }
 
