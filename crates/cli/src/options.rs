@@ -29,7 +29,7 @@ pub enum Command {
     /// Copy files and directories, here or between hosts; the same command again continues
     #[command(override_usage = "haul cp [OPTIONS] SOURCE... DEST")]
     Cp(Copy),
-    /// List transfers that can be continued
+    /// List transfers, and which of them can be continued
     Status(Status),
     /// Stop a transfer; with --discard also forget it and remove its unfinished files
     Stop(Stop),
@@ -67,7 +67,7 @@ Running the same command again continues where it stopped. A finished transfer m
 #[command(after_help = COPY_EXIT_CODES)]
 pub struct Copy {
     /// What to copy, and last where to: paths, or [user@]host:path (one side only)
-    #[arg(required = true, num_args = 2.., value_name = "SOURCE... DEST")]
+    #[arg(required = true, num_args = 1.., value_name = "SOURCE... DEST")]
     pub paths: Vec<OsString>,
     /// Copy directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]

@@ -62,6 +62,13 @@ impl Plan {
         let mut places: Vec<Place> =
             arguments.paths.iter().map(|path| Place::parse(path)).collect::<Result<_, _>>()?;
         let destination = places.pop().ok_or_else(|| Error::new(Code::Usage, "no DEST"))?;
+        if places.is_empty() {
+            let about = format!(
+                "{}: a DEST to copy it to is missing",
+                crate::paths::show(destination.path().as_bytes())
+            );
+            return Err(Error::new(Code::Usage, about));
+        }
         if places.len() > SOURCES_MAX {
             return Err(Error::new(Code::Usage, format!("more than {SOURCES_MAX} SOURCEs")));
         }

@@ -511,9 +511,10 @@ pub fn verdict(summary: &Summary) -> (&'static str, u8) {
 fn with_hint(mut error: Error) -> Error {
     if error.hint.is_none() {
         error.hint = match error.failure.code {
-            Code::SinkNoSpace | Code::SinkQuota | Code::SinkReadOnly => {
+            Code::SinkNoSpace | Code::SinkQuota => {
                 Some("nothing that is done is lost: make room, then run the same command again".into())
             }
+            Code::SinkReadOnly => Some("make it writable, then run the same command again".into()),
             Code::Interrupted => Some("run the same command again to continue".into()),
             Code::ConnectionLost | Code::PeerSilent => {
                 Some("run the same command again to continue, or give it longer with --reconnect".into())

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::BufReader;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
@@ -87,6 +87,13 @@ fn array<const N: usize>(text: &str) -> Result<[u8; N], Error> {
 
 fn path(text: &str) -> Result<OsString, Error> {
     greeting_bytes(text).map(OsString::from_vec)
+}
+
+/// `~` and what is below it are where a shell on this host would find them.
+fn at_home(path: OsString) -> OsString {
+    let below = path.as_bytes().strip_prefix(b"~").filter(|below| matches!(below, [] | [b'/', ..]));
+    let (Some(below), Some(home)) = (below, std::env::home_dir()) else { return path };
+    OsString::from_vec([home.as_os_str().as_bytes(), below].concat())
 }
 
 fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
@@ -174,7 +181,8 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         .ok_or_else(|| Error::new(Code::Protocol, "the greeting names no engine that is known here"))?;
     let job = JobId(array(&request.job)?);
     let instance: [u8; 16] = array(&request.instance)?;
-    let sources = request.sources.iter().map(|text| path(text)).collect::<Result<Vec<_>, _>>()?;
+    let sources =
+        request.sources.iter().map(|text| path(text).map(at_home)).collect::<Result<Vec<_>, _>>()?;
     let names = request
         .names
         .iter()
@@ -183,7 +191,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
             None => Ok(SourceName::Contents),
         })
         .collect::<Result<Vec<_>, Error>>()?;
-    let destination = path(&request.destination)?;
+    let destination = at_home(path(&request.destination)?);
     let decided = match (is_sink, request.decision.as_deref()) {
         (false, None) => return Err(Error::new(Code::Protocol, "the greeting lacks the decision")),
         (_, earlier) => decision(&destination, &names, earlier)?,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ChildStdin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use haul_model::report::Stats;
@@ -115,6 +115,8 @@ fn record(job: &mut Job, summary: &Summary) {
 pub struct Interrupt {
     stopper: Arc<std::sync::Mutex<Option<Stopper>>>,
     asked: Arc<AtomicBool>,
+    /// The ssh that is connecting, which nothing else would end; 0: none.
+    connecting: Arc<AtomicI32>,
 }
 
 impl Interrupt {
@@ -123,12 +125,18 @@ impl Interrupt {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Error::os(Code::SystemRefused, "signals", &error))?;
-        let interrupt = Interrupt { stopper: Arc::default(), asked: Arc::default() };
+        let interrupt =
+            Interrupt { stopper: Arc::default(), asked: Arc::default(), connecting: Arc::default() };
         let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
+        let connecting = interrupt.connecting.clone();
         let watch = move || {
             for _signal in signals.forever() {
                 if asked.swap(true, Ordering::SeqCst) {
                     std::process::exit(130);
+                }
+                if let Some(ssh) = rustix::process::Pid::from_raw(connecting.load(Ordering::SeqCst)) {
+                    // It may have ended by itself.
+                    let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
                 }
                 if let Ok(stopper) = stopper.lock()
                     && let Some(stopper) = stopper.as_ref()
@@ -535,12 +543,15 @@ fn run_remote(
         measure: plan.measure.clone(),
     };
     ssh.write(&Line::Request(Box::new(request)))?;
-    let response = match ssh.read()? {
+    interrupt.connecting.store(ssh.pid(), Ordering::SeqCst);
+    let answer = interrupt.check().and_then(|()| ssh.read());
+    interrupt.connecting.store(0, Ordering::SeqCst);
+    interrupt.check()?;
+    let response = match answer? {
         Line::Response(response) => response,
         Line::Refusal(refusal) => return Err(refusal.into()),
         _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
     };
-    interrupt.check()?;
     if response.hash != settings.hash.value.kind().name() {
         let about = format!("haul {} there cannot check contents with --hash here", response.haul);
         return Err(

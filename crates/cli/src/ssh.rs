@@ -21,6 +21,8 @@ pub struct Ssh {
     said: Arc<Mutex<Vec<String>>>,
     host: String,
     haul_path: String,
+    /// As a user would type it, with the host.
+    by_hand: String,
 }
 
 /// Splits `--ssh CMD` as a shell would do with quotes and backslashes; nothing is expanded, no shell is run.
@@ -89,7 +91,22 @@ impl Ssh {
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let said = Arc::new(Mutex::new(Vec::new()));
         forward_stderr(child.stderr.take().expect("stderr is piped"), said.clone());
-        Ok(Ssh { child, input, output, said, host: host.to_owned(), haul_path: haul_path.to_owned() })
+        let typed = ssh_host(host);
+        let by_hand = format!("{command} {typed}");
+        Ok(Ssh {
+            child,
+            input,
+            output,
+            said,
+            host: host.to_owned(),
+            haul_path: haul_path.to_owned(),
+            by_hand,
+        })
+    }
+
+    /// Of the ssh that was started; it is not waited for before this is dropped.
+    pub fn pid(&self) -> i32 {
+        self.child.id().try_into().unwrap_or(0)
     }
 
     /// Tells the far end something.
@@ -126,7 +143,7 @@ impl Ssh {
         std::thread::sleep(Duration::from_millis(50));
         let said = self.said.lock().map(|said| said.clone()).unwrap_or_default();
         let says = |text: &str| said.iter().any(|line| line.contains(text));
-        let host = &self.host;
+        let (host, by_hand) = (&self.host, &self.by_hand);
         let about = match said.last() {
             Some(last) => format!("{host}: {last}"),
             None => host.clone(),
@@ -147,13 +164,13 @@ impl Ssh {
                 || says("No route to host")
                 || says("unreachable") =>
             {
-                Error::new(Code::HostUnreachable, about).hint(format!("try it by hand: ssh {host} true"))
+                Error::new(Code::HostUnreachable, about).hint(format!("try it by hand: {by_hand} true"))
             }
-            255 => Error::new(Code::SshFailed, about).hint(format!("try it by hand: ssh {host} true")),
+            255 => Error::new(Code::SshFailed, about).hint(format!("try it by hand: {by_hand} true")),
             2 => Error::new(Code::PeerVersion, about)
                 .hint("haul there is older or is another program; install the same version on both hosts"),
             code => Error::new(Code::SshFailed, format!("{about}: the other end has ended with {code}"))
-                .hint(format!("try it by hand: ssh {host} {} --version", self.haul_path)),
+                .hint(format!("try it by hand: {by_hand} {} --version", self.haul_path)),
         }
     }
 

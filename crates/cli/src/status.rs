@@ -143,7 +143,14 @@ pub fn stop(arguments: &options::Stop) -> Result<u8, Error> {
     }
     if arguments.discard {
         let removed = discard(&found)?;
-        let _ = writeln!(out, "forgotten; {removed} unfinished files removed");
+        let _ = match found.record.destination_here {
+            Some(_) => writeln!(out, "forgotten; {removed} unfinished files removed"),
+            None => writeln!(
+                out,
+                "forgotten; unfinished files may be left in {}: their names begin with .haul-",
+                found.record.destination
+            ),
+        };
     }
     Ok(0)
 }

@@ -332,6 +332,47 @@ fn a_copy_that_is_given_up_leaves_nothing_behind() {
     says(&bed.haul(&["stop", &id]), 2, &["no such transfer"]);
 }
 
+/// A far end on this host, through no ssh.
+fn far() -> [String; 4] {
+    let haul = env!("CARGO_BIN_EXE_haul");
+    ["--ssh".into(), format!("'{haul}' bench shell"), "--haul-path".into(), haul.into()]
+}
+
+#[test]
+fn options_stand_anywhere_and_home_is_that_of_the_far_host() {
+    let bed = Bed::new();
+    bed.write("tree/file", b"content");
+    let output = bed.haul(&["cp", "tree", "-r", "copy"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(bed.path("copy/file").exists());
+    says(&bed.haul(&["cp", "-r", "tree"]), 2, &["a DEST to copy it to is missing"]);
+    let far = far();
+    let far: Vec<&str> = far.iter().map(String::as_str).collect();
+    fs::create_dir_all(bed.path("home")).unwrap();
+    let push = bed.haul(&[&["cp", "-r"], &far[..], &["tree", "localhost:~/there"]].concat());
+    assert_eq!(code(&push), 0, "{}", stderr(&push));
+    assert_eq!(fs::read(bed.path("home/there/file")).unwrap(), b"content");
+    let pull = bed.haul(&[&["cp"], &far[..], &["localhost:~/there/file", "back"]].concat());
+    assert_eq!(code(&pull), 0, "{}", stderr(&pull));
+    assert_eq!(fs::read(bed.path("back")).unwrap(), b"content");
+}
+
+#[test]
+fn what_connects_for_ever_can_be_interrupted() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let mut command = bed.command();
+    command.args(["cp", "--ssh", "sh -c 'exec sleep 100'", "file", "localhost:/nowhere"]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    let began = Instant::now();
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 130, "{}", stderr(&output));
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
 #[test]
 fn what_is_no_file_is_neither_replaced_nor_taken_for_an_empty_one() {
     let bed = Bed::new();
