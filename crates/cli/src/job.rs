@@ -7,8 +7,11 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use haul_model::report::Stats;
 use haul_model::{Code, JobId};
 use haul_mover::durable::{self, StatePoint};
 use haul_mover::{Error, owner::make_directory};
@@ -60,6 +63,39 @@ impl Identity<'_> {
         let mut id = [0; 16];
         hasher.finalize_xof().fill(&mut id);
         JobId(id)
+    }
+}
+
+/// How often it is written how far a transfer is.
+const LIVE_EVERY: Duration = Duration::from_secs(2);
+/// How long its last writing may take.
+const LIVE_LAST: Duration = Duration::from_secs(2);
+
+/// Files that are done and all, bytes that are done and all.
+fn counts(stats: &Stats) -> [u64; 4] {
+    let Stats { files_total, bytes_total, .. } = *stats;
+    [stats.files_done + stats.files_skipped, files_total, stats.bytes_done + stats.bytes_skipped, bytes_total]
+}
+
+impl Record {
+    /// How far it is.
+    pub fn count(&mut self, stats: &Stats) {
+        self.set_counts(counts(stats));
+    }
+
+    fn set_counts(&mut self, counts: [u64; 4]) {
+        [self.files_done, self.files_total, self.bytes_done, self.bytes_total] = counts;
+    }
+
+    /// A process that runs, or was killed, has not written down in its record how far it is.
+    pub fn look_at_progress(&mut self, directory: &Path) {
+        let told = std::fs::read(directory.join(PROGRESS)).ok();
+        let told = told.and_then(|text| serde_json::from_slice::<Progress>(&text).ok());
+        if let Some(progress) = told.filter(|told| told.sessions == self.sessions && self.state == "running")
+        {
+            self.set_counts(progress.counts);
+            self.updated = self.updated.max(progress.updated);
+        }
     }
 }
 
@@ -218,6 +254,55 @@ impl Job {
         std::fs::File::open(&self.directory)
             .and_then(|held| durable::sync(StatePoint::JobName, &held))
             .map_err(failed)
+    }
+}
+
+/// How far a session is that runs, or was when it was killed. In a file of its own, which may be lost.
+#[derive(Serialize, Deserialize)]
+struct Progress {
+    sessions: u64,
+    updated: u64,
+    counts: [u64; 4],
+}
+
+const PROGRESS: &str = "progress.json";
+
+/// Keeps what `haul status` shows of a transfer that runs; nothing depends on it, and nobody waits for it.
+pub struct Live {
+    ended: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Live {
+    /// `stats` is how far it is.
+    pub fn start(job: &Job, stats: impl Fn() -> Stats + Send + 'static) -> Live {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (stop, sessions, directory) = (Arc::clone(&ended), job.record.sessions, job.directory.clone());
+        let run = move || {
+            while !stop.load(Ordering::Acquire) {
+                std::thread::park_timeout(LIVE_EVERY);
+                let progress = Progress { sessions, updated: now(), counts: counts(&stats()) };
+                let text = serde_json::to_vec(&progress).expect("it has only numbers");
+                let fresh = directory.join("progress.json.new");
+                let written = std::fs::write(&fresh, text);
+                drop(written.and_then(|()| std::fs::rename(&fresh, directory.join(PROGRESS))));
+            }
+        };
+        let thread = std::thread::Builder::new().name("haul-status".into()).spawn(run).ok();
+        Live { ended, thread }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
+        // Storage that hangs is not waited for.
+        let deadline = Instant::now() + LIVE_LAST;
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

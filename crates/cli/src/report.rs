@@ -88,6 +88,7 @@ pub enum End {
 
 /// A smoothed rate in bytes a second.
 struct Rate {
+    since: Instant,
     at: Instant,
     bytes: u64,
     value: f64,
@@ -123,7 +124,7 @@ impl Shared {
             bar
         });
         let now = Instant::now();
-        let rate = Rate { at: now, bytes: 0, value: 0.0 };
+        let rate = Rate { since: now, at: now, bytes: 0, value: 0.0 };
         Shared(Arc::new(Mutex::new(Reporter {
             json,
             verbose,
@@ -360,6 +361,11 @@ impl Reporter {
         let _ = writeln!(out, "{event}");
     }
 
+    /// How far it is.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
     fn progress(&mut self, stats: Stats, totals_are_final: bool) {
         self.stats = stats;
         self.rate.update(stats.bytes_sent);
@@ -571,7 +577,12 @@ impl Rate {
         }
         let now = bytes.saturating_sub(self.bytes) as f64 / elapsed;
         let weight = (elapsed / RATE_SECONDS).min(1.0);
-        self.value = if self.value == 0.0 { now } else { self.value * (1.0 - weight) + now * weight };
+        let all = self.since.elapsed().as_secs_f64();
+        // At first it is that of all so far: what leaves in the first moment says little of what follows.
+        self.value = match all < RATE_SECONDS {
+            true => bytes as f64 / all,
+            false => self.value * (1.0 - weight) + now * weight,
+        };
         self.at = Instant::now();
         self.bytes = bytes;
     }

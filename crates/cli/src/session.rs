@@ -29,7 +29,7 @@ use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, Stre
 use crate::bench::Measure;
 use crate::bootstrap::{self, Line, Request, Response, TuningWords};
 use crate::congestion::{self, Time};
-use crate::job::{Job, random, state_directory};
+use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
@@ -96,15 +96,17 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
 }
 
+/// Keeps how far it is for `haul status`.
+fn live(job: &Job, reporter: &Shared) -> Live {
+    let reporter = reporter.clone();
+    Live::start(job, move || reporter.with(|reporter| reporter.stats()))
+}
+
 /// Keeps the outcome for `haul status`. Not being able to does not change the outcome.
 fn record(job: &mut Job, summary: &Summary) {
     let (state, _) = verdict(summary);
-    let stats = summary.outcome.stats;
     job.record.state = state.into();
-    job.record.files_done = stats.files_done + stats.files_skipped;
-    job.record.files_total = stats.files_total;
-    job.record.bytes_done = stats.bytes_done + stats.bytes_skipped;
-    job.record.bytes_total = stats.bytes_total;
+    job.record.count(&summary.outcome.stats);
     job.record.error = summary.error.as_ref().map(ToString::to_string);
     if let Err(error) = job.save() {
         report::error(&error);
@@ -433,6 +435,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     let sink = sink.start()?;
     let source = source.start()?;
     interrupt.watch(&source);
+    let _live = live(job, reporter);
     let (mut summary, sink) = Running::wait_for_both(source, sink);
     report::mistake_of_other_end(&sink);
     summary.hanging += sink.hanging;
@@ -599,7 +602,9 @@ fn run_remote(
         false => ends.sink(common, None)?.start()?,
     };
     interrupt.watch(&running);
+    let live = live(job, reporter);
     let summary = running.wait();
+    drop(live);
     drop(ssh);
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());

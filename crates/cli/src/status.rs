@@ -46,7 +46,8 @@ fn all() -> Result<Vec<Found>, Error> {
         .flatten()
         .filter_map(|entry| {
             let directory = entry.path();
-            let record = read_record(&directory)?;
+            let mut record = read_record(&directory)?;
+            record.look_at_progress(&directory);
             Some(Found { running: is_running(&directory), directory, record })
         })
         .collect();

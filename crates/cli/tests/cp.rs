@@ -358,6 +358,29 @@ fn options_stand_anywhere_and_home_is_that_of_the_far_host() {
 }
 
 #[test]
+fn status_tells_how_far_a_running_copy_is() {
+    let bed = Bed::new();
+    bed.write("big", &vec![3; 30 << 20]);
+    let mut command = bed.command();
+    command.args(["cp", "-q", "--bandwidth", "5MiB", "--object-size", "1MiB", "big", "copy"]);
+    let mut child = command.spawn().unwrap();
+    let mut told = Vec::new();
+    while child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(200));
+        let status = bed.haul(&["status", "--json"]);
+        let text = String::from_utf8(status.stdout).unwrap();
+        let job: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        if job["state"] == "running" {
+            told.push((job["bytes_done"].as_u64().unwrap(), job["bytes_total"].as_u64().unwrap()));
+        }
+    }
+    assert!(child.wait().unwrap().success());
+    assert!(told.iter().any(|(done, total)| *done > 0 && done < total && *total == 30 << 20), "{told:?}");
+    let status = bed.haul(&["status"]);
+    assert!(String::from_utf8(status.stdout).unwrap().contains("30.0 MiB of 30.0 MiB"));
+}
+
+#[test]
 fn what_connects_for_ever_can_be_interrupted() {
     let bed = Bed::new();
     bed.write("file", b"content");

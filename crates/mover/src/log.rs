@@ -297,6 +297,13 @@ impl LogView for Found {
     }
 }
 
+/// Operations that wait for the log thread: far more than are ever under way.
+const WAITING_MAX: usize = 1 << 20;
+/// How long the last of them may take.
+const FINISH_MAX: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const NO_ANSWER: &str = "its storage does not answer";
+
 /// The log of a session that runs.
 pub(crate) struct Logger {
     required: bool,
@@ -396,13 +403,20 @@ impl Logger {
         (Logger { required, shared, work }, found)
     }
 
-    /// Takes an operation over; never blocks. What waits is bounded by what the master lets be under way.
-    pub(crate) fn run(&mut self, op: LogOp) {
+    /// Takes an operation over; never blocks. Where so much waits that its storage must be hanging, the log is lost, and why.
+    pub(crate) fn run(&mut self, op: LogOp) -> Option<String> {
         match &mut self.work {
             Work::None => {}
+            Work::Thread { operations, .. } if operations.len() >= WAITING_MAX => {
+                // Its thread ends by itself, if ever.
+                self.work = Work::None;
+                lock(&self.shared).lost = Some(NO_ANSWER.into());
+                return Some(NO_ANSWER.into());
+            }
             Work::Thread { operations, .. } => drop(operations.send(op)),
             Work::Comm { waiting, .. } => waiting.push(op),
         }
+        None
     }
 
     /// For the comm thread of the control stream, if it is to write.
@@ -431,14 +445,21 @@ impl Logger {
         lock(&self.shared).clone()
     }
 
-    /// Everything that was taken over is written and durable on return.
+    /// Everything that was taken over is written and durable on return, unless the log's storage does not answer.
     pub(crate) fn finish(self) -> LogSummary {
         let Logger { shared, work, .. } = self;
         let intact = match work {
             Work::None => true,
             Work::Thread { operations, thread } => {
                 drop(operations);
-                thread.join().is_ok()
+                let deadline = Instant::now() + FINISH_MAX;
+                while !thread.is_finished() && Instant::now() < deadline {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                if !thread.is_finished() {
+                    lock(&shared).lost = Some(NO_ANSWER.into());
+                }
+                !thread.is_finished() || thread.join().is_ok()
             }
             Work::Comm { keeper, waiting } => {
                 let mut keeper = lock(&keeper.0);

@@ -314,8 +314,8 @@ impl<M: Machine> Running<M> {
             }
             Action::Sink(op) => self.master.workers.run_sink(op),
             Action::Log(op) => {
-                if let Some(logger) = &mut self.master.logger {
-                    logger.run(op);
+                if let Some(cause) = self.master.logger.as_mut().and_then(|logger| logger.run(op)) {
+                    self.on_log_lost(cause);
                 }
             }
             Action::Fact(fact) => (self.master.reports)(Report::Fact(fact)),
