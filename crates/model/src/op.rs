@@ -218,10 +218,18 @@ pub enum MembersStep {
 
 /// Where storage is in a list of members: both sides see it, so that who has waited for too long knows for which one, and nothing
 /// comes of the rest behind his back.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct Progress(Arc<AtomicU32>);
 
+impl Default for Progress {
+    /// No thread has begun.
+    fn default() -> Self {
+        Progress(Arc::new(AtomicU32::new(Self::WAITS)))
+    }
+}
+
 impl Progress {
+    const WAITS: u32 = u32::MAX - 2;
     const ENDED: u32 = u32::MAX - 1;
     const ABANDONED: u32 = u32::MAX;
 
@@ -240,7 +248,13 @@ impl Progress {
         self.enters(Self::ENDED)
     }
 
-    /// From now on nobody waits. At which member storage is; none if it has done with all: then its answer counts.
+    /// Something that is another number when storage has come further.
+    pub fn mark(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// From now on nobody waits. At which member storage is, or a number that no member has; none if it has done with all: then its
+    /// answer counts.
     pub fn abandon(&self) -> Option<usize> {
         let runs = |now| (now != Self::ENDED).then_some(Self::ABANDONED);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, runs).ok().map(|member| member as usize)
@@ -469,5 +483,30 @@ impl SinkOp {
             | SinkOp::SyncNames { .. }
             | SinkOp::Discard { .. } => Lane::Sync,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_abandoned_or_ends_and_never_both() {
+        let ends = Progress::default();
+        let waits = ends.mark();
+        assert!(ends.begins(0) && ends.mark() != waits);
+        let first = ends.mark();
+        assert!(ends.clone().begins(1) && ends.mark() != first, "both sides see it");
+        assert!(ends.ends());
+        assert_eq!(ends.abandon(), None, "its answer counts");
+
+        let hangs = Progress::default();
+        assert!(hangs.begins(0) && hangs.begins(7));
+        assert_eq!(hangs.abandon(), Some(7));
+        assert!(!hangs.begins(8) && !hangs.ends(), "nobody waits for it");
+
+        let never_begun = Progress::default();
+        assert!(never_begun.abandon().is_some_and(|at| at > crate::limits::MEMBERS_MAX));
+        assert!(!never_begun.begins(0));
     }
 }

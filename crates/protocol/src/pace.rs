@@ -27,18 +27,6 @@ pub struct Making {
     depth: u32,
 }
 
-impl Making {
-    /// For how long.
-    pub fn nanos(self, now_nanos: u64) -> u64 {
-        now_nanos.saturating_sub(self.begun_nanos)
-    }
-
-    /// When it takes so long.
-    pub fn until(self, nanos: u64) -> u64 {
-        self.begun_nanos.saturating_add(nanos)
-    }
-}
-
 impl Pace {
     /// As many as `most` at first.
     pub fn new(policy: Policy, most: u32) -> Pace {

@@ -119,17 +119,15 @@ impl Sink {
         }
         let (now, limit) = (self.clock.now(), self.making_limit_nanos());
         let long = long_nanos(limit);
-        let is_late = |write: &super::receive::Write| {
-            write.stage == Stage::Writing && write.making.is_some_and(|making| making.nanos(now) >= long)
-        };
-        let mut late: Vec<BlockId> =
-            self.writes.iter().filter(|(_, write)| is_late(write)).map(|(block, _)| *block).collect();
+        let is_late = |write: &mut super::receive::Write| write.stands_still(now) >= long;
+        let late = self.writes.iter_mut().filter_map(|(block, write)| is_late(write).then_some(*block));
+        let mut late: Vec<BlockId> = late.collect();
         // In one order in every run.
         late.sort_unstable();
         for block in late {
             self.relieve_making(block);
             let Some(write) = self.writes.get_mut(&block) else { continue };
-            let given_up = write.making.is_some_and(|making| making.nanos(now) >= limit);
+            let given_up = write.stands_still(now) >= limit;
             let Some(at) = given_up.then(|| write.progress.abandon()).flatten() else { continue };
             (write.stage, write.making) = (Stage::Lost, None);
             let Work::Bundle { members } = &mut write.work else { continue };
@@ -173,7 +171,7 @@ impl Sink {
         let limit = self.making_limit_nanos();
         let next = |write: &super::receive::Write| {
             let nanos = if write.relieved { limit } else { long_nanos(limit) };
-            write.making.map(|making| making.until(nanos))
+            write.making.map(|_| write.mark.1.saturating_add(nanos))
         };
         let first = self.writes.values().filter_map(next).min();
         // One that could not be given up has just ended: its answer is on its way.
@@ -324,6 +322,18 @@ impl Sink {
 }
 
 impl super::receive::Write {
+    /// For how long it has been making the same member.
+    fn stands_still(&mut self, now_nanos: u64) -> u64 {
+        if self.stage != Stage::Writing || self.making.is_none() {
+            return 0;
+        }
+        let mark = self.progress.mark();
+        if mark != self.mark.0 {
+            self.mark = (mark, now_nanos);
+        }
+        now_nanos.saturating_sub(self.mark.1)
+    }
+
     /// A member of it is being made, for ever.
     fn is_stuck(&self) -> bool {
         self.stage == Stage::Lost && matches!(self.work, Work::Bundle { .. })

@@ -54,6 +54,8 @@ pub(super) struct Write {
     pub making: Option<Making>,
     /// And at which one storage is.
     pub progress: Progress,
+    /// As it was seen last, and since when it has been so.
+    pub mark: (u32, u64),
     /// That takes long: its thread has a successor, and it keeps nobody from beginning.
     pub relieved: bool,
     /// Members that are made and not written.
@@ -308,6 +310,7 @@ impl Sink {
             ticket: None,
             making: None,
             progress: Progress::default(),
+            mark: (0, 0),
             relieved: false,
             parts: Vec::new(),
             length,
@@ -372,7 +375,9 @@ impl Sink {
                 let writes = self.member_writes(&members)?;
                 let making = self.creates.begin(self.clock.now());
                 let progress = Progress::default();
+                let mark = (progress.mark(), self.clock.now());
                 if let Some(write) = self.writes.get_mut(&block) {
+                    write.mark = mark;
                     (write.making, write.progress, write.relieved) = (Some(making), progress.clone(), false);
                 }
                 let step = MembersStep::Make;
