@@ -520,6 +520,7 @@ fn with_hint(mut error: Error) -> Error {
             Code::SinkNoSpace | Code::SinkQuota => {
                 Some("nothing that is done is lost: make room, then run the same command again".into())
             }
+            Code::SinkHangs => Some("run the same command again when it answers".into()),
             Code::SinkReadOnly => Some("make it writable, then run the same command again".into()),
             Code::Interrupted => Some("run the same command again to continue".into()),
             Code::ConnectionLost | Code::PeerSilent => {

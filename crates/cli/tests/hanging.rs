@@ -92,3 +92,14 @@ fn small_files_that_are_never_made() {
         bed.copy("sink", "HAUL_TEST_SINK_MAKE_HANGS", &["--object-size", "64KiB", "--bundle-below", "64KiB"]);
     bed.only_what_hangs_failed(&output, hung, sound);
 }
+
+/// Each of them keeps a slot: that cannot go on for ever.
+#[test]
+fn where_nearly_nothing_can_be_made_the_copy_ends() {
+    let bed = Bed::new(100, 0, 2000);
+    let options = ["--object-size", "64KiB", "--bundle-below", "64KiB", "--memory", "512KiB"];
+    let output = bed.copy("sink", "HAUL_TEST_SINK_MAKE_HANGS", &options);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("half of the buffers"), "{said}");
+}

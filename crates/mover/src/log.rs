@@ -298,9 +298,9 @@ impl LogView for Found {
 }
 
 /// Operations that wait for the log thread: far more than are ever under way.
-const WAITING_MAX: usize = 1 << 20;
+const WAITING_MAX: usize = if cfg!(test) { 100 } else { 1 << 20 };
 /// How long the last of them may take.
-const FINISH_MAX: Duration = Duration::from_secs(60);
+const FINISH_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const NO_ANSWER: &str = "its storage does not answer";
 
@@ -577,5 +577,50 @@ impl Keeper {
             lock(&self.shared).lost = Some(cause.clone());
             let _ = self.inputs.send(Input::LogLost { cause });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log whose thread is at something that does not end while `_storage` is held.
+    fn hanging() -> (Logger, QueueSender<()>) {
+        let (operations, queue) = unbounded();
+        let (storage, answers) = bounded::<()>(0);
+        let run = move || {
+            let _queue: crossbeam_channel::Receiver<LogOp> = queue;
+            let _ = answers.recv();
+        };
+        let thread = std::thread::spawn(run);
+        let summary = LogSummary {
+            mechanism: String::new(),
+            method: String::new(),
+            writer: String::new(),
+            bytes_peak: 0,
+            files_peak: 0,
+            location: PathBuf::new(),
+            lost: None,
+        };
+        let shared = Arc::new(Mutex::new(summary));
+        (Logger { required: false, shared, work: Work::Thread { operations, thread } }, storage)
+    }
+
+    #[test]
+    fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for() {
+        let (mut logger, _storage) = hanging();
+        let told: Vec<String> = (0..2 * WAITING_MAX).filter_map(|_| logger.run(LogOp::Clear)).collect();
+        assert_eq!(told, [NO_ANSWER], "it is told once");
+        assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
+
+        let (mut logger, _storage) = hanging();
+        assert_eq!(logger.run(LogOp::Clear), None);
+        let began = Instant::now();
+        assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
+        assert!((FINISH_MAX..FINISH_MAX * 10).contains(&began.elapsed()));
+
+        let (logger, storage) = hanging();
+        drop(storage);
+        assert_eq!(logger.finish().lost, None);
     }
 }

@@ -1,8 +1,9 @@
 //! I/O threads: they take operations from a queue and hand them to storage.
 //!
 //! One queue a lane (see `model::op::Lane`): names in order on one thread, contents on several, and errands (files that are
-//! made, sealed, synced, named, removed; at the source what is asked of a file beside its contents) on threads of their own, so that one that takes long holds up neither. A thread
-//! whose work the master has taken for hung gets a successor, and nobody waits for its end.
+//! made, sealed, synced, named, removed; at the source what is asked of a file beside its contents) on threads of their own,
+//! so that one that takes long holds up neither. A thread whose work the master has taken for hung gets a successor, and
+//! nobody waits for its end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -100,10 +101,10 @@ impl Workers {
                 SourceOp::Confirm { entry } | SourceOp::Restat { entry } => Some(entry.id),
                 _ => None,
             };
-            let work = Work { run: Arc::clone(&run), about, kind: ThreadKind::Io };
+            let work = Work { run: Arc::clone(&run), about, kind: ThreadKind::Errand };
             Crew::new(name, 0, work, &aborted, pool, inputs, muster)
         };
-        let crews = SourceCrews { reads, looks: others("haul-look")?, closes: others("haul-close")? };
+        let crews = SourceCrews { reads, looks: others("haul-ask")?, closes: others("haul-close")? };
         Ok(Workers { source: Some(crews), sink: None, aborted })
     }
 

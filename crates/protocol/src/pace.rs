@@ -51,7 +51,7 @@ impl Pace {
     }
 
     /// One hangs, which tells nothing of those that do not.
-    pub fn forget(&mut self, _making: Making) {
+    pub fn forget(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
 

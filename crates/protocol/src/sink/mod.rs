@@ -9,6 +9,7 @@ mod choose;
 mod commit;
 mod errand;
 mod full;
+mod making;
 mod parts;
 mod prepare;
 mod receive;
