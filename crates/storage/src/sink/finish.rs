@@ -79,22 +79,15 @@ impl PosixSink {
     fn set_directory_attributes(&self, directory: &OwnedFd, record: &Record) -> rustix::io::Result<()> {
         let wanted = &record.attributes;
         let present = status(directory.as_fd())?;
-        if self.preserve.differs_in_owner(&present, wanted) {
-            set_owner(directory.as_fd(), wanted)?;
-        }
         let mode = Preserve::directory_mode(wanted, present.mode);
-        if present.mode != mode {
-            fs::fchmod(directory, Mode::from_raw_mode(mode))?;
-        } else if self.file_systems.is_gluster(record.identity.0) {
-            // One brick tells that it has it; another one may have been away when it was set. Who does not own the directory
-            // may not, and need not.
-            let _ = fs::fchmod(directory, Mode::from_raw_mode(mode));
-        }
+        // One brick tells that it has them; another one may have been away when they were set.
+        let on_bricks = self.file_systems.is_gluster(record.identity.0);
+        set_if(self.preserve.differs_in_owner(&present, wanted), self.preserve.owner && on_bricks, || {
+            set_owner(directory.as_fd(), wanted)
+        })?;
+        set_if(present.mode != mode, on_bricks, || fs::fchmod(directory, Mode::from_raw_mode(mode)))?;
         // A directory in which nothing has changed is left alone, its atime too.
-        if present.mtime != wanted.mtime {
-            fs::futimens(directory, &timestamps(wanted)?)?;
-        }
-        Ok(())
+        set_if(present.mtime != wanted.mtime, on_bricks, || fs::futimens(directory, &timestamps(wanted)?))
     }
 
     /// Opens the directory of a record, from the nearest of its parents that is open.
@@ -184,6 +177,23 @@ impl PosixSink {
         names.retain(|name| !name.is_empty());
         names.reverse();
         if names.is_empty() { b".".to_vec() } else { names.join(&b'/') }
+    }
+}
+
+/// Sets what has to be set; and once more, if that can be, what may be set only in part. Who does not own the directory
+/// may not, and need not.
+fn set_if(
+    has_to: bool,
+    in_part: bool,
+    set: impl FnOnce() -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    if has_to {
+        set()
+    } else {
+        if in_part {
+            let _ = set();
+        }
+        Ok(())
     }
 }
 
