@@ -255,13 +255,12 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         sources: &sources,
         names: &names,
         destination: &destination,
-        decision: decided,
         recursive: request.recursive,
         preserve: request.preserve,
         plain: request.key.is_some(),
         hash: log.hash,
         instance,
-        directory: &directory,
+        directory,
         log_trouble,
         stripe,
         layout_file: None,
@@ -281,7 +280,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     );
     let running = match is_sink {
         true => {
-            let end = ends.sink(common, None)?;
+            let end = ends.sink(common, decided, None)?;
             greet(&answer)?;
             end.start()?
         }

@@ -18,6 +18,7 @@ use haul_storage::engine::{self, Engines, Note, Told, Wish};
 use haul_storage::layout::stripe::StripeSpec;
 use haul_storage::layout::{self, LayoutFile, Layouts};
 use haul_storage::placing::Placing;
+use haul_storage::scan::{Begun, Scan};
 use haul_storage::sink::{Contents, Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
 use haul_storage::source::{Lender, PosixSource, Root, SourceOptions};
 use haul_storage::spill::{SpillFile, Spilling};
@@ -175,8 +176,6 @@ pub struct Ends<'a> {
     pub names: &'a [SourceName],
     /// DEST.
     pub destination: &'a std::ffi::OsStr,
-    /// What DEST means.
-    pub decision: Decision,
     /// `-r`
     pub recursive: bool,
     /// `-p`
@@ -188,7 +187,7 @@ pub struct Ends<'a> {
     /// The job's random bytes.
     pub instance: [u8; 16],
     /// Where this end's log and spool are.
-    pub directory: &'a Path,
+    pub directory: PathBuf,
     /// They are not where they belong.
     pub log_trouble: Option<String>,
     /// How new files are striped, if somebody says so.
@@ -230,6 +229,13 @@ impl EndEngines {
     }
 }
 
+/// A source that finds entries already.
+pub struct Reading {
+    storage: Arc<PosixSource>,
+    scan: Box<dyn Scan>,
+    placing: Arc<Placing>,
+}
+
 /// `--spill` and `--spill-max`
 pub struct Spill {
     /// At the source.
@@ -247,11 +253,10 @@ impl Ends<'_> {
         Some(self.hash).filter(|hash| *hash != HashKind::None && !self.lends)
     }
 
-    /// What reads the SOURCEs, of these names below the destination.
-    pub fn reader(&self, labels: &[Box<[u8]>]) -> Arc<PosixSource> {
+    /// What reads the SOURCEs.
+    fn reader(&self) -> Arc<PosixSource> {
         use std::os::unix::ffi::OsStrExt;
-        let roots = self.sources.iter().zip(labels);
-        let roots = roots.map(|(path, label)| Root::with_label(path.as_bytes(), label.to_vec()));
+        let roots = self.sources.iter().map(|path| Root::without_label(path.as_bytes()));
         let options = SourceOptions {
             recursive: self.recursive,
             hash: self.hash,
@@ -264,12 +269,31 @@ impl Ends<'_> {
         Arc::new(PosixSource::with_engines(roots.collect(), options, engines))
     }
 
-    /// The end that reads, ready to start; by this `reader`, if there is one already.
+    /// Begins to read, before there is another end. Nothing where files are invented.
+    fn begin(&self, tuning: &Tuning) -> Result<Option<Reading>, Error> {
+        match self.measure.synthetic {
+            Some(_) => Ok(None),
+            None => self.reading(tuning).map(Some),
+        }
+    }
+
+    fn reading(&self, tuning: &Tuning) -> Result<Reading, Error> {
+        let storage = self.reader();
+        let Tuning { bundle_bytes_max, object_bytes, .. } = *tuning;
+        let placing = self.placing()?;
+        let scan = storage.scan(Arc::new(AtomicU64::new(1)));
+        let scan = scan.placed(Arc::clone(&placing), bundle_bytes_max, object_bytes);
+        let scan = Begun::start(scan)
+            .map_err(|error| Error::os(Code::SystemRefused, "starting a thread", &error))?;
+        Ok(Reading { storage, scan: Box::new(scan), placing })
+    }
+
+    /// The end that reads, ready to start; from where it has begun, if it has.
     pub fn source(
         &self,
         common: Common,
         log: log::Settings,
-        reader: Option<Arc<PosixSource>>,
+        begun: Option<Reading>,
     ) -> Result<SourceEnd, Error> {
         let mut log = SourceLog::open(&self.directory.join("log"), log)?;
         if let Some(cause) = &self.log_trouble {
@@ -282,13 +306,12 @@ impl Ends<'_> {
             let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
             return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max, shared: None });
         }
-        let storage = reader.unwrap_or_else(|| self.reader(&common.roots));
-        let Tuning { bundle_bytes_max, object_bytes, .. } = common.tuning;
-        let placing = self.placing()?;
-        let scan = storage.scan(ids).placed(Arc::clone(&placing), bundle_bytes_max, object_bytes);
+        let begun = begun.map_or_else(|| self.reading(&common.tuning), Ok)?;
+        let Reading { storage, scan, placing } = begun;
+        storage.name_roots(&common.roots);
         let shared = (!self.alone).then_some(placing);
-        let (storage, spill_bytes_max) = self.with_spill(storage, object_bytes)?;
-        Ok(SourceEnd { common, storage, scan: Box::new(scan), log, spill_bytes_max, shared })
+        let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
+        Ok(SourceEnd { common, storage, scan, log, spill_bytes_max, shared })
     }
 
     fn with_spill(&self, storage: impl SourceStorage + 'static, object_bytes: u32) -> Result<Stored, Error> {
@@ -311,11 +334,10 @@ impl Ends<'_> {
         Ok(Arc::new(Placing::new(Arc::new(Layouts::new(options)))))
     }
 
-    /// The end that writes, ready to start. With a `lender` it takes contents from there.
-    pub fn sink(&self, common: Common, lender: Option<Lender>) -> Result<SinkEnd, Error> {
+    /// The end that writes, ready to start, where DEST means this. With a `lender` it takes contents from there.
+    pub fn sink(&self, common: Common, decision: Decision, lender: Option<Lender>) -> Result<SinkEnd, Error> {
         let path = PathBuf::from(self.destination);
-        let root =
-            SinkRoot::open(&path, self.decision, self.names).map_err(|failure| root_error(&failure))?;
+        let root = SinkRoot::open(&path, decision, self.names).map_err(|failure| root_error(&failure))?;
         let spool_directory = self.directory.join("spool");
         haul_mover::owner::make_directory(&spool_directory)?;
         let mut session_tag = [0; 4];
@@ -343,18 +365,17 @@ impl Ends<'_> {
     }
 }
 
-fn ends<'a>(plan: &'a Plan, job: &'a Job, decision: Decision) -> Ends<'a> {
+fn ends<'a>(plan: &'a Plan, job: &Job) -> Ends<'a> {
     Ends {
         sources: &plan.sources,
         names: &plan.names,
         destination: &plan.destination,
-        decision,
         recursive: plan.recursive,
         preserve: plan.preserve,
         plain: plan.settings.plain.value && plan.direction != Direction::Local,
         hash: plan.settings.hash.value.kind(),
         instance: job.instance(),
-        directory: &job.directory,
+        directory: job.directory.clone(),
         log_trouble: job.log_trouble.clone(),
         stripe: plan.settings.stripe.value.clone(),
         layout_file: plan.settings.layout_file.value.as_deref(),
@@ -413,7 +434,8 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     reporter.with(|reporter| reporter.set_typed_names(typed_names(plan, &roots)));
     let session = new_session()?;
     let (dial, accept) = local::pair(plan.settings.streams.value);
-    let ends = ends(plan, job, decided);
+    let ends = ends(plan, job);
+    let begun = ends.begin(&plan.settings.tuning(plan.verbose))?;
     let placer = placer(plan, reporter);
     let common = |connector: Box<dyn Connector>, reports, waiting| Common {
         tuning: plan.settings.tuning(plan.verbose),
@@ -425,13 +447,12 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
         reports,
         placer: placer.with_waiting(waiting),
     };
-    let reader = ends.reader(&roots);
-    let lender = ends.lends.then(|| Lender::new(&reader));
+    let lender = begun.as_ref().filter(|_| ends.lends).map(|reading| Lender::new(&reading.storage));
     let sink = common(Box::new(accept), reporter.neighbours(End::Sink), WITHIN_PROCESS);
-    let sink = ends.sink(sink, lender)?;
+    let sink = ends.sink(sink, decided, lender)?;
     let waiting = if ends.lends { LENDS } else { WITHIN_PROCESS };
     let source = common(Box::new(dial), reporter.reports(End::Source), waiting);
-    let source = ends.source(source, plan.settings.log(), Some(reader))?;
+    let source = ends.source(source, plan.settings.log(), begun)?;
     let sink = sink.start()?;
     let source = source.start()?;
     interrupt.watch(&source);
@@ -510,12 +531,14 @@ fn run_remote(
     // Connecting takes ssh longest; everything else is made ready meanwhile.
     let mut ssh = Ssh::start(&settings.ssh.value, host, &settings.haul_path.value)?;
     let resolved_host = ResolvedHost::ask(&settings.ssh.value, host);
+    let ends = ends(plan, job);
     let identity = Identity::generate().map_err(stream)?;
     let key = plain.then(StreamKey::generate).transpose().map_err(stream)?;
     let mut tuning = settings.tuning(plan.verbose);
     if !push && settings.memory_grows() {
         tuning.slots_far = slots_far_here(tuning.slots, tuning.object_bytes);
     }
+    let begun = if push { ends.begin(&tuning)? } else { None };
     let listen_far = settings.listen.value != Listen::Here;
     let request = Request {
         haul: env!("CARGO_PKG_VERSION").into(),
@@ -596,10 +619,9 @@ fn run_remote(
         reports: reporter.reports(if push { End::Source } else { End::Sink }),
         placer: placer(plan, reporter),
     };
-    let ends = ends(plan, job, decided);
     let running = match push {
-        true => ends.source(common, settings.log(), None)?.start()?,
-        false => ends.sink(common, None)?.start()?,
+        true => ends.source(common, settings.log(), begun)?.start()?,
+        false => ends.sink(common, decided, None)?.start()?,
     };
     interrupt.watch(&running);
     let live = live(job, reporter);

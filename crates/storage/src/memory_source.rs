@@ -398,9 +398,9 @@ impl MemoryScan {
         let found = self.source.lock().find(&root.path);
         match found {
             None => {
-                out.push(Scanned::Error { path: root.label.clone(), failure: Code::SourceMissing.into() })
+                out.push(Scanned::Error { path: root.label().to_vec(), failure: Code::SourceMissing.into() })
             }
-            Some(inode) => self.visit(inode, parent, b"", root.label.clone(), out),
+            Some(inode) => self.visit(inode, parent, b"", root.label().to_vec(), out),
         }
         true
     }

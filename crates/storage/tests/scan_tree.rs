@@ -50,7 +50,7 @@ fn scan(roots: &[Root], recursive: bool) -> Found {
                 Scanned::Item(item) => {
                     if let Item::Entry(entry) = &item {
                         let path = match entry.parent.root_index() {
-                            Some(index) => roots[index as usize].label.clone(),
+                            Some(index) => roots[index as usize].label().to_vec(),
                             None => {
                                 let mut path = paths[&entry.parent].clone();
                                 push_name(&mut path, &entry.name);
@@ -265,7 +265,7 @@ fn each_source_hangs_below_its_own_root_and_one_that_is_missing_stops_no_other()
     let parents: Vec<EntryId> = found.entries.values().map(|entry| entry.parent).collect();
     assert_eq!(parents, [EntryId::root(0), EntryId(1), EntryId::root(2)]);
     assert_eq!(found.errors.len(), 1);
-    assert_eq!(found.error(&roots[1].label), Some(Code::SourceMissing));
+    assert_eq!(found.error(roots[1].label()), Some(Code::SourceMissing));
     // The pseudo directories never end: nobody entered them.
     assert_eq!(found.items.iter().filter(|item| matches!(item, Item::End(_))).count(), 1);
 }

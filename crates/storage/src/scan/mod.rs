@@ -4,9 +4,11 @@
 //! stops calling when nobody takes more: memory and descriptors do not grow with the dataset.
 
 mod ahead;
+mod begun;
 mod listing;
 mod posix;
 
+pub use begun::Begun;
 pub use posix::PosixScan;
 
 use haul_model::limits::BATCH_ITEMS_MAX;

@@ -426,7 +426,7 @@ impl PosixScan {
     /// `name`: in the deepest directory; empty for that directory itself, or for the SOURCE.
     fn tell_error(&self, name: &[u8], failure: Failure, batch: &mut Batch<'_>) {
         let root = self.next_root.checked_sub(1).and_then(|index| self.directories.root(index));
-        let mut path = root.map(|root| root.label.clone()).unwrap_or_default();
+        let mut path = root.map(|root| root.label().to_vec()).unwrap_or_default();
         let below = self.stack.iter().map(|frame| &*frame.name).chain([name]);
         for name in below.filter(|name| !name.is_empty()) {
             push_name(&mut path, name);

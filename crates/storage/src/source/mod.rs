@@ -13,6 +13,8 @@ mod objects;
 mod posix;
 mod status;
 
+use std::sync::OnceLock;
+
 pub use lend::Lender;
 pub use posix::{PosixSource, SourceOptions};
 
@@ -29,19 +31,34 @@ pub struct Root {
     /// As the user typed it, relative to the working directory. Trusted: it may lead through symlinks, and one that
     /// ends in `/` is followed itself.
     pub path: Vec<u8>,
-    /// What the scan puts in front of the paths of errors.
-    pub label: Vec<u8>,
+    /// What the scan puts in front of the paths of errors, once that is known.
+    label: OnceLock<Vec<u8>>,
 }
 
 impl Root {
     /// Errors name it as the user did.
     pub fn new(path: impl Into<Vec<u8>>) -> Self {
         let path = path.into();
-        Root { label: path.clone(), path }
+        Root { label: path.clone().into(), path }
     }
 
     /// Errors name it `label`; empty for paths that are relative to the SOURCE.
     pub fn with_label(path: impl Into<Vec<u8>>, label: impl Into<Vec<u8>>) -> Self {
-        Root { path: path.into(), label: label.into() }
+        Root { path: path.into(), label: label.into().into() }
+    }
+
+    /// How errors name it is told later ([`PosixSource::name_roots`]); a scan that has one to tell waits until then.
+    pub fn without_label(path: impl Into<Vec<u8>>) -> Self {
+        Root { path: path.into(), label: OnceLock::new() }
+    }
+
+    /// Waits until it is known.
+    pub fn label(&self) -> &[u8] {
+        self.label.wait()
+    }
+
+    /// The first word holds.
+    pub(crate) fn set_label(&self, label: &[u8]) {
+        let _ = self.label.set(label.into());
     }
 }

@@ -123,6 +123,15 @@ impl PosixSource {
         &self.engines
     }
 
+    /// How errors name the SOURCEs, where that was not known before.
+    pub fn name_roots(&self, labels: &[Box<[u8]>]) {
+        for (index, label) in (0..).zip(labels) {
+            if let Some(root) = self.directories.root(index) {
+                root.set_label(label);
+            }
+        }
+    }
+
     /// Walks the SOURCEs. `ids` is the next free entry id, 1 in a new session.
     ///
     /// Operations are answered only for entries that a scan of this very source has found.
