@@ -136,6 +136,11 @@ impl<F: AsFd> Passing<F> {
     pub fn new(file: F) -> Passing<F> {
         Passing(is_absent(&file).then_some(file))
     }
+
+    /// Before one is read that is nowhere but in the cache.
+    pub fn in_memory() -> Passing<F> {
+        Passing(None)
+    }
 }
 
 impl<F: AsFd> Passing<F> {

@@ -17,7 +17,6 @@ use super::objects::Object;
 use crate::carry::{Range, carry};
 use crate::confine::sink_failure;
 use crate::hashing::ObjectHasher;
-use crate::page_cache::Passing;
 use crate::source::LentMembers;
 
 /// As the source says it when it is asked for the bytes again and reads them itself.
@@ -56,11 +55,12 @@ impl PosixSink {
         contents: BorrowedFd<'_>,
         piece: usize,
     ) -> Result<(), Failure> {
-        let (source, has_holes) = lent.open(entry).map_err(|_| ASK_AGAIN)?;
+        let (source, status) = lent.open(entry).map_err(|_| ASK_AGAIN)?;
         self.hooks.before_write().map_err(sink_failure)?;
         if entry.size() > 0 {
-            let _passing = Passing::new(&source);
-            let range = Range::new(0, entry.size(), entry.size()).in_pieces(piece).with_holes(has_holes);
+            let _passing = lent.passing(&source, &status);
+            let range = Range::new(0, entry.size(), entry.size()).in_pieces(piece);
+            let range = range.with_holes(status.has_holes());
             let _at = within(Stage::Write);
             carry(source.as_fd(), contents, range, None)?;
             lent.check(&source, entry).map_err(|_| ASK_AGAIN)?;

@@ -14,9 +14,11 @@ use haul_model::op::MemberRead;
 use haul_model::{Code, Entry, Failure, Hash, SlotId};
 
 use super::PosixSource;
+use super::Status;
 use super::files::{OpenFile, check_version};
 use super::members::{MemberReader, Staying};
 use crate::local;
+use crate::page_cache::Passing;
 
 /// What a sink takes contents from. Entries are those of the source's scan.
 #[derive(Clone)]
@@ -50,10 +52,14 @@ impl fmt::Debug for Lender {
 pub(crate) struct LentMembers<'a>(MemberReader<'a>);
 
 impl LentMembers<'_> {
-    /// The file, in the version that the scan has seen, and whether it has holes.
-    pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, bool), Failure> {
-        let (file, status) = self.0.open(entry)?;
-        Ok((file, status.has_holes()))
+    /// The file, in the version that the scan has seen.
+    pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, Status), Failure> {
+        self.0.open(entry)
+    }
+
+    /// Before it is read.
+    pub fn passing<'f>(&mut self, file: &'f OwnedFd, status: &Status) -> Passing<&'f OwnedFd> {
+        self.0.passing(file, status)
     }
 
     /// Is it still that version, now that all of it was read?

@@ -116,17 +116,19 @@ pub(crate) struct MemberReader<'a> {
     /// So many more may stay in their files.
     left: usize,
     last: Option<(EntryId, Arc<OwnedFd>)>,
+    /// The device of the last file, and whether that is memory.
+    memory: Option<(u64, bool)>,
 }
 
 impl<'a> MemberReader<'a> {
     /// For one bundle.
     pub fn new(directories: &'a Directories, noatime: &'a Noatime, hash: HashKind, staying: Staying) -> Self {
-        MemberReader { directories, noatime, hash, staying, left: IN_PLACE_MAX, last: None }
+        MemberReader { directories, noatime, hash, staying, left: IN_PLACE_MAX, last: None, memory: None }
     }
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
     pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
-        let (file, _) = self.open(entry)?;
+        let (file, status) = self.open(entry)?;
         let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
         let may_stay = length > 0 && self.left > 0;
         let large = |least: Option<usize>| may_stay && least.is_some_and(|least| space.len() >= least);
@@ -143,7 +145,7 @@ impl<'a> MemberReader<'a> {
                 Box::new(MemberOnlooker { hasher, file: Arc::clone(&file), identity });
             return Ok(Packed { hash: None, file: Some(file), onlooker: Some(onlooker) });
         }
-        let passing = Passing::new(&file);
+        let passing = self.passing(&file, &status);
         // What is still in its file when it is sent cannot be dropped from the page cache here.
         let stays = large(self.staying.hashed) && !passing.was_absent();
         if stays && local::is_known(&file).unwrap_or(false) {
@@ -168,6 +170,17 @@ impl<'a> MemberReader<'a> {
     pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, Status), Failure> {
         let location = self.locate(entry)?;
         open_regular(self.directories, &location, self.noatime, entry)
+    }
+
+    /// A file that was opened, before it is read.
+    pub fn passing<'f>(&mut self, file: &'f OwnedFd, status: &Status) -> Passing<&'f OwnedFd> {
+        let device = status.place().device;
+        let in_memory = match self.memory {
+            Some((known, in_memory)) if known == device => in_memory,
+            _ => local::is_memory(file).unwrap_or(false),
+        };
+        self.memory = Some((device, in_memory));
+        if in_memory { Passing::in_memory() } else { Passing::new(file) }
     }
 
     fn locate<'e>(&mut self, entry: &'e Entry) -> Result<Location<'e>, Failure>
