@@ -612,8 +612,8 @@ fn sweep(fixture: &dyn Fixture) {
     assert_eq!(names(fixture, "top/below").len(), 4, "its own end has not come");
     driver.end(below);
     assert_eq!(names(fixture, "top/below").len(), 2, "the other job's file and hashes");
-    // below, notes, 2 going on, 2 of the other job, 1 writing, 1 member.
-    assert_eq!(names(fixture, "top").len(), 8, "{:?}", names(fixture, "top"));
+    // below, notes, 2 going on, 2 of the other job, 1 writing; the member, where it has a name before its last.
+    assert!((7..=8).contains(&names(fixture, "top").len()), "{:?}", names(fixture, "top"));
     assert_eq!(driver.seal(&writing, token, None), Ok(root_of(b"data")));
     driver.settle(&[writing.id, member.id]);
 }
@@ -647,9 +647,11 @@ fn discard(fixture: &dyn Fixture) {
     assert_eq!(driver.write_object(&large, token, &bytes, 0), Ok(()));
     assert_eq!(driver.sync(&[large.id]), []);
     assert_eq!(driver.write_members(&[(&small, b"x")]), [Ok(())]);
-    assert_eq!(names(fixture, "top").len(), 3, "two files and one table of hashes");
+    let there = names(fixture, "top");
+    // The small one where it has a name before its last.
+    assert!((2..=3).contains(&there.len()), "two files and one table of hashes: {there:?}");
     driver.discard(large.id, Token([3; 16]));
-    assert_eq!(names(fixture, "top").len(), 3, "that was another version of it");
+    assert_eq!(names(fixture, "top"), there, "that was another version of it");
     driver.discard(large.id, token);
     driver.discard(small.id, Token::NONE);
     assert_eq!(names(fixture, "top"), Vec::<Vec<u8>>::new());
@@ -673,11 +675,11 @@ fn let_go(fixture: &dyn Fixture) {
         let token = driver.start(&large);
         assert_eq!(driver.write_object(&large, token, &bytes, 0), Ok(()));
         assert_eq!(driver.sync(&[large.id]), []);
+        let held = names(fixture, "top");
         assert_eq!(driver.write_members(&[(&small, b"x")]), [Ok(())]);
-        let held = names(fixture, "top").len();
         driver.let_go(large.id, token, true);
         driver.let_go(small.id, Token::NONE, true);
-        assert_eq!(names(fixture, "top").len(), held - 1, "of a small file nothing can be resumed");
+        assert_eq!(names(fixture, "top"), held, "of a small file nothing can be resumed");
         assert_eq!(driver.finish(), []);
         token
     };

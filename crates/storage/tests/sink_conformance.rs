@@ -65,6 +65,12 @@ fn the_posix_sink_conforms_where_a_file_system_is_synced_as_a_whole() {
 }
 
 #[test]
+fn the_posix_sink_conforms_in_memory_where_small_files_are_named_late() {
+    conformance_sink::check_all(|| Box::new(Scratch::fast(SyncMode::Measured)));
+    conformance_sink::check_all(|| Box::new(Scratch::fast(SyncMode::Measured).striped()));
+}
+
+#[test]
 fn the_posix_sink_conforms_where_each_file_is_synced() {
     conformance_sink::check_all(|| Box::new(Scratch::new(SyncMode::EachFile)));
 }

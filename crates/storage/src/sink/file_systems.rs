@@ -46,6 +46,8 @@ pub(crate) struct FileSystem {
     started: AtomicU64,
     running: Mutex<()>,
     unit_nanos: OnceLock<u64>,
+    /// Whether a file can get its first name when it is complete, once that was tried.
+    pub names_late: OnceLock<bool>,
 }
 
 impl FileSystem {
@@ -63,6 +65,7 @@ impl FileSystem {
             started: AtomicU64::new(0),
             running: Mutex::new(()),
             unit_nanos: OnceLock::new(),
+            names_late: OnceLock::new(),
         })
     }
 

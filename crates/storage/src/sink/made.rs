@@ -92,6 +92,7 @@ impl PosixSink {
                 token,
                 directory: Arc::clone(&directory),
                 descriptor,
+                nameless: None,
                 synced,
                 errors,
             }

@@ -31,6 +31,8 @@ pub(super) struct Member {
     pub directory: Arc<Directory>,
     /// Open until it is synced, where that is done file by file.
     pub descriptor: Option<OwnedFd>,
+    /// It is this, and has no name yet.
+    pub nameless: Option<OwnedFd>,
     /// It is durable, as far as its own descriptor told.
     pub synced: bool,
     /// [`FileSystem::errors`](super::file_systems::FileSystem::errors) before it was written.
@@ -119,8 +121,19 @@ impl PosixSink {
             }
         };
         let errors = directory.file_system.errors();
-        let (token, file) = self.create(&entry, &directory, held.as_fd()).map_err(sink_failure)?;
+        faults::hang("HAUL_TEST_SINK_MAKE_HANGS", &entry.name);
+        let (token, file, is_nameless) = match self.make_nameless(&directory, held.as_fd()) {
+            Some(file) => (self.tokens.make(), file, true),
+            None => {
+                let (token, file) = self.create(&entry, &directory, held.as_fd()).map_err(sink_failure)?;
+                (token, file, false)
+            }
+        };
         if let Some(target) = self.is_to_be_filled(file.as_fd(), directory.identity.0, entry.size()) {
+            if is_nameless {
+                self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+                self.name_for_now(&file, &entry, token, &directory)?;
+            }
             return Ok((State::Made(Made { entry, token, directory, file }), Some(target)));
         }
         let filled = match lent {
@@ -131,6 +144,15 @@ impl PosixSink {
             let set = self.preserve.complete(file.as_fd(), &entry.attributes);
             set.map_err(attributes::attributes_failure)
         });
+        if is_nameless {
+            if let Err(failure) = complete {
+                self.close_nameless(file);
+                return Err(failure);
+            }
+            let nameless = Some(file);
+            let member = Member { entry, token, directory, descriptor: None, nameless, synced: true, errors };
+            return Ok((State::Member(member), None));
+        }
         let descriptor = match complete {
             Ok(()) => self.keep_until_synced(file, &directory),
             Err(failure) => Err(failure),
@@ -138,7 +160,8 @@ impl PosixSink {
         match descriptor {
             Ok(descriptor) => {
                 let synced = descriptor.is_none();
-                Ok((State::Member(Member { entry, token, directory, descriptor, synced, errors }), None))
+                let member = Member { entry, token, directory, descriptor, nameless: None, synced, errors };
+                Ok((State::Member(member), None))
             }
             Err(failure) => {
                 self.remove_temporary(&entry, &directory, token);
@@ -153,7 +176,6 @@ impl PosixSink {
         directory: &Directory,
         held: BorrowedFd<'_>,
     ) -> rustix::io::Result<(Token, OwnedFd)> {
-        faults::hang("HAUL_TEST_SINK_MAKE_HANGS", &entry.name);
         // Somebody may plant a name; nobody can plant them all.
         const TRIES: usize = 8;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

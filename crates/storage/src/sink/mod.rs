@@ -13,7 +13,7 @@
 //! | `prepare`, `sweep` | what is there already, what is left over |
 //! | `objects`, `table`, `sums`, `seal`, `hashes` | files that arrive in objects |
 //! | `borrowed` | contents that are taken from the source's files, in the same process |
-//! | `members`, `made` | files that arrive in bundles; those of them that are made first, and written target by target |
+//! | `members`, `made`, `nameless` | files that arrive in bundles; those of them that are made first, and written target by target; those without a temporary name |
 //! | `durable`, `file_systems`, `faults` | making things durable |
 //! | `publish` | final names |
 
@@ -29,6 +29,7 @@ mod lay;
 mod leftovers;
 mod made;
 mod members;
+mod nameless;
 mod objects;
 mod prepare;
 mod publish;

@@ -38,8 +38,15 @@ impl PosixSink {
                 let directory = Arc::clone(&member.directory);
                 drop(member.take_descriptor(&self.member_descriptors));
                 let failures = directory.sync_failures();
-                match self.name(&member.entry, member.token, &directory) {
-                    Ok(()) => (Some(State::Named(directory, failures)), Ok(())),
+                let named = match &member.nameless {
+                    Some(file) => self.name_at_last(file, &member.entry, member.token, &directory),
+                    None => self.name(&member.entry, member.token, &directory),
+                };
+                match named {
+                    Ok(()) => {
+                        member.nameless.into_iter().for_each(|file| self.close_nameless(file));
+                        (Some(State::Named(directory, failures)), Ok(()))
+                    }
                     Err(failure) => (Some(State::Member(member)), Err(failure)),
                 }
             }
@@ -66,7 +73,13 @@ impl PosixSink {
         }
     }
 
-    fn name(&self, entry: &Entry, token: Token, directory: &Arc<Directory>) -> Result<(), Failure> {
+    /// Instead of the temporary one.
+    pub(super) fn name(
+        &self,
+        entry: &Entry,
+        token: Token,
+        directory: &Arc<Directory>,
+    ) -> Result<(), Failure> {
         let name = self.name_of(entry)?;
         let held = self.directories.descriptor(directory)?;
         let temporary = self.temporary_name(entry, directory, token);
@@ -110,7 +123,10 @@ impl PosixSink {
             State::Filling(_) => {}
             State::Member(mut member) => {
                 drop(member.take_descriptor(&self.member_descriptors));
-                self.remove_temporary(&member.entry, &member.directory, member.token);
+                match member.nameless {
+                    Some(file) => self.close_nameless(file),
+                    None => self.remove_temporary(&member.entry, &member.directory, member.token),
+                }
             }
             State::Unfinished(file) => {
                 file.close();

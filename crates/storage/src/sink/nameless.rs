@@ -1,0 +1,104 @@
+//! Members that have no name until they have their final one.
+//!
+//! A file without a name is gone when its last descriptor is closed, as it is when the process is killed: nothing is left
+//! over. It costs a descriptor until it is named, and one change of the directory less than a temporary name that becomes
+//! the final one. Only where the page cache is all there is: on disks journals make up for what is saved.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use haul_model::{Entry, Failure, Token};
+use rustix::fs::{self, AtFlags, CWD, OFlags};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+use super::PosixSink;
+use super::directories::Directory;
+use super::objects::PRIVATE;
+use super::tokens::TempName;
+use crate::confine::sink_failure;
+
+impl PosixSink {
+    /// A new file in this directory, if it can do without a name there.
+    pub(super) fn make_nameless(&self, directory: &Directory, held: BorrowedFd<'_>) -> Option<OwnedFd> {
+        let file_system = &directory.file_system;
+        let comes_into_question = file_system.in_memory && file_system.whole;
+        if !comes_into_question || !file_system.names_late.get_or_init(|| self.can_name_late(held)) {
+            return None;
+        }
+        if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < self.member_descriptors_max
+            && let Ok(file) = open_nameless(held)
+        {
+            return Some(file);
+        }
+        self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Older kernels ask for a privilege, or for /proc.
+    fn can_name_late(&self, held: BorrowedFd<'_>) -> bool {
+        let name = TempName::contents(self.tokens.make());
+        let linked = open_nameless(held).and_then(|file| link(&file, held, name.as_c_str()));
+        linked.and_then(|()| fs::unlinkat(held, name.as_c_str(), AtFlags::empty())).is_ok()
+    }
+
+    /// It goes, or has a name now.
+    pub(super) fn close_nameless(&self, file: OwnedFd) {
+        drop(file);
+        self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Gives it the temporary name that it would have had.
+    pub(super) fn name_for_now(
+        &self,
+        file: &OwnedFd,
+        entry: &Entry,
+        token: Token,
+        directory: &Arc<Directory>,
+    ) -> Result<(), Failure> {
+        let held = self.directories.descriptor(directory)?;
+        let name = self.temporary_name(entry, directory, token);
+        link(file, held.as_fd(), name.as_c_str()).map_err(sink_failure)
+    }
+
+    /// Gives it its final name.
+    pub(super) fn name_at_last(
+        &self,
+        file: &OwnedFd,
+        entry: &Entry,
+        token: Token,
+        directory: &Arc<Directory>,
+    ) -> Result<(), Failure> {
+        let name = self.name_of(entry)?;
+        let held = self.directories.descriptor(directory)?;
+        match link(file, held.as_fd(), name) {
+            // What is there is replaced, if it may be, at once.
+            Err(Errno::EXIST) => {
+                self.name_for_now(file, entry, token, directory)?;
+                let named = self.name(entry, token, directory);
+                if named.is_err() {
+                    self.remove_temporary(entry, directory, token);
+                }
+                named
+            }
+            linked => linked.map_err(sink_failure),
+        }
+    }
+}
+
+fn open_nameless(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    fs::openat(directory, c".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, PRIVATE)
+}
+
+/// Gives a file its first name.
+fn link(file: &OwnedFd, directory: BorrowedFd<'_>, name: impl Arg + Copy) -> rustix::io::Result<()> {
+    match fs::linkat(file, c"", directory, name, AtFlags::EMPTY_PATH) {
+        // Older kernels let only root do so. The magic link is our own.
+        Err(Errno::NOENT | Errno::PERM) => {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            fs::linkat(CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,105 @@
+//! Members that have no name before their final one: on memory file systems.
+
+mod sink_support;
+
+use std::fs;
+
+use haul_model::{Code, EntryId, Token};
+use haul_storage::conformance_sink::{Driver, Seen};
+use haul_storage::sink::SyncMode;
+use sink_support::{Scratch, as_user, look, names, plant};
+
+fn open_descriptors_of(scratch: &Scratch) -> usize {
+    let below = scratch.destination.canonicalize().unwrap();
+    let open = fs::read_dir("/proc/self/fd").unwrap();
+    let leads = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
+    // The kernel calls them `/path/#inode (deleted)`.
+    open.filter_map(leads)
+        .filter(|path| path.starts_with(&below) && path.to_string_lossy().contains("/#"))
+        .count()
+}
+
+/// In memory, whatever the directory for temporary files is.
+fn in_memory() -> Scratch {
+    let scratch = Scratch::fast(SyncMode::Measured);
+    assert!(scratch.destination.starts_with("/dev/shm"), "the tests need /dev/shm");
+    scratch
+}
+
+fn settle_one(driver: &Driver, id: EntryId) -> Result<(), Code> {
+    assert_eq!(driver.sync(&[id]), []);
+    match driver.publish(&[id])[..] {
+        [] => {
+            assert_eq!(driver.sync_names(&[id]), []);
+            Ok(())
+        }
+        [(of, failure)] if of == id => Err(failure.code),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_is_seen_of_a_member_before_it_has_its_name_and_nothing_is_left_of_one_that_gets_none() {
+    let scratch = in_memory();
+    let work = || {
+        let (driver, top) = scratch.session(*b"one.");
+        let files =
+            [driver.file(top, b"named", 3), driver.file(top, b"discarded", 3), driver.file(top, b"lost", 3)];
+        let bundle: Vec<_> = files.iter().map(|file| (file, &b"abc"[..])).collect();
+        assert!(driver.write_members(&bundle).iter().all(Result::is_ok));
+        assert_eq!(names(&scratch.path(b"top")), [].into());
+        assert_eq!(open_descriptors_of(&scratch), 3);
+        // Once more: the first one goes.
+        assert!(driver.write_members(&bundle[..1]).iter().all(Result::is_ok));
+        assert_eq!(open_descriptors_of(&scratch), 3);
+        assert_eq!(settle_one(&driver, files[0].id), Ok(()));
+        driver.discard(files[1].id, Token::NONE);
+        assert_eq!(open_descriptors_of(&scratch), 1);
+        drop(driver);
+        assert_eq!(open_descriptors_of(&scratch), 0);
+        assert_eq!(names(&scratch.path(b"top")), [b"named".to_vec()].into());
+        let mode = files[0].attributes.mode & 0o777;
+        assert_eq!(
+            look(&scratch.path(b"top/named")),
+            Some(Seen { mode, mtime: files[0].attributes.mtime, ..Seen::file(b"abc") })
+        );
+        fs::remove_dir_all(scratch.path(b"top")).unwrap();
+    };
+    work();
+    as_user(&scratch, work);
+}
+
+#[test]
+fn what_has_the_name_is_replaced_at_once_if_it_may_be() {
+    let scratch = in_memory();
+    plant(&scratch.path(b"top"), &Seen::directory());
+    plant(&scratch.path(b"top/file"), &Seen::file(b"earlier"));
+    plant(&scratch.path(b"top/link"), &Seen::symlink(b"file"));
+    let (driver, top) = scratch.session(*b"one.");
+    for name in [&b"file"[..], b"link"] {
+        let file = driver.file(top, name, 3);
+        assert!(driver.write_members(&[(&file, b"new")]).iter().all(Result::is_ok));
+        assert_eq!(settle_one(&driver, file.id), Ok(()));
+        assert_eq!(fs::read(scratch.path(b"top").join(std::str::from_utf8(name).unwrap())).unwrap(), b"new");
+    }
+    let file = driver.file(top, b"directory", 3);
+    assert!(driver.write_members(&[(&file, b"new")]).iter().all(Result::is_ok));
+    plant(&scratch.path(b"top/directory"), &Seen::directory());
+    assert!(settle_one(&driver, file.id).is_err(), "a directory is in the way");
+    let left: Vec<Vec<u8>> = names(&scratch.path(b"top")).into_iter().collect();
+    assert_eq!(left, [&b"directory"[..], b"file", b"link"], "and no temporary name");
+}
+
+#[test]
+fn in_a_directory_of_this_session_a_name_is_given_once() {
+    let scratch = in_memory();
+    let (driver, top) = scratch.session(*b"one.");
+    let twins = [driver.file(top, b"twin", 3), driver.file(top, b"twin", 5)];
+    assert!(driver.write_members(&[(&twins[0], b"one"), (&twins[1], b"other")]).iter().all(Result::is_ok));
+    assert_eq!(settle_one(&driver, twins[0].id), Ok(()));
+    assert_eq!(settle_one(&driver, twins[1].id), Err(Code::NameInvalid));
+    driver.discard(twins[1].id, Token::NONE);
+    assert_eq!(fs::read(scratch.path(b"top/twin")).unwrap(), b"one");
+    assert_eq!(names(&scratch.path(b"top")), [b"twin".to_vec()].into());
+    assert_eq!(open_descriptors_of(&scratch), 0);
+}
