@@ -30,6 +30,9 @@ const NAMES_MAX: usize = 256;
 const FRESH: Duration = Duration::from_secs(1);
 /// The average is of about so many looks.
 const AVERAGED: u64 = 16;
+/// A look counts as no longer than this: a thread that has lost its core for a moment tells nothing of storage, and several that
+/// do not get one tell more.
+const LOOK_MAX: Duration = Duration::from_nanos(4 * SLOW_NANOS);
 
 /// What is known of a name.
 pub(super) struct Look {
@@ -45,7 +48,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So many looks took so long.
+    /// A look took so long.
+    pub fn took_one(&mut self, time: Duration) {
+        self.took(1, time.min(LOOK_MAX));
+    }
+
+    /// So many looks took so long, none of them longer than counts.
     pub fn took(&mut self, looks: usize, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) / looks.max(1) as u64;
         let weight = (looks as u64).min(AVERAGED);
@@ -93,7 +101,7 @@ impl Ahead {
                 let Some((name, ..)) = names.get(index) else { break };
                 let started = Instant::now();
                 found.push((index, look(directory, name)));
-                time += started.elapsed();
+                time += started.elapsed().min(LOOK_MAX);
             }
             (found, time)
         };
@@ -182,8 +190,10 @@ mod tests {
     #[test]
     fn the_average_follows_what_is_seen() {
         let mut pace = Pace::default();
-        pace.took(1, Duration::from_millis(1));
-        assert!(pace.is_slow(), "a single one that takes 20 times as long tells");
+        pace.took_one(Duration::from_secs(1));
+        assert!(!pace.is_slow(), "a single one tells nothing");
+        (0..5).for_each(|_| pace.took_one(Duration::from_millis(1)));
+        assert!(pace.is_slow(), "a few do");
         (0..100).for_each(|_| pace.took(1, Duration::from_micros(1)));
         assert!(!pace.is_slow());
         pace.took(0, Duration::ZERO);
