@@ -136,6 +136,7 @@ impl PipeSender {
                 state = wait(&self.pipe.writable, state, None).0;
                 self.check(&state)?;
             }
+            let mut receiver_may_wait = false;
             let count = rest.len().min(self.pipe.capacity - state.bytes).min(CHUNK_BYTES);
             let (now, later) = rest.split_at(count);
             rest = later;
@@ -154,10 +155,14 @@ impl PipeSender {
                 chunk.extend_from_slice(now);
                 state = lock(&self.pipe.state);
                 self.check(&state)?;
+                receiver_may_wait = state.queue.is_empty();
                 state.queue.push_back(chunk);
             }
             drop(state);
-            self.pipe.readable.notify_one();
+            // A wake-up is a system call, also where nobody sleeps.
+            if receiver_may_wait {
+                self.pipe.readable.notify_one();
+            }
         }
         Ok(())
     }
@@ -237,9 +242,12 @@ impl Receiver for PipeReceiver {
         self.taken += count;
         let mut state = lock(&self.pipe.state);
         check_open(&self.closed)?;
+        let sender_may_wait = state.bytes >= self.pipe.capacity;
         state.bytes -= count;
         drop(state);
-        self.pipe.writable.notify_one();
+        if sender_may_wait {
+            self.pipe.writable.notify_one();
+        }
         Ok(count)
     }
 
