@@ -318,7 +318,10 @@ pub enum LogMethod {
 pub struct Status {
     /// Only this transfer (the beginning of its id is enough)
     pub job: Option<String>,
-    /// One JSON object a line
+    /// Those too that ended a day or longer ago and need nothing more
+    #[arg(long, short)]
+    pub all: bool,
+    /// One JSON object a line, of all transfers
     #[arg(long)]
     pub json: bool,
 }

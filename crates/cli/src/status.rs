@@ -33,7 +33,17 @@ impl Found {
     fn can_continue(&self) -> bool {
         !matches!(self.state(), "running" | "done")
     }
+
+    /// It ended long ago, and there is nothing to continue: it is done, or moved nothing.
+    fn is_of_the_past(&self, now: u64) -> bool {
+        let idle = self.record.files_done == 0 && self.record.bytes_done == 0;
+        let needs_nothing = self.state() == "done" || (!self.running && idle);
+        needs_nothing && now.saturating_sub(self.record.updated) >= PAST_SECONDS
+    }
 }
+
+/// What ended so long ago is shown when it is asked for.
+const PAST_SECONDS: u64 = 86_400;
 
 fn all() -> Result<Vec<Found>, Error> {
     let jobs = state_directory()?.join("jobs");
@@ -58,7 +68,8 @@ fn all() -> Result<Vec<Found>, Error> {
 /// `haul status`
 pub fn status(arguments: &options::Status) -> Result<u8, Error> {
     let wanted = arguments.job.as_deref().unwrap_or("");
-    let found: Vec<_> = all()?.into_iter().filter(|found| found.record.job.starts_with(wanted)).collect();
+    let mut found = all()?;
+    found.retain(|found| found.record.job.starts_with(wanted));
     let mut out = std::io::stdout().lock();
     if arguments.json {
         for found in &found {
@@ -84,7 +95,11 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
         }
         return Ok(0);
     }
-    if found.is_empty() {
+    let known = found.len();
+    let time = now();
+    found.retain(|found| arguments.all || !wanted.is_empty() || !found.is_of_the_past(time));
+    let past = known - found.len();
+    if known == 0 {
         let _ = writeln!(out, "no transfers");
     }
     for found in &found {
@@ -94,7 +109,7 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
             "{}  {:<11}  {} ago  {} of {} files, {} of {}",
             &record.job[..12.min(record.job.len())],
             found.state(),
-            age(now().saturating_sub(record.updated)),
+            age(time.saturating_sub(record.updated)),
             record.files_done,
             record.files_total,
             size(record.bytes_done),
@@ -107,6 +122,9 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
         if found.can_continue() {
             let _ = writeln!(out, "    run the same command again to continue");
         }
+    }
+    if past > 0 {
+        let _ = writeln!(out, "{past} ended a day or longer ago and need nothing more: haul status --all");
     }
     Ok(0)
 }
@@ -200,4 +218,33 @@ fn remove_leftovers(destination: &Path, job_tag: [u8; 6]) -> u64 {
         removed += leftovers.flatten().filter(|leftover| leftover.remove().is_ok()).count() as u64;
     }
     removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_nothing_more_is_of_the_past_after_a_day() {
+        let found = |state: &str, files_done, running| {
+            let record = json!({
+                "version": 1, "job": "", "instance": "", "sources": [], "destination": "",
+                "destination_here": null, "decision": null, "state": state, "started": 1000,
+                "updated": 1000, "sessions": 1, "files_done": files_done,
+            });
+            Found { directory: PathBuf::new(), record: serde_json::from_value(record).unwrap(), running }
+        };
+        let later = 1000 + PAST_SECONDS;
+        for (state, files_done, running, expected) in [
+            ("done", 5, false, true),
+            ("failed", 0, false, true),
+            ("incomplete", 5, false, false),
+            ("running", 5, false, false),
+            ("running", 0, true, false),
+        ] {
+            let found = found(state, files_done, running);
+            assert_eq!(found.is_of_the_past(later), expected, "{state} {files_done}");
+            assert!(!found.is_of_the_past(later - 1));
+        }
+    }
 }
