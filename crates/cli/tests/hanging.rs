@@ -103,3 +103,29 @@ fn where_nearly_nothing_can_be_made_the_copy_ends() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("half of the buffers"), "{said}");
 }
+
+/// It holds a slot of a connection that is lost: without it there is no other connection.
+#[test]
+fn a_stream_that_waits_for_storage_when_its_connection_is_lost_ends_the_transfer() {
+    let bed = Bed::new(0, 3, 2_000_000);
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let output = Command::new("timeout")
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(haul)
+        .current_dir(bed.directory.path())
+        .env_clear()
+        .env("HOME", bed.path("home"))
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HAUL_TEST_STREAM_HANGS", "yes")
+        .stdin(Stdio::null())
+        .args(["cp", "-r", "--plain", "--hang-after", "2", "--haul-path", haul])
+        // The far end is killed in the middle.
+        .args(["--ssh", &format!("timeout -s KILL 3 '{haul}' bench shell")])
+        .arg(bed.path("source"))
+        .arg(format!("localhost:{}", bed.path("sink").display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code().is_some_and(|code| code != 124), "it waits for ever: {said}");
+    assert!(said.contains("waits for storage"), "{said}");
+}

@@ -512,6 +512,12 @@ impl<M: Machine> Running<M> {
         if self.retry_at.is_some_and(|at| at <= Instant::now()) {
             self.request();
         }
+        if let Wire::Ending { since } = self.wire
+            && self.master.tuning.hangs_after.is_some_and(|limit| since.elapsed() > limit)
+        {
+            let told = "a stream of the lost connection waits for storage that does not answer";
+            return self.stop(Error::new(Code::ConnectionLost, told));
+        }
         if let Wire::Up(connection) = &self.wire {
             let epoch = connection.epoch;
             if self.heard.elapsed() > SILENCE_MAX {

@@ -69,6 +69,7 @@ pub(crate) fn send_all(
         } else {
             let ranges = lease.take_file_ranges();
             let seen = ranges.iter().filter(|range| range.onlooker.is_some()).count();
+            never_read();
             header.hashes_following = seen.try_into().expect("storage leaves few to be hashed on their way");
             let header = header.encode();
             let head = [&header[..], if shared { &[SENT] } else { &[] }].concat();
@@ -86,6 +87,17 @@ pub(crate) fn send_all(
         }
     }
     sender.finish().map_err(text)
+}
+
+#[cfg(not(feature = "faults"))]
+fn never_read() {}
+
+/// For tests: with `HAUL_TEST_STREAM_HANGS` what was left in its file is never read.
+#[cfg(feature = "faults")]
+fn never_read() {
+    while std::env::var_os("HAUL_TEST_STREAM_HANGS").is_some() {
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
 }
 
 /// Sends the payload behind its head: what was left in files from there, the rest from the slot. Returns the hashes of what was
