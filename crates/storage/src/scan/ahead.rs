@@ -30,9 +30,6 @@ const NAMES_MAX: usize = 256;
 const FRESH: Duration = Duration::from_secs(1);
 /// The average is of about so many looks.
 const AVERAGED: u64 = 16;
-/// A look counts as no longer than this: a thread that has lost its core for a moment tells nothing of storage, and several that
-/// do not get one tell more.
-const LOOK_MAX: Duration = Duration::from_nanos(4 * SLOW_NANOS);
 
 /// What is known of a name.
 pub(super) struct Look {
@@ -48,12 +45,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A look took so long.
-    pub fn took_one(&mut self, time: Duration) {
-        self.took(1, time.min(LOOK_MAX));
-    }
-
-    /// So many looks took so long, none of them longer than counts.
+    /// So many looks took so long.
     pub fn took(&mut self, looks: usize, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) / looks.max(1) as u64;
         let weight = (looks as u64).min(AVERAGED);
@@ -101,7 +93,7 @@ impl Ahead {
                 let Some((name, ..)) = names.get(index) else { break };
                 let started = Instant::now();
                 found.push((index, look(directory, name)));
-                time += started.elapsed().min(LOOK_MAX);
+                time += started.elapsed();
             }
             (found, time)
         };
@@ -190,10 +182,8 @@ mod tests {
     #[test]
     fn the_average_follows_what_is_seen() {
         let mut pace = Pace::default();
-        pace.took_one(Duration::from_secs(1));
-        assert!(!pace.is_slow(), "a single one tells nothing");
-        (0..5).for_each(|_| pace.took_one(Duration::from_millis(1)));
-        assert!(pace.is_slow(), "a few do");
+        pace.took(1, Duration::from_millis(1));
+        assert!(pace.is_slow(), "a single one that takes 20 times as long tells");
         (0..100).for_each(|_| pace.took(1, Duration::from_micros(1)));
         assert!(!pace.is_slow());
         pace.took(0, Duration::ZERO);

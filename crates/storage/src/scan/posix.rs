@@ -265,7 +265,7 @@ impl PosixScan {
         let Look { status, laid } = seen.unwrap_or_else(|| {
             let started = Instant::now();
             let seen = look(at, self.placed.as_ref(), &self.noatime);
-            self.pace.took_one(started.elapsed());
+            self.pace.took(1, started.elapsed());
             seen
         });
         let status = match status {
