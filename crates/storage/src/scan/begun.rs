@@ -6,16 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
+use haul_model::{Code, Entry, Item};
+
 use super::{Scan, Scanned};
 
-/// So many batches are found at most before somebody asks.
+/// So many batches, and about so many bytes, are found at most before somebody asks.
 const BATCHES_MAX: usize = 64;
+const BYTES_MAX: usize = 16 << 20;
 
 /// Finds what its scan finds; the first part of it on a thread of its own, until it is asked for the first time.
 pub struct Begun<S> {
     found: Receiver<Found<S>>,
     asked: Arc<AtomicBool>,
     rest: Option<S>,
+    has_failed: bool,
 }
 
 enum Found<S> {
@@ -31,11 +35,13 @@ impl<S: Scan + 'static> Begun<S> {
         let asked = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&asked);
         let run = move || {
+            let mut bytes = 0;
             for _ in 0..BATCHES_MAX {
                 let mut batch = Vec::new();
-                if stop.load(Ordering::Acquire) || !scan.next(&mut batch) {
+                if bytes > BYTES_MAX || stop.load(Ordering::Acquire) || !scan.next(&mut batch) {
                     break;
                 }
+                bytes += batch.iter().map(weight).sum::<usize>();
                 if out.send(Found::Batch(batch)).is_err() {
                     return;
                 }
@@ -44,8 +50,20 @@ impl<S: Scan + 'static> Begun<S> {
             let _ = out.send(Found::Rest(scan));
         };
         thread::Builder::new().name("haul-scan".into()).spawn(run)?;
-        Ok(Begun { found, asked, rest: None })
+        Ok(Begun { found, asked, rest: None, has_failed: false })
     }
+}
+
+/// Bytes that it keeps in memory, about.
+fn weight(found: &Scanned) -> usize {
+    let more = match found {
+        Scanned::Item(Item::Entry(entry) | Item::Laid(entry, ..)) => {
+            size_of::<Entry>() + entry.name.len() + entry.link_target.len()
+        }
+        Scanned::Item(Item::End(_)) => 0,
+        Scanned::Error { path, .. } => path.len(),
+    };
+    size_of::<Scanned>() + more
 }
 
 impl<S: Scan + 'static> Scan for Begun<S> {
@@ -58,6 +76,13 @@ impl<S: Scan + 'static> Scan for Begun<S> {
                     return true;
                 }
                 Ok(Found::Rest(scan)) => self.rest = Some(scan),
+                // Its thread has panicked: what is missing must not look like the end.
+                Err(_) if !self.has_failed => {
+                    self.has_failed = true;
+                    let failure = Code::Internal.into();
+                    out.push(Scanned::Error { path: b".".to_vec(), failure });
+                    return true;
+                }
                 Err(_) => return false,
             }
         }
@@ -73,7 +98,7 @@ impl<S: Scan + 'static> Scan for Begun<S> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use haul_model::{EntryId, Item};
+    use haul_model::EntryId;
 
     use super::*;
 
@@ -139,5 +164,52 @@ mod tests {
         let here = thread::current().id();
         let own = asked.lock().unwrap().iter().filter(|thread| **thread == here).count() as u64;
         assert_eq!(own, end - BATCHES_MAX as u64 + 1, "the rest is found where it is asked for");
+    }
+
+    struct Panics(Arc<AtomicBool>);
+
+    impl Scan for Panics {
+        fn next(&mut self, _out: &mut Vec<Scanned>) -> bool {
+            self.0.store(true, Ordering::SeqCst);
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_scan_that_panics_has_not_ended_well() {
+        let is_at_it: Arc<AtomicBool> = Arc::default();
+        let mut begun = Begun::start(Panics(Arc::clone(&is_at_it))).unwrap();
+        while !is_at_it.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut found = Vec::new();
+        assert!(begun.next(&mut found));
+        let failed = |found: &Scanned| matches!(found, Scanned::Error { failure, .. } if failure.code == Code::Internal);
+        assert!(found.len() == 1 && failed(&found[0]), "{found:?}");
+        assert!(!begun.next(&mut found));
+    }
+
+    /// Errors with paths of a megabyte.
+    struct Large(Arc<std::sync::atomic::AtomicUsize>);
+
+    impl Scan for Large {
+        fn next(&mut self, out: &mut Vec<Scanned>) -> bool {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            out.push(Scanned::Error { path: vec![b'x'; 1 << 20], failure: Code::SourceRead.into() });
+            true
+        }
+    }
+
+    #[test]
+    fn what_is_large_is_found_early_up_to_some_bytes_only() {
+        let asked = Arc::default();
+        let _begun = Begun::start(Large(Arc::clone(&asked))).unwrap();
+        let enough = BYTES_MAX >> 20;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while asked.load(Ordering::SeqCst) < enough && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(asked.load(Ordering::SeqCst), enough);
     }
 }
