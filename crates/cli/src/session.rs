@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
 use haul_model::{Code, HashKind, SessionId};
@@ -82,6 +82,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
             run_remote(&plan, host, &mut job, &reporter, &interrupt)
         }
     };
+    let began = result.is_ok();
     let (summary, setup) = match result {
         Ok(ended) => ended,
         Err(error) => {
@@ -93,7 +94,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
             (summary, Setup::default())
         }
     };
-    record(&mut job, &summary);
+    record(&mut job, &summary, began);
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
 }
 
@@ -103,11 +104,13 @@ fn live(job: &Job, reporter: &Shared) -> Live {
     Live::start(job, move || reporter.with(|reporter| reporter.stats()))
 }
 
-/// Keeps the outcome for `haul status`. Not being able to does not change the outcome.
-fn record(job: &mut Job, summary: &Summary) {
+/// Keeps the outcome for `haul status`, and how far it is if a session began. Not being able to does not change the outcome.
+fn record(job: &mut Job, summary: &Summary, began: bool) {
     let (state, _) = verdict(summary);
     job.record.state = state.into();
-    job.record.count(&summary.outcome.stats);
+    if began {
+        job.record.count(&summary.outcome.stats);
+    }
     job.record.error = summary.error.as_ref().map(ToString::to_string);
     if let Err(error) = job.save() {
         report::error(&error);
@@ -229,8 +232,13 @@ impl EndEngines {
     }
 }
 
+/// What was found longer ago than this when the other end is there is looked for anew: somebody may have typed a password
+/// meanwhile.
+const FRESH: Duration = Duration::from_secs(10);
+
 /// A source that finds entries already.
 pub struct Reading {
+    since: Instant,
     storage: Arc<PosixSource>,
     scan: Box<dyn Scan>,
     placing: Arc<Placing>,
@@ -285,7 +293,7 @@ impl Ends<'_> {
         let scan = scan.placed(Arc::clone(&placing), bundle_bytes_max, object_bytes);
         let scan = Begun::start(scan)
             .map_err(|error| Error::os(Code::SystemRefused, "starting a thread", &error))?;
-        Ok(Reading { storage, scan: Box::new(scan), placing })
+        Ok(Reading { since: Instant::now(), storage, scan: Box::new(scan), placing })
     }
 
     /// The end that reads, ready to start; from where it has begun, if it has.
@@ -306,8 +314,9 @@ impl Ends<'_> {
             let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
             return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max, shared: None });
         }
+        let begun = begun.filter(|begun| begun.since.elapsed() < FRESH);
         let begun = begun.map_or_else(|| self.reading(&common.tuning), Ok)?;
-        let Reading { storage, scan, placing } = begun;
+        let Reading { storage, scan, placing, .. } = begun;
         storage.name_roots(&common.roots);
         let shared = (!self.alone).then_some(placing);
         let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;

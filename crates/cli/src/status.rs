@@ -34,10 +34,11 @@ impl Found {
         !matches!(self.state(), "running" | "done")
     }
 
-    /// It ended long ago, and there is nothing to continue: it is done, or moved nothing.
+    /// It ended long ago, and there is nothing to continue: it is done, or has never begun.
     fn is_of_the_past(&self, now: u64) -> bool {
-        let idle = self.record.files_done == 0 && self.record.bytes_done == 0;
-        let needs_nothing = self.state() == "done" || (!self.running && idle);
+        let Record { sessions, files_total, bytes_total, .. } = self.record;
+        let never_began = self.state() == "failed" && sessions <= 1 && files_total == 0 && bytes_total == 0;
+        let needs_nothing = self.state() == "done" || never_began;
         needs_nothing && now.saturating_sub(self.record.updated) >= PAST_SECONDS
     }
 }
@@ -226,24 +227,26 @@ mod tests {
 
     #[test]
     fn what_needs_nothing_more_is_of_the_past_after_a_day() {
-        let found = |state: &str, files_done, running| {
+        let found = |state: &str, sessions, files_total, running| {
             let record = json!({
                 "version": 1, "job": "", "instance": "", "sources": [], "destination": "",
                 "destination_here": null, "decision": null, "state": state, "started": 1000,
-                "updated": 1000, "sessions": 1, "files_done": files_done,
+                "updated": 1000, "sessions": sessions, "files_total": files_total,
             });
             Found { directory: PathBuf::new(), record: serde_json::from_value(record).unwrap(), running }
         };
         let later = 1000 + PAST_SECONDS;
-        for (state, files_done, running, expected) in [
-            ("done", 5, false, true),
-            ("failed", 0, false, true),
-            ("incomplete", 5, false, false),
-            ("running", 5, false, false),
-            ("running", 0, true, false),
+        for (state, sessions, files_total, running, expected) in [
+            ("done", 1, 5, false, true),
+            ("failed", 1, 0, false, true),
+            ("failed", 2, 0, false, false),
+            ("failed", 1, 5, false, false),
+            ("incomplete", 1, 5, false, false),
+            ("running", 1, 5, false, false),
+            ("running", 1, 0, true, false),
         ] {
-            let found = found(state, files_done, running);
-            assert_eq!(found.is_of_the_past(later), expected, "{state} {files_done}");
+            let found = found(state, sessions, files_total, running);
+            assert_eq!(found.is_of_the_past(later), expected, "{state} {sessions} {files_total}");
             assert!(!found.is_of_the_past(later - 1));
         }
     }

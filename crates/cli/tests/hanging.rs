@@ -118,7 +118,7 @@ fn a_stream_that_waits_for_storage_when_its_connection_is_lost_ends_the_transfer
         .env("PATH", std::env::var_os("PATH").unwrap())
         .env("HAUL_TEST_STREAM_HANGS", "yes")
         .stdin(Stdio::null())
-        .args(["cp", "-r", "--plain", "--hang-after", "2", "--haul-path", haul])
+        .args(["cp", "-r", "--plain", "--reconnect", "2", "--haul-path", haul])
         // The far end is killed in the middle.
         .args(["--ssh", &format!("timeout -s KILL 3 '{haul}' bench shell")])
         .arg(bed.path("source"))
