@@ -29,6 +29,8 @@ use crate::{Error, threads};
 /// Frames that leave together are written together, up to this many bytes.
 const WRITE_BATCH_BYTES: usize = 256 << 10;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long threads may take to end once their streams are closed.
+const LINGER_MAX: Duration = Duration::from_secs(10);
 
 /// The threads of one connection.
 pub(crate) struct Connection {
@@ -132,15 +134,23 @@ impl Connection {
         Arc::into_inner(self.ending).is_some()
     }
 
-    /// Lets the frames that are queued leave, until then, and closes. For the end of a session.
-    pub(crate) fn finish(self, deadline: Instant) {
+    /// Lets the frames that are queued leave, until then, and closes. For the end of a session. How many threads are left, which
+    /// wait for storage.
+    pub(crate) fn finish(self, deadline: Instant) -> usize {
         drop((self.frames, self.payloads));
         // A peer may take next to nothing of them, for ever.
         while !self.writer.is_finished() && Instant::now() < deadline {
             std::thread::sleep(LOOK_AGAIN);
         }
         self.closers.iter().for_each(Closer::close);
-        self.threads.into_iter().chain([self.writer]).for_each(|thread| drop(thread.join()));
+        let threads: Vec<JoinHandle<()>> = self.threads.into_iter().chain([self.writer]).collect();
+        let deadline = Instant::now() + LINGER_MAX;
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let (ended, left): (Vec<_>, Vec<_>) = threads.into_iter().partition(JoinHandle::is_finished);
+        ended.into_iter().for_each(|thread| drop(thread.join()));
+        left.len()
     }
 }
 

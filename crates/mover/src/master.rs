@@ -73,6 +73,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 const FAREWELL_MAX: Duration = Duration::from_secs(10);
 /// And how long they have in any case to leave.
 const LAST_WORDS_MIN: Duration = Duration::from_secs(1);
+/// The threads of a lost connection have at least so long to end; else as long as a new one may take.
+const ENDING_MIN: Duration = Duration::from_secs(10);
 
 /// What the two masters have in common.
 pub(crate) trait Machine {
@@ -513,9 +515,9 @@ impl<M: Machine> Running<M> {
             self.request();
         }
         if let Wire::Ending { since } = self.wire
-            && self.master.tuning.hangs_after.is_some_and(|limit| since.elapsed() > limit)
+            && since.elapsed() > self.master.tuning.reconnect.max(ENDING_MIN)
         {
-            let told = "a stream of the lost connection waits for storage that does not answer";
+            let told = "a thread of the lost connection waits for storage that does not answer";
             return self.stop(Error::new(Code::ConnectionLost, told));
         }
         if let Wire::Up(connection) = &self.wire {
@@ -580,10 +582,11 @@ impl<M: Machine> Running<M> {
         // Whoever still reports has nobody to report to.
         let inputs = self.master.inputs;
         let drain = threads::start("haul-drain", move || inputs.into_iter().for_each(drop));
+        let mut hanging = 0;
         if let Wire::Up(connection) = self.wire {
-            connection.finish(deadline.max(Instant::now() + LAST_WORDS_MIN));
+            hanging = connection.finish(deadline.max(Instant::now() + LAST_WORDS_MIN));
         }
-        let hanging = self.master.workers.finish();
+        hanging += self.master.workers.finish();
         let log = self.master.logger.map(Logger::finish).or(self.peer_log);
         drop((self.master.inputs_sender, drain));
         let error = outcome.failure.map(|failure| match self.last_error {

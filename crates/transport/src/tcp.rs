@@ -334,6 +334,11 @@ impl Sender for TcpSender {
         if moved == room.len() {
             return Ok(());
         }
+        // Or the rest would be read, which may take long, for nobody.
+        if let Some(error) = self.socket.closed() {
+            self.ended = true;
+            return Err(error);
+        }
         let rest = &mut room[moved..];
         if let Err(error) = crate::read_or_zero(file, offset + moved as u64, rest) {
             self.ended = true;
