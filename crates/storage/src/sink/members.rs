@@ -131,8 +131,12 @@ impl PosixSink {
         };
         if let Some(target) = self.is_to_be_filled(file.as_fd(), directory.identity.0, entry.size()) {
             if is_nameless {
+                // It counts once, as one that is to be filled.
                 self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
-                self.name_for_now(&file, &entry, token, &directory)?;
+                if let Err(failure) = self.name_for_now(&file, &entry, token, &directory) {
+                    self.close_nameless(file);
+                    return Err(failure);
+                }
             }
             return Ok((State::Made(Made { entry, token, directory, file }), Some(target)));
         }

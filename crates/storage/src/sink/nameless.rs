@@ -62,7 +62,7 @@ impl PosixSink {
         link(file, held.as_fd(), name.as_c_str()).map_err(sink_failure)
     }
 
-    /// Gives it its final name.
+    /// Gives it its final name. A file that has lost a name cannot get one again: what fails here is written anew.
     pub(super) fn name_at_last(
         &self,
         file: &OwnedFd,

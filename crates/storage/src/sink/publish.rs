@@ -27,7 +27,11 @@ impl PosixSink {
             failed.extend(result.err().map(|failure| (id, failure)));
         }
         let mut states = lock(&self.states);
-        states.extend(settled);
+        let replaced: Vec<State> =
+            settled.into_iter().filter_map(|(id, state)| states.insert(id, state)).collect();
+        drop(states);
+        // Whatever came meanwhile goes.
+        replaced.into_iter().for_each(|state| self.remove_state(state));
         failed
     }
 
