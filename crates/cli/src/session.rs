@@ -314,6 +314,8 @@ impl Ends<'_> {
             let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
             return Ok(SourceEnd { common, storage, scan, log, spill_bytes_max, shared: None });
         }
+        // Also one that is not used any more: it may wait to be told, with all that it has open.
+        begun.iter().for_each(|begun| begun.storage.name_roots(&common.roots));
         let begun = begun.filter(|begun| begun.since.elapsed() < FRESH);
         let begun = begun.map_or_else(|| self.reading(&common.tuning), Ok)?;
         let Reading { storage, scan, placing, .. } = begun;

@@ -104,12 +104,11 @@ fn where_nearly_nothing_can_be_made_the_copy_ends() {
     assert!(said.contains("half of the buffers"), "{said}");
 }
 
-/// It holds a slot of a connection that is lost: without it there is no other connection.
-#[test]
-fn a_stream_that_waits_for_storage_when_its_connection_is_lost_ends_the_transfer() {
-    let bed = Bed::new(0, 3, 2_000_000);
+/// A push whose streams never read what was left in files; the far end runs behind `before`.
+fn push_that_hangs(bed: &Bed, before: &str) -> Command {
     let haul = env!("CARGO_BIN_EXE_haul");
-    let output = Command::new("timeout")
+    let mut command = Command::new("timeout");
+    command
         .arg(PATIENCE.as_secs().to_string())
         .arg(haul)
         .current_dir(bed.directory.path())
@@ -119,13 +118,32 @@ fn a_stream_that_waits_for_storage_when_its_connection_is_lost_ends_the_transfer
         .env("HAUL_TEST_STREAM_HANGS", "yes")
         .stdin(Stdio::null())
         .args(["cp", "-r", "--plain", "--reconnect", "2", "--haul-path", haul])
-        // The far end is killed in the middle.
-        .args(["--ssh", &format!("timeout -s KILL 3 '{haul}' bench shell")])
+        .args(["--ssh", &format!("{before} '{haul}' bench shell")])
         .arg(bed.path("source"))
-        .arg(format!("localhost:{}", bed.path("sink").display()))
-        .output()
-        .unwrap();
+        .arg(format!("localhost:{}", bed.path("sink").display()));
+    command
+}
+
+/// It holds a slot of a connection that is lost: without it there is no other connection.
+#[test]
+fn a_stream_that_waits_for_storage_when_its_connection_is_lost_ends_the_transfer() {
+    let bed = Bed::new(0, 3, 2_000_000);
+    // The far end is killed in the middle.
+    let output = push_that_hangs(&bed, "timeout -s KILL 3").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code().is_some_and(|code| code != 124), "it waits for ever: {said}");
-    assert!(said.contains("waits for storage"), "{said}");
+    assert!(said.contains("of the lost connection waits for storage"), "{said}");
+}
+
+#[test]
+fn a_stream_that_waits_for_storage_does_not_keep_a_command_that_is_interrupted() {
+    let bed = Bed::new(0, 3, 2_000_000);
+    let run = push_that_hangs(&bed, "").stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    // `timeout` passes it on.
+    let pid = rustix::process::Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let output = run.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("interrupted") && said.contains("wait"), "{said}");
 }

@@ -95,10 +95,29 @@ fn open_nameless(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
 fn link(file: &OwnedFd, directory: BorrowedFd<'_>, name: impl Arg + Copy) -> rustix::io::Result<()> {
     match fs::linkat(file, c"", directory, name, AtFlags::EMPTY_PATH) {
         // Older kernels let only root do so. The magic link is our own.
-        Err(Errno::NOENT | Errno::PERM) => {
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            fs::linkat(CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)
-        }
+        Err(Errno::NOENT | Errno::PERM) => link_by_magic_link(file, directory, name),
         other => other,
+    }
+}
+
+fn link_by_magic_link(file: &OwnedFd, directory: BorrowedFd<'_>, name: impl Arg) -> rustix::io::Result<()> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::linkat(CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_gets_its_name_on_older_kernels_too() {
+        let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+        let directory = OwnedFd::from(std::fs::File::open(scratch.path()).unwrap());
+        let file = open_nameless(directory.as_fd()).unwrap();
+        rustix::io::write(&file, b"new").unwrap();
+        link_by_magic_link(&file, directory.as_fd(), "name").unwrap();
+        assert_eq!(std::fs::read(scratch.path().join("name")).unwrap(), b"new");
+        let again = open_nameless(directory.as_fd()).unwrap();
+        assert_eq!(link_by_magic_link(&again, directory.as_fd(), "name"), Err(Errno::EXIST));
     }
 }
