@@ -303,8 +303,7 @@ impl World {
     /// No target has room that the sink knows of.
     fn is_full(&self) -> bool {
         let full = self.rates().full;
-        let others = self.sink.as_ref().is_some_and(|end| end.storage.is_on_others(full));
-        full != 0 && !others
+        full != 0 && self.sink.as_ref().is_none_or(|end| end.storage.has_only_full_ones(full))
     }
 
     pub(crate) fn collect_coverage(&mut self) {

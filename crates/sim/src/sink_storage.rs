@@ -43,6 +43,8 @@ pub struct SinkStorage {
     placements: HashMap<EntryId, Laid>,
     claimed: Vec<Token>,
     prepared: Vec<PathId>,
+    /// A target was found to be full when nothing was on any other: the sink may end the job then, whatever comes later.
+    only_full_ones: bool,
 }
 
 /// What an operation works with, and what it tells beside its completion.
@@ -122,6 +124,7 @@ impl SinkStorage {
             placements: HashMap::new(),
             claimed: vec![],
             prepared: vec![],
+            only_full_ones: false,
         }
     }
 
@@ -185,6 +188,7 @@ impl SinkStorage {
                     .map_or(0, |laid| laid.placement.target((offset / u64::from(laid.object_bytes)) as u32));
                 let path = context.tree.path_of(&entry);
                 let room = context.has_room(target, path);
+                self.only_full_ones |= room.is_err() && !self.is_on_others(target);
                 let result = room.and_then(|()| self.write_object(&entry, token, object, payload, context));
                 SinkDone::Written { block, result }
             }
@@ -350,8 +354,13 @@ impl SinkStorage {
         self.placements.keys().copied().filter(|id| self.is_on(*id, target)).collect()
     }
 
+    /// This one is full; as far as the sink could know, all are.
+    pub fn has_only_full_ones(&self, target: Target) -> bool {
+        self.only_full_ones || !self.is_on_others(target)
+    }
+
     /// Something is known to be on another target.
-    pub fn is_on_others(&self, target: Target) -> bool {
+    fn is_on_others(&self, target: Target) -> bool {
         let pieces = self.placements.values().flat_map(|laid| laid.placement.pieces());
         pieces.flat_map(|piece| &piece.targets).any(|other| *other != target && *other != 0)
     }
