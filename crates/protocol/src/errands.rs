@@ -31,6 +31,8 @@ const LONG_NANOS: u64 = 2_000_000_000;
 const LONG_TIMES: u64 = 4;
 /// Or than so much of a limit that somebody has set.
 const LONG_PART: u64 = 4;
+/// What an errand is to its target if that is its only one.
+const WHOLE: u32 = 1 << 16;
 /// Threads that are replaced, for each thread of a lane.
 const REPLACED_PER_THREAD: u32 = 2;
 /// Where nothing is watched, a thread finds its next errand as soon as it is idle.
@@ -39,8 +41,8 @@ const AHEAD: u32 = 2;
 /// Threads that make things durable where all is on one target: two groups, and seals and removals beside them. Storage
 /// syncs a large group in parallel within one errand.
 const SYNC_THREADS: u32 = 4;
-/// And where each file is an errand.
-const SYNC_THREADS_SEVERAL: u32 = 16;
+/// And where each file is an errand: a few for each of many targets.
+const SYNC_THREADS_SEVERAL: u32 = 32;
 const SLOW_THREADS: u32 = 8;
 const LAY_THREADS: u32 = 8;
 
@@ -84,7 +86,43 @@ pub(crate) enum Finished<A> {
 struct Waiting<A> {
     op: SinkOp,
     about: A,
-    targets: Vec<Target>,
+    /// Its place in the order in which they were asked for.
+    place: u64,
+}
+
+/// What waits, by the targets that it is on.
+struct Queues<A>(BTreeMap<Vec<Target>, VecDeque<Waiting<A>>>);
+
+impl<A> Default for Queues<A> {
+    fn default() -> Self {
+        Queues(BTreeMap::new())
+    }
+}
+
+impl<A> Queues<A> {
+    fn push(&mut self, targets: Vec<Target>, waiting: Waiting<A>) {
+        self.0.entry(targets).or_default().push_back(waiting);
+    }
+
+    /// Takes the one whose targets have the lowest rank, of several the one that was asked for first. Those without a rank
+    /// are left.
+    fn take(&mut self, rank: impl Fn(&[Target]) -> Option<u32>) -> Option<(Vec<Target>, Waiting<A>)> {
+        let first = |(targets, queue): (&Vec<Target>, &VecDeque<Waiting<A>>)| {
+            Some((rank(targets)?, queue.front()?.place, targets.clone()))
+        };
+        let (_, _, targets) = self.0.iter().filter_map(first).min()?;
+        let queue = self.0.get_mut(&targets)?;
+        let waiting = queue.pop_front()?;
+        if queue.is_empty() {
+            self.0.remove(&targets);
+        }
+        Some((targets, waiting))
+    }
+
+    /// The same of those of which this is true.
+    fn take_where(&mut self, wanted: impl Fn(&[Target]) -> bool) -> Option<(Vec<Target>, Waiting<A>)> {
+        self.take(|targets| wanted(targets).then_some(0))
+    }
 }
 
 struct UnderWay<A> {
@@ -99,7 +137,7 @@ struct UnderWay<A> {
 
 /// The errands of one lane.
 struct Desk<A> {
-    waiting: VecDeque<Waiting<A>>,
+    waiting: Queues<A>,
     /// In the order in which they were handed out.
     under_way: BTreeMap<u64, UnderWay<A>>,
     given_up: BTreeMap<u64, UnderWay<A>>,
@@ -112,7 +150,7 @@ struct Desk<A> {
 impl<A> Default for Desk<A> {
     fn default() -> Self {
         Desk {
-            waiting: VecDeque::new(),
+            waiting: Queues::default(),
             under_way: BTreeMap::new(),
             given_up: BTreeMap::new(),
             replaced: 0,
@@ -125,6 +163,18 @@ impl<A> Desk<A> {
     /// Threads that are at work, or hang and have no successor.
     fn busy(&self) -> u32 {
         (self.under_way.len() + self.given_up.len()) as u32 - self.replaced
+    }
+
+    /// What is under way on each target, in [`WHOLE`]s: of a file that is on several each has its part. Those that take long
+    /// do not count: whether they hold up others is told by [`LateOnes::bar`].
+    fn loads(&self) -> BTreeMap<Target, u32> {
+        let mut loads = BTreeMap::new();
+        for errand in self.under_way.values().filter(|it| !it.long) {
+            for target in &errand.targets {
+                *loads.entry(*target).or_default() += WHOLE / errand.targets.len() as u32;
+            }
+        }
+        loads
     }
 
     fn limit_nanos(&self, set: Option<u64>) -> u64 {
@@ -173,13 +223,18 @@ impl LateOnes {
         let to_blame = |target: Target| {
             self.late.values().filter(|late| late.suspects == [target] && counts(late)).count()
         };
-        !self.late.is_empty() && targets.iter().any(|target| to_blame(*target) >= a_third(threads) as usize)
+        !self.late.is_empty() && targets.iter().any(|target| to_blame(*target) >= a_sixth(threads) as usize)
     }
 }
 
-/// What one target may have of the threads of a lane. A single one that hangs tells little of its target.
+/// What one target may have of the threads of a lane.
 fn a_third(threads: u32) -> u32 {
     (threads / 3).max(2)
+}
+
+/// As many as this that take long tell that their target does. A single one that hangs tells little of it.
+fn a_sixth(threads: u32) -> u32 {
+    (threads / 6).max(2)
 }
 
 /// How long the last syncs took.
@@ -191,6 +246,13 @@ struct Syncs {
 }
 
 impl Syncs {
+    /// How many may be under way on one target, where a lane has so many threads. Two keep it busy; more of them only where
+    /// they take so little that each is still done in time.
+    fn at_a_time(&self, threads: u32) -> u32 {
+        let in_time = LONG_NANOS.checked_div(self.usual_nanos).unwrap_or(0);
+        in_time.clamp(2, a_third(threads).into()) as u32
+    }
+
     /// The median is taken from so many; fewer than the least say nothing.
     const MOST: usize = 15;
     const FEWEST: usize = 5;
@@ -213,6 +275,7 @@ pub(crate) struct Errands<A> {
     desks: [Desk<A>; LANES.len()],
     syncs: Syncs,
     late: LateOnes,
+    asked: u64,
     last: u64,
     /// The most that a lane has.
     threads_max: u32,
@@ -256,6 +319,7 @@ impl<A: Clone> Errands<A> {
             desks,
             syncs: Syncs::default(),
             late: LateOnes::default(),
+            asked: 0,
             last: 0,
             threads_max: threads_max.max(1),
             limit_nanos,
@@ -276,7 +340,8 @@ impl<A: Clone> Errands<A> {
 
     /// An errand that is to be done, after those of its lane. `targets`: what its files are on, as far as that is known.
     pub fn ask(&mut self, lane: Lane, op: SinkOp, about: A, targets: Vec<Target>) {
-        self.desks[place(lane)].waiting.push_back(Waiting { op, about, targets });
+        self.asked += 1;
+        self.desks[place(lane)].waiting.push(targets, Waiting { op, about, place: self.asked });
     }
 
     /// The next one for which a thread is free; to be asked until there is none.
@@ -288,9 +353,14 @@ impl<A: Clone> Errands<A> {
                 continue;
             }
             let ignored = self.planted.has(Bug::HungTargetTakesAll);
-            let free = |it: &Waiting<A>| ignored || !self.late.bar(&it.targets, threads, |_| true);
-            let next = desk.waiting.iter().position(free);
-            if let Some(Waiting { op, about, targets }) = next.and_then(|next| desk.waiting.remove(next)) {
+            let (loads, at_a_time) = (desk.loads(), self.syncs.at_a_time(threads));
+            // Target by target, so that none is idle while another one has a queue.
+            let load = |targets: &[Target]| {
+                let barred = !ignored && self.late.bar(targets, threads, |_| true);
+                let load = targets.iter().filter_map(|target| loads.get(target)).max().copied().unwrap_or(0);
+                (!barred && (ignored || load < at_a_time * WHOLE)).then_some(load)
+            };
+            if let Some((targets, Waiting { op, about, .. })) = desk.waiting.take(load) {
                 self.last += 1;
                 let is_sync = matches!(op, SinkOp::Sync { .. });
                 let since_nanos = now_nanos;
@@ -359,9 +429,9 @@ impl<A: Clone> Errands<A> {
             return None;
         }
         let threads = threads(Lane::Sync, true).min(self.threads_max);
-        let waiting = &mut self.desks[place(Lane::Sync)].waiting;
-        let barred = waiting.iter().position(|it| self.late.bar(&it.targets, threads, |_| true))?;
-        waiting.remove(barred).map(|it| (it.op, it.about))
+        let barred = |targets: &[Target]| self.late.bar(targets, threads, |_| true);
+        let (_, it) = self.desks[place(Lane::Sync)].waiting.take_where(barred)?;
+        Some((it.op, it.about))
     }
 
     /// The caller remembers something else of one that is under way.
@@ -394,9 +464,8 @@ impl<A: Clone> Errands<A> {
             let threads = threads(lane, true).min(self.threads_max);
             let none_left = desk.under_way.is_empty() && desk.busy() >= threads;
             let hopeless =
-                |it: &Waiting<A>| none_left || self.late.bar(&it.targets, threads, |late| late.given_up);
-            let next = desk.waiting.iter().position(hopeless);
-            if let Some(it) = next.and_then(|next| desk.waiting.remove(next)) {
+                |targets: &[Target]| none_left || self.late.bar(targets, threads, |late| late.given_up);
+            if let Some((_, it)) = desk.waiting.take_where(hopeless) {
                 return Some(GivenUp { about: it.about, begun: false });
             }
         }
@@ -421,7 +490,7 @@ impl<A: Clone> Errands<A> {
     /// Nothing waits and nothing is awaited.
     #[cfg(test)]
     fn is_idle(&self) -> bool {
-        self.desks.iter().all(|desk| desk.waiting.is_empty() && desk.under_way.is_empty())
+        self.desks.iter().all(|desk| desk.waiting.0.is_empty() && desk.under_way.is_empty())
     }
 }
 
@@ -625,7 +694,7 @@ mod tests {
         let on = |errands: &mut Errands<u32>, targets: &[Target]| {
             errands.ask(Lane::Slow, SinkOp::Forget { id: EntryId(1) }, 0, Vec::from(targets));
         };
-        for _ in 0..3 {
+        for _ in 0..2 {
             on(&mut errands, &[7, 8]);
         }
         hand_out_all(&mut errands, 0);
@@ -645,21 +714,68 @@ mod tests {
     #[test]
     fn a_target_that_comes_back_is_asked_again() {
         let mut errands = errands(true);
-        for _ in 0..2 * SYNC_THREADS_SEVERAL {
+        for _ in 0..SYNC_THREADS_SEVERAL {
             ask_on(&mut errands, Lane::Sync, 7);
         }
-        let first = hand_out_all(&mut errands, 0);
-        assert_eq!(first.len() as u32, SYNC_THREADS_SEVERAL);
-        while errands.next_long(3 * SECOND).is_some() {}
-        assert_eq!(hand_out_all(&mut errands, 3 * SECOND), [], "none but what hangs already");
-        while errands.give_up(9 * SECOND).is_some() {}
+        let mut hanging = Vec::new();
+        for seconds in [0, 2, 4] {
+            let handed = hand_out_all(&mut errands, seconds * SECOND);
+            assert_eq!(handed.len(), 2, "nobody knows yet how long they take");
+            hanging.extend(handed);
+            while errands.next_long((seconds + 2) * SECOND).is_some() {}
+        }
+        assert_eq!(hand_out_all(&mut errands, 6 * SECOND), [], "none but what hangs already");
+        while errands.give_up(12 * SECOND).is_some() {}
         assert!(errands.is_idle());
         ask_on(&mut errands, Lane::Sync, 7);
-        assert_eq!(errands.give_up(10 * SECOND), Some(GivenUp { about: 7, begun: false }), "as the others");
-        for number in first {
-            assert_eq!(errands.finished(number, 11 * SECOND), Finished::Late(7));
+        assert_eq!(errands.give_up(13 * SECOND), Some(GivenUp { about: 7, begun: false }), "as the others");
+        for number in hanging {
+            assert_eq!(errands.finished(number, 14 * SECOND), Finished::Late(7));
         }
         ask_on(&mut errands, Lane::Sync, 7);
-        assert_eq!((errands.give_up(12 * SECOND), hand_out_all(&mut errands, 12 * SECOND).len()), (None, 1));
+        assert_eq!((errands.give_up(15 * SECOND), hand_out_all(&mut errands, 15 * SECOND).len()), (None, 1));
+    }
+
+    #[test]
+    fn no_target_is_idle_while_another_one_has_a_queue() {
+        let mut errands = errands(true);
+        for target in [1, 1, 1, 1, 2, 1, 3] {
+            ask_on(&mut errands, Lane::Sync, target);
+        }
+        let handed = |errands: &mut Errands<u32>| -> Vec<u32> {
+            let on = |errands: &Errands<u32>, number| errands.desks[1].under_way[&number].about;
+            hand_out_all(errands, 0).into_iter().map(|number| on(errands, number)).collect()
+        };
+        assert_eq!(handed(&mut errands), [1, 2, 3, 1], "the first of each, then one more to follow it");
+        let of_1 = errands.desks[1].under_way.iter().find(|(_, it)| it.about == 1).map(|(number, _)| *number);
+        errands.finished(of_1.unwrap(), SECOND);
+        assert_eq!(handed(&mut errands), [1]);
+    }
+
+    #[test]
+    fn a_file_on_several_targets_is_a_part_of_the_load_of_each() {
+        let mut errands = errands(true);
+        let on = |errands: &mut Errands<u32>, targets: &[Target]| {
+            errands.ask(Lane::Sync, SinkOp::Forget { id: EntryId(1) }, 0, Vec::from(targets));
+        };
+        (0..10).for_each(|_| on(&mut errands, &[1, 2, 3, 4]));
+        assert_eq!(hand_out_all(&mut errands, 0).len(), 8);
+        on(&mut errands, &[4, 5, 6, 7]);
+        on(&mut errands, &[5, 6, 7, 8]);
+        assert_eq!(hand_out_all(&mut errands, 0).len(), 1, "4 has enough to do");
+    }
+
+    #[test]
+    fn where_syncs_are_quick_a_target_has_more_of_them() {
+        let mut errands = errands(true);
+        let at_a_time = |errands: &Errands<u32>| errands.syncs.at_a_time(SYNC_THREADS_SEVERAL);
+        for (usual, expected) in [(SECOND / 1000, 10), (SECOND / 2, 4), (5 * SECOND, 2)] {
+            (0..Syncs::MOST).for_each(|_| errands.syncs.add(usual));
+            assert_eq!(at_a_time(&errands), expected, "{usual} ns");
+        }
+        (0..Syncs::MOST).for_each(|_| errands.syncs.add(0));
+        (0..100).for_each(|_| ask_on(&mut errands, Lane::Sync, 7));
+        ask_on(&mut errands, Lane::Sync, 8);
+        assert_eq!(hand_out_all(&mut errands, 0).len(), 3, "nothing was measured: as at first");
     }
 }

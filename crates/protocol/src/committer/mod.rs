@@ -32,8 +32,9 @@ const START_SHARE: u64 = 4;
 const START_FILES: usize = SYNC_GROUP_FILES_MAX / 4;
 /// The most that waits for slow targets, but for what is on its way when there is so much.
 const SLOW_SHARE: u64 = 4;
-/// Groups of a lane that are under way where each file is made durable by itself.
-const GROUPS_EACH: usize = 4;
+/// Groups of a lane that are under way where each file is made durable by itself: so many that none of its threads is
+/// idle because every group waits for a slow one of its files.
+const GROUPS_EACH: usize = 32;
 const SECOND: u64 = 1_000_000_000;
 /// Bounds of how long something waits for company.
 const DELAY_NANOS_MIN: u64 = 2_000_000;
@@ -107,6 +108,13 @@ pub struct Group {
 impl Group {
     fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.files.is_empty() && self.links.is_empty()
+    }
+
+    fn absorb(&mut self, mut other: Group) {
+        self.objects.append(&mut other.objects);
+        self.files.append(&mut other.files);
+        self.links.append(&mut other.links);
+        self.bytes += other.bytes;
     }
 
     fn has_only_links(&self) -> bool {
@@ -452,9 +460,19 @@ impl Committer {
         self.all_running().any(|it| matches!(it.phase, Phase::Publish | Phase::SyncNames))
     }
 
-    /// A group that waits for that; the first that began to.
-    pub fn waits_for_names(&self) -> Option<u64> {
-        self.all_running().filter(|it| it.phase == Phase::Synced).map(|it| it.number).min()
+    /// A group that waits for that: the first of its lane that began to, and with it all others. They go on as one.
+    pub fn next_for_names(&mut self) -> Option<u64> {
+        let synced = |it: &Running| it.phase == Phase::Synced;
+        let number = self.all_running().filter(|it| synced(it)).map(|it| it.number).min()?;
+        let lane = self.lane_of(number)?;
+        let running = &mut self.lanes[lane].running;
+        let others: Vec<Running> = running.extract_if(.., |it| synced(it) && it.number != number).collect();
+        let first = self.get_mut(number)?;
+        for Running { group, started_nanos, .. } in others {
+            first.group.absorb(group);
+            first.started_nanos = first.started_nanos.min(started_nanos);
+        }
+        Some(number)
     }
 
     fn lane_of(&self, number: u64) -> Option<usize> {

@@ -262,7 +262,7 @@ fn names_are_made_for_one_group_at_a_time() {
     committer.add_file(EntryId(4), 10, Lane::Brisk, 0);
     assert_eq!(committer.start(0, true), Some((2, Phase::Sync)));
     committer.advance(2, Phase::Synced);
-    assert_eq!(committer.waits_for_names(), Some(2));
+    assert_eq!(committer.next_for_names(), Some(2));
     committer.finish(1, 1);
     assert!(!committer.is_naming());
 }

@@ -250,7 +250,7 @@ impl Sink {
         if self.committer.is_naming() && !self.config.planted.has(Bug::NamesOfTwoGroups) {
             return Ok(());
         }
-        let Some(next) = self.committer.waits_for_names() else { return Ok(()) };
+        let Some(next) = self.committer.next_for_names() else { return Ok(()) };
         self.publish(next, now_nanos)
     }
 
