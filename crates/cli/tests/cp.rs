@@ -381,6 +381,40 @@ fn status_tells_how_far_a_running_copy_is() {
 }
 
 #[test]
+fn status_leaves_out_what_was_done_long_ago_unless_it_is_asked_for() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    for copy in ["old", "new"] {
+        assert_eq!(code(&bed.haul(&["cp", "-q", "file", copy])), 0);
+    }
+    let record = |job: &PathBuf| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(job.join("job.json")).unwrap()).unwrap()
+    };
+    let jobs = bed.jobs();
+    let old = jobs.iter().find(|job| record(job)["destination"].as_str().unwrap().ends_with("old")).unwrap();
+    let mut changed = record(old);
+    changed["updated"] = (changed["updated"].as_u64().unwrap() - 2 * 86_400).into();
+    fs::write(old.join("job.json"), changed.to_string()).unwrap();
+    let told = |words: &[&str]| {
+        let text = String::from_utf8(bed.haul(words).stdout).unwrap();
+        (
+            ["old", "new"]
+                .map(|copy| text.contains(&format!("-> {copy}")) || text.contains(&format!("/{copy}\n"))),
+            text,
+        )
+    };
+    let (shown, text) = told(&["status"]);
+    assert_eq!(shown, [false, true], "{text}");
+    assert!(text.contains("1 ended a day or longer ago") && text.contains("--all"), "{text}");
+    let (shown, text) = told(&["status", "--all"]);
+    assert_eq!(shown, [true, true], "{text}");
+    assert!(!text.contains("--all"), "{text}");
+    // Asked for by its name it is shown, too.
+    let name = old.file_name().unwrap().to_str().unwrap();
+    assert_eq!(told(&["status", &name[..12]]).0, [true, false]);
+}
+
+#[test]
 fn what_connects_for_ever_can_be_interrupted() {
     let bed = Bed::new();
     bed.write("file", b"content");
