@@ -214,7 +214,7 @@ impl World {
         let hung = self.rates().hung;
         let Some(end) = self.sink.as_ref().filter(|_| hung != 0 && self.checker.syncs_each) else { return };
         let late = self.hung.late.values().filter(|id| end.storage.targets_of(**id) == [hung]).count() as u32;
-        if late >= (threads / 3).max(2) && about(op).into_iter().any(|id| end.storage.is_on(id, hung)) {
+        if late >= (threads / 6).max(2) && about(op).into_iter().any(|id| end.storage.is_on(id, hung)) {
             self.violate(format!("one more errand of a target on which {late} hang"));
         }
     }

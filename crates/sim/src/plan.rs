@@ -202,7 +202,7 @@ impl Plan {
             log_fails: random.chance(40),
             lingers: random.chance(300),
             hangs_after: random.between(3, 12) * 1_000_000_000,
-            errand_threads: random.scale(1, 16) as u32,
+            errand_threads: random.scale(1, 40) as u32,
         }
     }
 }

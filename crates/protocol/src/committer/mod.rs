@@ -460,13 +460,20 @@ impl Committer {
         self.all_running().any(|it| matches!(it.phase, Phase::Publish | Phase::SyncNames))
     }
 
-    /// A group that waits for that: the first of its lane that began to, and with it all others. They go on as one.
+    /// A group that waits for that, the first that was started, and with it others of its lane. They go on as one.
     pub fn next_for_names(&mut self) -> Option<u64> {
         let synced = |it: &Running| it.phase == Phase::Synced;
         let number = self.all_running().filter(|it| synced(it)).map(|it| it.number).min()?;
         let lane = self.lane_of(number)?;
         let running = &mut self.lanes[lane].running;
-        let others: Vec<Running> = running.extract_if(.., |it| synced(it) && it.number != number).collect();
+        let names = |it: &Running| it.group.files.len() + it.group.links.len();
+        let mut room = START_FILES;
+        let joins = |it: &mut Running| {
+            let joins = synced(it) && it.number != number && names(it) <= room;
+            room -= if joins { names(it) } else { 0 };
+            joins
+        };
+        let others: Vec<Running> = running.extract_if(.., joins).collect();
         let first = self.get_mut(number)?;
         for Running { group, started_nanos, .. } in others {
             first.group.absorb(group);

@@ -154,8 +154,8 @@ impl Sink {
             }
             self.on_long(number, about, now_nanos)?;
         }
-        while let Some((op, about)) = self.errands.next_barred() {
-            self.on_barred(op, about, now_nanos)?;
+        while let Some((op, about, targets)) = self.errands.next_barred() {
+            self.on_barred(op, about, targets, now_nanos)?;
         }
         self.give_up_errands(now_nanos).map(drop)
     }
@@ -207,20 +207,26 @@ impl Sink {
     }
 
     /// Nor is one that could only join those that take long.
-    fn on_barred(&mut self, op: SinkOp, about: About, now_nanos: u64) -> Result<(), Failure> {
+    fn on_barred(
+        &mut self,
+        op: SinkOp,
+        about: About,
+        targets: Vec<Target>,
+        now_nanos: u64,
+    ) -> Result<(), Failure> {
         let Some((group, last)) = self.straggles(&about, now_nanos) else {
-            self.ask(Lane::Slow, op, about);
+            self.errands.ask_aside(op, about, targets);
             return Ok(());
         };
         match about {
             About::Sync(share) => {
                 let alone = self.alone(share);
-                self.ask(Lane::Slow, op, About::Sync(alone));
+                self.errands.ask_aside(op, About::Sync(alone), targets);
                 if last { self.after_sync(group, now_nanos) } else { Ok(()) }
             }
             About::Publish(share) => {
                 let alone = self.alone(share);
-                self.ask(Lane::Slow, op, About::Publish(alone));
+                self.errands.ask_aside(op, About::Publish(alone), targets);
                 if last { self.sync_names(group, now_nanos) } else { Ok(()) }
             }
             _ => Ok(()),
