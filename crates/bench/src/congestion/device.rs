@@ -57,6 +57,12 @@ impl Device {
         limit(&self.throttle, &self.number, rate)
     }
 
+    /// The same in one direction. The kernel reckons with how long a request has waited when its limit changes, but forgets it
+    /// with the second change: a brick's request of 8 MiB then waits anew, for 1.5 s at its healthy rate.
+    pub fn change_limit(&self, rate: u64, direction: Direction) -> io::Result<()> {
+        limit_one(&self.throttle, &self.number, rate, direction)
+    }
+
     /// Bytes that were read and written since the machine started, as the kernel counts them when they are done.
     pub fn moved(&self) -> io::Result<Bytes> {
         let file = format!("/sys/dev/block/{}/stat", self.number);
@@ -68,6 +74,15 @@ impl Device {
     pub fn flush(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(fs::File::open(&self.directory)?)?)
     }
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// From the device.
+    Read,
+    /// To it.
+    Write,
 }
 
 /// What a device has moved.
@@ -116,14 +131,18 @@ pub fn lift_all() {
 }
 
 fn limit(throttle: &Path, number: &str, rate: u64) -> io::Result<()> {
-    for direction in ["read", "write"] {
-        let file = throttle.join(format!("blkio.throttle.{direction}_bps_device"));
-        let named = |error: io::Error| {
-            io::Error::new(error.kind(), format!("limiting device {number} by {}: {error}", file.display()))
-        };
-        fs::write(&file, format!("{number} {rate}")).map_err(named)?;
-    }
-    Ok(())
+    [Direction::Read, Direction::Write]
+        .into_iter()
+        .try_for_each(|direction| limit_one(throttle, number, rate, direction))
+}
+
+fn limit_one(throttle: &Path, number: &str, rate: u64, direction: Direction) -> io::Result<()> {
+    let direction = if direction == Direction::Read { "read" } else { "write" };
+    let file = throttle.join(format!("blkio.throttle.{direction}_bps_device"));
+    let named = |error: io::Error| {
+        io::Error::new(error.kind(), format!("limiting device {number} by {}: {error}", file.display()))
+    };
+    fs::write(&file, format!("{number} {rate}")).map_err(named)
 }
 
 fn device_number(device: &Path) -> io::Result<String> {

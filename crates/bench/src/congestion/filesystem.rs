@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::TARGETS;
+use super::device::Direction;
 use super::sampler::Sampler;
 use super::trace::Request;
 
@@ -16,6 +17,11 @@ pub trait FileSystem: Send + Sync {
 
     /// Bytes a second of one target, each way; 0 is no limit.
     fn limit(&self, target: usize, rate: u64) -> io::Result<()>;
+
+    /// The same in one direction, while it is being used.
+    fn change_limit(&self, target: usize, rate: u64, _direction: Direction) -> io::Result<()> {
+        self.limit(target, rate)
+    }
 
     /// No target has a limit.
     fn unlimited(&self) -> io::Result<()> {

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::device::Device;
+use super::device::{Device, Direction};
 use super::filesystem::{FileSystem, Moved, Seen, Watch};
 use super::trace::{self, Request};
 use super::{STRIPE_BYTES, STRIPES, TARGETS, Throttle};
@@ -158,6 +158,13 @@ impl Stripes {
 impl FileSystem for Stripes {
     fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    fn change_limit(&self, target: usize, rate: u64, direction: Direction) -> io::Result<()> {
+        match self.throttle {
+            Throttle::Kernel => self.devices[target].change_limit(rate, direction),
+            Throttle::Emulated => self.limit(target, rate),
+        }
     }
 
     fn limit(&self, target: usize, rate: u64) -> io::Result<()> {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use haul_sim::bound::{Load, bound_nanos};
 
+use super::device::Direction;
 use super::filesystem::{FileSystem, Moved, Seen};
 use super::laboratory::Laboratory;
 use super::mover::{Mover, Sink, Source};
@@ -201,7 +202,8 @@ pub fn measure(
     let (ended, records) = std::thread::scope(|scope| {
         let follow = |end: &'_ Studied<'_>| {
             let (file_system, forecast) = (end.file_system, end.forecast);
-            let set = move |target, rate| file_system.limit(target, rate);
+            let direction = if end.is_source { Direction::Read } else { Direction::Write };
+            let set = move |target, rate| file_system.change_limit(target, rate, direction);
             weather::follow(forecast, targets, rates, &set, started, &stop)
         };
         let followers: Vec<_> = ends.iter().map(|end| scope.spawn(move || follow(end))).collect();

@@ -19,7 +19,7 @@ use rustix::fs::Advice;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::device::{Bytes, Device};
+use super::device::{Bytes, Device, Direction};
 use super::filesystem::{FileSystem, Moved, Seen, Watch};
 use super::sampler::{self, Sample, Sampler};
 use super::{System, TARGETS};
@@ -241,6 +241,10 @@ impl Volume {
 impl FileSystem for Volume {
     fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    fn change_limit(&self, target: usize, rate: u64, direction: Direction) -> io::Result<()> {
+        self.devices[target].change_limit(rate, direction)
     }
 
     fn limit(&self, target: usize, rate: u64) -> io::Result<()> {
