@@ -582,7 +582,7 @@ impl<A: Clone> Errands<A> {
                 let telling = || self.syncs.telling(targets, threads);
                 (none_left || self.late.bar(targets, telling(), |late| late.given_up)).then_some(())
             };
-            if !(none_left || !self.late.is_empty()) {
+            if !none_left && self.late.is_empty() {
                 continue;
             }
             if let Some((_, _, it)) = desk.waiting.take(hopeless) {
