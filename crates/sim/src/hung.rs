@@ -88,7 +88,9 @@ impl World {
             }
             self.check_names(&op);
             self.check_not_barred(threads, &op);
-            if let ([id], true) = (&about(&op)[..], each && !matches!(op, SinkOp::Lay { .. })) {
+            // Of names it is not known which target they hang on.
+            let of_a_file = !matches!(op, SinkOp::Lay { .. } | SinkOp::SyncNames { .. });
+            if let ([id], true) = (&about(&op)[..], each && of_a_file) {
                 self.hung.single.insert(number, *id);
             }
         }
