@@ -19,9 +19,7 @@ pub trait FileSystem: Send + Sync {
     fn limit(&self, target: usize, rate: u64) -> io::Result<()>;
 
     /// The same in one direction, while it is being used.
-    fn change_limit(&self, target: usize, rate: u64, _direction: Direction) -> io::Result<()> {
-        self.limit(target, rate)
-    }
+    fn change_limit(&self, target: usize, rate: u64, direction: Direction) -> io::Result<()>;
 
     /// No target has a limit.
     fn unlimited(&self) -> io::Result<()> {
