@@ -79,6 +79,7 @@ bugs! {
     HangAwaited            "sink: waits for ever for what hangs";
     FullTargetEndsJob      "sink: ends the job when one of several targets is full";
     HungTargetTakesAll     "sink: hands out errands of a target on which others hang already";
+    SyncsOfOneTarget       "sink: gives one target all threads for syncs";
     AbandonedSyncGood      "sink: takes a sync that it has given up for a good one";
     LateAnswerCounts       "sink: takes the late answer of what it has given up for one in time";
     NamesOfTwoGroups       "sink: makes the names of a group while those of another one are made durable";

@@ -32,6 +32,8 @@ pub(crate) struct Hung {
     relieved: BTreeMap<u64, Lane>,
     /// How many threads each lane has.
     threads: BTreeMap<u64, u32>,
+    /// Which lane each errand is of that has begun since files are known to be on several targets.
+    lanes: BTreeMap<u64, Lane>,
     /// Files of which a sync is under way, by errand.
     syncing: BTreeMap<u64, Vec<EntryId>>,
     /// Groups whose names are made durable, by errand; but for those that may be given up.
@@ -64,7 +66,13 @@ fn about(op: &SinkOp) -> Vec<EntryId> {
 
 impl World {
     /// A thread takes up an errand.
-    pub(crate) fn start_errand(&mut self, session: u32, number: u64, threads: u32, op: SinkOp) {
+    pub(crate) fn start_errand(
+        &mut self,
+        session: u32,
+        number: u64,
+        (lane, threads): (Lane, u32),
+        op: SinkOp,
+    ) {
         let present = session == self.session;
         if present {
             self.hung.threads.insert(number, threads);
@@ -77,6 +85,10 @@ impl World {
             }
             let watchful = self.sink.as_ref().is_some_and(|end| end.machine.is_watchful());
             let each = watchful && self.checker.syncs_each;
+            if each {
+                self.check_shared(lane, threads, &op);
+                self.hung.lanes.insert(number, lane);
+            }
             if let SinkOp::Discard { id, .. } = &op
                 && self
                     .hung
@@ -211,13 +223,36 @@ impl World {
         }
     }
 
-    /// Where so many hang already no other may join them.
+    /// Where so many hang already no other may join them. But for a removal: of a file that was given up, and whose late answer has
+    /// come, the sink does not know any more what it was on.
     fn check_not_barred(&mut self, threads: u32, op: &SinkOp) {
         let hung = self.rates().hung;
+        if matches!(op, SinkOp::Discard { .. }) {
+            return;
+        }
         let Some(end) = self.sink.as_ref().filter(|_| hung != 0 && self.checker.syncs_each) else { return };
         let late = self.hung.late.values().filter(|id| end.storage.targets_of(**id) == [hung]).count() as u32;
         if late >= (threads / 6).max(2) && about(op).into_iter().any(|id| end.storage.is_on(id, hung)) {
             self.violate(format!("one more errand of a target on which {late} hang"));
+        }
+    }
+
+    /// One target never has more than a third of a lane's threads for syncs.
+    fn check_shared(&mut self, lane: Lane, threads: u32, op: &SinkOp) {
+        let SinkOp::Sync { files, .. } = op else { return };
+        // Those that take long do not count, and what has hung may be one of them.
+        let quiet = self.rates().hung == 0 && self.hung.count == 0;
+        let (Some(end), [id], true) = (&self.sink, &files[..], quiet) else {
+            return;
+        };
+        let on = end.storage.targets_of(*id);
+        let alike = |(number, files): (&u64, &Vec<EntryId>)| {
+            self.hung.lanes.get(number) == Some(&lane)
+                && matches!(&files[..], [other] if end.storage.targets_of(*other) == on)
+        };
+        let syncs = self.hung.syncing.iter().filter(|it| alike(*it)).count() as u32;
+        if on.len() == 1 && on != [0] && syncs >= (threads / 3).max(2) {
+            self.violate(format!("one more sync of a target that has {syncs} under way"));
         }
     }
 
@@ -248,6 +283,7 @@ impl World {
             self.hung.single.remove(&number);
             self.hung.late.remove(&number);
             self.hung.syncing.remove(&number);
+            self.hung.lanes.remove(&number);
             self.hung.naming.remove(&number);
         }
     }

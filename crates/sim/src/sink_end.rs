@@ -136,9 +136,9 @@ impl World {
                 }
             }
             Action::Sink(op) => self.start_write(session, op),
-            Action::Errand { number, threads, op, .. } => {
+            Action::Errand { number, lane, threads, op } => {
                 note!(self, "sink starts errand {number}, to {}", Short(&op));
-                self.start_errand(session, number, threads, op);
+                self.start_errand(session, number, (lane, threads), op);
             }
             Action::Relieve { lane, number } => {
                 note!(self, "the thread of errand {number} gets a successor");

@@ -269,6 +269,7 @@ impl<A: Clone> Errands<A> {
                 continue;
             }
             let ignored = self.planted.has(Bug::HungTargetTakesAll);
+            let unshared = self.planted.has(Bug::SyncsOfOneTarget);
             let (late, syncs, handed_out) = (&self.late, &self.syncs, self.syncs_handed_out);
             let mut waiting = core::mem::take(&mut desk.waiting);
             let next = waiting.take(|kind, targets: &[Target], first: &Waiting<A>| {
@@ -286,7 +287,7 @@ impl<A: Clone> Errands<A> {
                 if overtaken && load < 2 * most {
                     return Some((true, 0));
                 }
-                (load < most).then_some((true, 1 + load))
+                (load < most || unshared).then_some((true, 1 + load))
             });
             desk.waiting = waiting;
             if let Some((kind, targets, Waiting { op, about, .. })) = next {
