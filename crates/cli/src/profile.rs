@@ -127,8 +127,8 @@ fn stages(profile: &Profile) -> impl Iterator<Item = (Stage, Spent)> + '_ {
     spent.filter(|(_, spent)| *spent != Spent::default())
 }
 
-/// The event; none if not even this end knows anything.
-pub fn event(profiles: &Profiles) -> Option<Value> {
+/// The event, with what was hashed before; none if not even this end knows anything.
+pub fn event(profiles: &Profiles, hashed_early: u64) -> Option<Value> {
     let end = |profile: Option<Profile>| profile.map_or(Value::Null, |profile| of_end(&profile));
     if profiles.source.is_none() && profiles.sink.is_none() {
         return None;
@@ -146,6 +146,7 @@ pub fn event(profiles: &Profiles) -> Option<Value> {
         "waited": waited,
         "source": end(profiles.source),
         "sink": end(profiles.sink),
+        "hashed_early_bytes": hashed_early,
     }))
 }
 

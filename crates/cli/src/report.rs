@@ -105,6 +105,8 @@ pub struct Setup {
     pub encrypted: Option<bool>,
     /// By what hash all that was sent was compared with what was read; none where nobody does, as within one process.
     pub verified: Option<HashKind>,
+    /// So many bytes were hashed while the other end was being reached.
+    pub hashed_early: u64,
     /// Which end's report this is.
     pub log: Option<haul_mover::log::LogSummary>,
     /// How this end read and wrote.
@@ -405,7 +407,9 @@ impl Reporter {
         let elapsed = self.started.elapsed();
         self.finished = true;
         if self.json {
-            profile::event(&summary.profiles).into_iter().for_each(|event| self.event(event));
+            profile::event(&summary.profiles, setup.hashed_early)
+                .into_iter()
+                .for_each(|event| self.event(event));
             self.event(self.summary_event(summary, setup, state, elapsed));
         }
         if let Some(reason) = &summary.error {
@@ -427,6 +431,12 @@ impl Reporter {
             profile::verdict(&summary.profiles).into_iter().for_each(|verdict| self.line(&verdict));
             if self.profile {
                 self.line(&profile::table(&summary.profiles));
+                if setup.hashed_early > 0 {
+                    let bytes = size(setup.hashed_early);
+                    self.line(&format!(
+                        "before that  {bytes} hashed while the destination was being reached"
+                    ));
+                }
                 engines::lines(&setup.engines).iter().for_each(|line| self.line(line));
                 if let Some((bytes, locked_bytes)) = self.buffers {
                     self.line(&format!("buffers      {}", locked(bytes, locked_bytes)));

@@ -18,9 +18,9 @@ use haul_storage::engine::{self, Engines, Note, Told, Wish};
 use haul_storage::layout::stripe::StripeSpec;
 use haul_storage::layout::{self, LayoutFile, Layouts};
 use haul_storage::placing::Placing;
-use haul_storage::scan::{Begun, Scan};
+use haul_storage::scan::{Begun, Scan, Scanned};
 use haul_storage::sink::{Contents, Decision, PosixSink, SinkRoot, SinkSettings, SourceName};
-use haul_storage::source::{Lender, PosixSource, Root, SourceOptions};
+use haul_storage::source::{HashingEarly, Lender, PosixSource, Root, SourceOptions};
 use haul_storage::spill::{SpillFile, Spilling};
 use haul_storage::synthetic::SyntheticSource;
 use haul_topology::Placer;
@@ -242,6 +242,8 @@ pub struct Reading {
     storage: Arc<PosixSource>,
     scan: Box<dyn Scan>,
     placing: Arc<Placing>,
+    /// Until the other end is there.
+    hashing: Option<HashingEarly>,
 }
 
 /// `--spill` and `--spill-max`
@@ -277,23 +279,27 @@ impl Ends<'_> {
         Arc::new(PosixSource::with_engines(roots.collect(), options, engines))
     }
 
-    /// Begins to read, before there is another end. Nothing where files are invented.
-    fn begin(&self, tuning: &Tuning) -> Result<Option<Reading>, Error> {
+    /// Begins to read, before there is another end: to find entries, and to hash contents if it takes time to reach that end.
+    /// Nothing where files are invented.
+    fn begin(&self, tuning: &Tuning, hashing: bool) -> Result<Option<Reading>, Error> {
         match self.measure.synthetic {
             Some(_) => Ok(None),
-            None => self.reading(tuning).map(Some),
+            None => self.reading(tuning, hashing).map(Some),
         }
     }
 
-    fn reading(&self, tuning: &Tuning) -> Result<Reading, Error> {
+    fn reading(&self, tuning: &Tuning, hashing: bool) -> Result<Reading, Error> {
         let storage = self.reader();
         let Tuning { bundle_bytes_max, object_bytes, .. } = *tuning;
         let placing = self.placing()?;
         let scan = storage.scan(Arc::new(AtomicU64::new(1)));
         let scan = scan.placed(Arc::clone(&placing), bundle_bytes_max, object_bytes);
-        let scan = Begun::start(scan)
+        let hashing = hashing.then(|| storage.hash_early(object_bytes, FRESH)).flatten();
+        let finder = hashing.as_ref().map(HashingEarly::finder);
+        let finder = move |found: &[Scanned]| finder.iter().for_each(|finder| finder(found));
+        let scan = Begun::start(scan, finder)
             .map_err(|error| Error::os(Code::SystemRefused, "starting a thread", &error))?;
-        Ok(Reading { since: Instant::now(), storage, scan: Box::new(scan), placing })
+        Ok(Reading { since: Instant::now(), storage, scan: Box::new(scan), placing, hashing })
     }
 
     /// The end that reads, ready to start; from where it has begun, if it has.
@@ -317,8 +323,9 @@ impl Ends<'_> {
         // Also one that is not used any more: it may wait to be told, with all that it has open.
         begun.iter().for_each(|begun| begun.storage.name_roots(&common.roots));
         let begun = begun.filter(|begun| begun.since.elapsed() < FRESH);
-        let begun = begun.map_or_else(|| self.reading(&common.tuning), Ok)?;
-        let Reading { storage, scan, placing, .. } = begun;
+        let begun = begun.map_or_else(|| self.reading(&common.tuning, false), Ok)?;
+        let Reading { storage, scan, placing, hashing, .. } = begun;
+        drop(hashing);
         storage.name_roots(&common.roots);
         let shared = (!self.alone).then_some(placing);
         let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
@@ -446,7 +453,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     let session = new_session()?;
     let (dial, accept) = local::pair(plan.settings.streams.value);
     let ends = ends(plan, job);
-    let begun = ends.begin(&plan.settings.tuning(plan.verbose))?;
+    let begun = ends.begin(&plan.settings.tuning(plan.verbose), false)?;
     let placer = placer(plan, reporter);
     let common = |connector: Box<dyn Connector>, reports, waiting| Common {
         tuning: plan.settings.tuning(plan.verbose),
@@ -473,7 +480,8 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     summary.hanging += sink.hanging;
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
-    Ok((summary, Setup { encrypted: None, verified: ends.verified(), log, engines, wished }))
+    let verified = ends.verified();
+    Ok((summary, Setup { encrypted: None, verified, hashed_early: 0, log, engines, wished }))
 }
 
 /// Gives threads on this host their seats; what came of it is reported.
@@ -549,7 +557,7 @@ fn run_remote(
     if !push && settings.memory_grows() {
         tuning.slots_far = slots_far_here(tuning.slots, tuning.object_bytes);
     }
-    let begun = if push { ends.begin(&tuning)? } else { None };
+    let begun = if push { ends.begin(&tuning, true)? } else { None };
     let listen_far = settings.listen.value != Listen::Here;
     let request = Request {
         haul: env!("CARGO_PKG_VERSION").into(),
@@ -630,6 +638,8 @@ fn run_remote(
         reports: reporter.reports(if push { End::Source } else { End::Sink }),
         placer: placer(plan, reporter),
     };
+    let hashing = begun.as_ref().and_then(|begun| begun.hashing.as_ref());
+    let hashed_early = hashing.map_or(0, HashingEarly::bytes);
     let running = match push {
         true => ends.source(common, settings.log(), begun)?.start()?,
         false => ends.sink(common, decided, None)?.start()?,
@@ -641,7 +651,8 @@ fn run_remote(
     drop(ssh);
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
-    Ok((summary, Setup { encrypted: Some(!plain), verified: ends.verified(), log, engines, wished }))
+    let (encrypted, verified) = (Some(!plain), ends.verified());
+    Ok((summary, Setup { encrypted, verified, hashed_early, log, engines, wished }))
 }
 
 /// Which way connections are made, once that is known.

@@ -16,6 +16,8 @@
 //! `HAUL_TEST_SOURCE_LOOK_HANGS` and `HAUL_TEST_SINK_MAKE_HANGS` take the beginning of the names of files of which storage never
 //! says whether they have changed, and which it never makes.
 //!
+//! `HAUL_TEST_HASHES_LATE` with any value: nothing is hashed before there is another end.
+//!
 //! `HAUL_TEST_ENGINE` takes words instead: what engines find that they cannot do ([`Trouble`](crate::engine::Trouble)).
 
 #[cfg(feature = "faults")]
@@ -78,6 +80,10 @@ mod active {
             .any(|name| std::env::var_os(name).is_some())
     }
 
+    pub(crate) fn hashes_late() -> bool {
+        std::env::var_os("HAUL_TEST_HASHES_LATE").is_some()
+    }
+
     /// Before each read of file content.
     pub(crate) fn source_read() -> Result<(), Errno> {
         #[cfg(test)]
@@ -129,6 +135,11 @@ mod inert {
 
     #[inline(always)]
     pub(crate) fn changes_source_bytes() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub(crate) fn hashes_late() -> bool {
         false
     }
 

@@ -29,8 +29,8 @@ enum Found<S> {
 }
 
 impl<S: Scan + 'static> Begun<S> {
-    /// Begins.
-    pub fn start(mut scan: S) -> io::Result<Begun<S>> {
+    /// Begins. What is found on that thread is shown to `finder`.
+    pub fn start(mut scan: S, finder: impl Fn(&[Scanned]) + Send + 'static) -> io::Result<Begun<S>> {
         let (out, found) = channel();
         let asked = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&asked);
@@ -42,6 +42,7 @@ impl<S: Scan + 'static> Begun<S> {
                     break;
                 }
                 bytes += batch.iter().map(weight).sum::<usize>();
+                finder(&batch);
                 if out.send(Found::Batch(batch)).is_err() {
                     return;
                 }
@@ -139,7 +140,8 @@ mod tests {
     fn all_is_found_once_and_in_order_however_much_there_is() {
         for end in [0, 1, BATCHES_MAX as u64 - 1, BATCHES_MAX as u64, 3 * BATCHES_MAX as u64] {
             let asked = Arc::default();
-            let mut begun = Begun::start(Counted { next: 0, end, asked: Arc::clone(&asked) }).unwrap();
+            let mut begun =
+                Begun::start(Counted { next: 0, end, asked: Arc::clone(&asked) }, |_| ()).unwrap();
             if end % 2 == 0 {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -153,13 +155,16 @@ mod tests {
     fn it_begins_unasked_and_goes_so_far_and_no_further() {
         let asked: Arc<std::sync::Mutex<Vec<thread::ThreadId>>> = Arc::default();
         let end = 10 * BATCHES_MAX as u64;
-        let mut begun = Begun::start(Counted { next: 0, end, asked: Arc::clone(&asked) }).unwrap();
+        let (show, shown) = channel();
+        let scan = Counted { next: 0, end, asked: Arc::clone(&asked) };
+        let mut begun = Begun::start(scan, move |found| show.send(found.len()).unwrap()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         while asked.lock().unwrap().len() < BATCHES_MAX && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_millis(20));
         assert_eq!(asked.lock().unwrap().len(), BATCHES_MAX);
+        assert_eq!(shown.iter().sum::<usize>(), BATCHES_MAX, "it is shown, and nothing after it");
         assert_eq!(all(&mut begun).len() as u64, end);
         let here = thread::current().id();
         let own = asked.lock().unwrap().iter().filter(|thread| **thread == here).count() as u64;
@@ -178,7 +183,7 @@ mod tests {
     #[test]
     fn a_scan_that_panics_has_not_ended_well() {
         let is_at_it: Arc<AtomicBool> = Arc::default();
-        let mut begun = Begun::start(Panics(Arc::clone(&is_at_it))).unwrap();
+        let mut begun = Begun::start(Panics(Arc::clone(&is_at_it)), |_| ()).unwrap();
         while !is_at_it.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -203,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_large_is_found_early_up_to_some_bytes_only() {
         let asked = Arc::default();
-        let _begun = Begun::start(Large(Arc::clone(&asked))).unwrap();
+        let _begun = Begun::start(Large(Arc::clone(&asked)), |_| ()).unwrap();
         let enough = BYTES_MAX >> 20;
         let deadline = Instant::now() + Duration::from_secs(30);
         while asked.load(Ordering::SeqCst) < enough && Instant::now() < deadline {

@@ -14,6 +14,7 @@ use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId
 use rustix::io::{Errno, read, retry_on_intr};
 
 use super::directories::{Directories, Location};
+use super::early::EarlyHashes;
 use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_object};
 use super::status::Status;
@@ -112,6 +113,8 @@ pub(crate) struct MemberReader<'a> {
     directories: &'a Directories,
     noatime: &'a Noatime,
     hash: HashKind,
+    /// What was hashed before.
+    early: Option<&'a EarlyHashes>,
     staying: Staying,
     /// So many more may stay in their files.
     left: usize,
@@ -123,13 +126,28 @@ pub(crate) struct MemberReader<'a> {
 impl<'a> MemberReader<'a> {
     /// For one bundle.
     pub fn new(directories: &'a Directories, noatime: &'a Noatime, hash: HashKind, staying: Staying) -> Self {
-        MemberReader { directories, noatime, hash, staying, left: IN_PLACE_MAX, last: None, memory: None }
+        MemberReader {
+            directories,
+            noatime,
+            hash,
+            early: None,
+            staying,
+            left: IN_PLACE_MAX,
+            last: None,
+            memory: None,
+        }
+    }
+
+    /// Hashes that are here are not made again.
+    pub fn with_early(self, early: Option<&'a EarlyHashes>) -> Self {
+        MemberReader { early, ..self }
     }
 
     /// Reads the file to `space`, which is as long as the file was when it was scanned.
     pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
         let (file, status) = self.open(entry)?;
         let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
+        let early = self.early.and_then(|early| early.take(entry, 0, length, true));
         let may_stay = length > 0 && self.left > 0;
         let large = |least: Option<usize>| may_stay && least.is_some_and(|least| space.len() >= least);
         // Streams do not wait for storage.
@@ -140,6 +158,9 @@ impl<'a> MemberReader<'a> {
             faults::source_read().map_err(source_failure)?;
             self.left -= 1;
             let (file, identity) = (Arc::new(file), entry.identity);
+            if early.is_some() {
+                return Ok(Packed { hash: early, file: Some(file), onlooker: None });
+            }
             let hasher = ObjectHasher::new(self.hash, 0, length, true)?;
             let onlooker: Box<dyn Onlooker> =
                 Box::new(MemberOnlooker { hasher, file: Arc::clone(&file), identity });
@@ -152,11 +173,15 @@ impl<'a> MemberReader<'a> {
             drop(passing);
             self.left -= 1;
             let wanted = Wanted { offset: 0, length, single: true, gently: false };
-            let hash = hash_object(self.hash, &file, wanted)?;
+            let hash = match early {
+                Some(hash) => hash,
+                None => hash_object(self.hash, &file, wanted)?,
+            };
             check_version(&file, &entry.identity)?;
             return Ok(Packed { hash: Some(hash), file: Some(Arc::new(file)), onlooker: None });
         }
-        let hash = read_whole(self.hash, &file, space)?;
+        let kind = if early.is_some() { HashKind::None } else { self.hash };
+        let hash = early.unwrap_or(read_whole(kind, &file, space)?);
         // Nothing lies between the first status and the second where nothing is read.
         if space.is_empty() {
             is_empty(&file)?;

@@ -5,6 +5,7 @@
 //! directory in which the scan found it.
 
 mod directories;
+mod early;
 mod files;
 mod lend;
 pub(crate) mod mapping;
@@ -15,6 +16,7 @@ mod status;
 
 use std::sync::OnceLock;
 
+pub use early::HashingEarly;
 pub use lend::Lender;
 pub use posix::{PosixSource, SourceOptions};
 

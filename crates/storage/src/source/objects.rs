@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use haul_buffers::{Lease, Pool};
 use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::{Code, Failure, Hash, HashKind};
-use rustix::io::{pread, retry_on_intr};
+use rustix::io::{Errno, pread, retry_on_intr};
 
 use super::files::OpenFile;
 use super::mapping;
@@ -15,6 +15,9 @@ use crate::confine::source_failure;
 use crate::engine::{Attempt, Way};
 use crate::faults;
 use crate::hashing::{ObjectHasher, PIECE_BYTES};
+
+/// Where nothing is copied, so much is hashed at a time.
+const SEEN_BYTES: usize = 512 << 10;
 
 /// One object, as [`SourceOp::ReadObject`](haul_model::op::SourceOp::ReadObject) asks for it.
 #[derive(Clone, Copy)]
@@ -63,7 +66,7 @@ pub(crate) fn read_object(
     }
     let mut at = offset + done as u64;
     for piece in lease[done..length].chunks_mut(wanted.piece_bytes()) {
-        read_piece(&file.descriptor, at, piece)?;
+        read_piece(&file.descriptor, at, piece, faults::source_read)?;
         hash(piece);
         at += piece.len() as u64;
     }
@@ -79,17 +82,19 @@ pub(crate) fn hash_object(kind: HashKind, file: &OwnedFd, wanted: Wanted) -> Res
         return ObjectHasher::new(kind, offset, length, single).map(ObjectHasher::finish);
     }
     let new = || ObjectHasher::new(kind, offset, length, single);
-    hash_in_place(file, (offset, length), wanted.piece_bytes(), new, |at, piece| read_piece(file, at, piece))
+    let read = |at, piece: &mut [u8]| read_piece(file, at, piece, faults::source_read);
+    hash_in_place(file, (offset, length), wanted.piece_bytes(), new, read, || ())
 }
 
 /// The hash of a range of a file, by `read` through a piece of memory that stays in the core's cache, or where it is, if that is
-/// cheaper.
+/// cheaper. `pause` is called between pieces.
 pub(crate) fn hash_in_place(
     file: &OwnedFd,
     (offset, length): (u64, u32),
     piece_bytes: usize,
     new: impl Fn() -> Result<ObjectHasher, Failure>,
     read: impl Fn(u64, &mut [u8]) -> Result<(), Failure>,
+    pause: impl Fn(),
 ) -> Result<Hash, Failure> {
     thread_local! {
         static PIECE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -99,7 +104,12 @@ pub(crate) fn hash_in_place(
     let status = Status::of(file).map_err(source_failure)?;
     // A look at a hole through a mapping would make a page of it.
     let seen = !status.has_holes()
-        && mapping::with_bytes(file, &status, (offset, length as usize), |bytes| hasher.update(bytes));
+        && mapping::with_bytes(file, &status, (offset, length as usize), |bytes| {
+            for piece in bytes.chunks(piece_bytes.max(SEEN_BYTES)) {
+                hasher.update(piece);
+                pause();
+            }
+        });
     // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
     if seen && end <= Status::of(file).map_err(source_failure)?.identity().size {
         return Ok(hasher.finish());
@@ -115,15 +125,22 @@ pub(crate) fn hash_in_place(
             read(at, piece)?;
             hasher.update(piece);
             at += piece.len() as u64;
+            pause();
         }
         Ok(hasher.finish())
     })
 }
 
-fn read_piece(file: &OwnedFd, offset: u64, piece: &mut [u8]) -> Result<(), Failure> {
+/// All of it. `before` is asked before each call.
+pub(super) fn read_piece(
+    file: &OwnedFd,
+    offset: u64,
+    piece: &mut [u8],
+    before: impl Fn() -> Result<(), Errno>,
+) -> Result<(), Failure> {
     let mut filled = 0;
     while filled < piece.len() {
-        faults::source_read().map_err(source_failure)?;
+        before().map_err(source_failure)?;
         let at = offset + filled as u64;
         match retry_on_intr(|| pread(file, &mut piece[filled..], at)).map_err(source_failure)? {
             0 => return Err(Code::SourceChanged.into()),

@@ -3,8 +3,9 @@
 //! Called by the I/O threads, several at once. What they share is the table of directories and the table of open
 //! files, each locked for a look-up and never during a system call that may wait.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use haul_buffers::{FileRange, Onlooker, Pool};
 use haul_model::op::{SourceDone, SourceOp};
@@ -14,6 +15,7 @@ use rustix::io::retry_on_intr;
 
 use super::Root;
 use super::directories::Directories;
+use super::early::{EarlyHashes, HashingEarly};
 use super::files::{Noatime, OpenFile, OpenFiles, check_version, open_regular};
 use super::members::{MemberReader, Staying, pack};
 use super::objects::{Wanted, hash_object, read_object};
@@ -34,7 +36,9 @@ const ON_THE_WAY_MEMBER_BYTES_MIN: usize = 256 << 10;
 /// A range of a file is left there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stays {
-    /// It was hashed here.
+    /// It was hashed before anybody asked for it.
+    HashedEarly(Hash),
+    /// It is hashed here.
     Hashed,
     /// Whoever sends it hashes it.
     HashedOnTheWay,
@@ -89,6 +93,8 @@ pub struct PosixSource {
     read_in_vain: AtomicBool,
     in_place_member_bytes_min: usize,
     lend: bool,
+    /// Hashes that were made before there was another end.
+    early: OnceLock<Arc<EarlyHashes>>,
     engines: Arc<Engines>,
 }
 
@@ -114,6 +120,7 @@ impl PosixSource {
             read_in_vain: AtomicBool::new(false),
             in_place_member_bytes_min: options.in_place_member_bytes_min,
             lend: options.lend && !faults::changes_source_bytes(),
+            early: OnceLock::new(),
             engines,
         }
     }
@@ -139,6 +146,17 @@ impl PosixSource {
         PosixScan::new(Arc::clone(&self.directories), self.recursive, ids)
     }
 
+    /// Files in memory, which a scan of this source finds, are hashed as objects of this size from now on, until what is
+    /// returned goes, but not after this time. For a source that waits for its sink.
+    pub fn hash_early(&self, object_bytes: u32, within: Duration) -> Option<HashingEarly> {
+        let late = faults::changes_source_bytes() || faults::hashes_late();
+        if self.hash == HashKind::None || self.lend || late {
+            return None;
+        }
+        let new = || EarlyHashes::new(Arc::clone(&self.directories), self.hash, object_bytes, within);
+        Some(HashingEarly::start(Arc::clone(self.early.get_or_init(|| Arc::new(new())))))
+    }
+
     fn read_object(
         &self,
         entry: &Entry,
@@ -160,8 +178,10 @@ impl PosixSource {
         let usual = again || gently || file.sparse;
         let mut attempt = self.engines.attempt(&file.reach, usual, || file.is_cached(offset, length));
         // Bytes that did not arrive as they were hashed go through the slot: a file may change and show no trace of it.
+        let early = self.early.get().filter(|_| !again);
+        let early = early.and_then(|early| early.take(entry, offset, length, single));
         let stays = match attempt.way() {
-            Way::USUAL if !again => self.stays(&file, wanted, on_the_way),
+            Way::USUAL if !again => self.stays(&file, wanted, (early, on_the_way)),
             _ => None,
         };
         if let Some(stays) = stays {
@@ -169,15 +189,17 @@ impl PosixSource {
             if lease.len() < length as usize {
                 return Err(Code::Internal.into());
             }
-            let mut hash = None;
             let mut onlooker = None;
-            if stays == Stays::HashedOnTheWay {
-                faults::source_read().map_err(source_failure)?;
-                let hasher = ObjectHasher::new(self.hash, offset, length, single)?;
-                onlooker = Some(Box::new(hasher) as Box<dyn Onlooker>);
-            } else {
-                hash = Some(hash_object(self.hash, &file.descriptor, wanted)?);
-            }
+            let hash = match stays {
+                Stays::HashedEarly(hash) => Some(hash),
+                Stays::HashedOnTheWay => {
+                    faults::source_read().map_err(source_failure)?;
+                    let hasher = ObjectHasher::new(self.hash, offset, length, single)?;
+                    onlooker = Some(Box::new(hasher) as Box<dyn Onlooker>);
+                    None
+                }
+                Stays::Hashed | Stays::Unhashed => Some(hash_object(self.hash, &file.descriptor, wanted)?),
+            };
             if stays == Stays::Hashed {
                 attempt.done(length.into());
             }
@@ -191,20 +213,26 @@ impl PosixSource {
             // A change that does show is named for what it is.
             check_version(&file.descriptor, &entry.identity)?;
         }
-        let read = read_object(self.hash, &file, wanted, &mut attempt, (&mut lease, pool));
+        let kind = if early.is_some() { HashKind::None } else { self.hash };
+        let read = read_object(kind, &file, wanted, &mut attempt, (&mut lease, pool));
         if again && read.is_err() {
             self.read_in_vain.store(true, Ordering::Relaxed);
         }
         let hash = read?;
         attempt.done(length.into());
         file.was_read(offset, length);
-        Ok(Some(hash))
+        Ok(Some(early.unwrap_or(hash)))
     }
 
     /// Whether this range can be left to a stream, and how. Where nobody has looked at it before, it must be in memory, as
     /// streams do not wait for storage, and nothing may have failed before, as a connection is lost with each range that does.
-    fn stays(&self, file: &OpenFile, wanted: Wanted, on_the_way: bool) -> Option<Stays> {
-        let unseen = self.hash == HashKind::None || on_the_way;
+    fn stays(
+        &self,
+        file: &OpenFile,
+        wanted: Wanted,
+        (early, on_the_way): (Option<Hash>, bool),
+    ) -> Option<Stays> {
+        let unseen = self.hash == HashKind::None || on_the_way || early.is_some();
         if !file.known || !(self.in_place || on_the_way) {
             return None;
         }
@@ -213,8 +241,8 @@ impl PosixSource {
             in_memory && !self.read_in_vain.load(Ordering::Relaxed)
         };
         if unseen && readable() {
-            let hashed = self.hash != HashKind::None;
-            return Some(if hashed { Stays::HashedOnTheWay } else { Stays::Unhashed });
+            let late = if self.hash == HashKind::None { Stays::Unhashed } else { Stays::HashedOnTheWay };
+            return Some(early.map_or(late, Stays::HashedEarly));
         }
         (self.in_place && self.hash != HashKind::None).then_some(Stays::Hashed)
     }
@@ -306,6 +334,9 @@ impl SourceStorage for PosixSource {
                 }
                 let staying = self.members_staying((again, on_the_way), pool);
                 let mut reader = MemberReader::new(&self.directories, &self.noatime, self.hash, staying);
+                if !again {
+                    reader = reader.with_early(self.early.get().map(|early| &**early));
+                }
                 let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));
                 if again
                     && results

@@ -1,0 +1,196 @@
+//! A push hashes what is in memory while the other end is being reached, and what changes meanwhile is not lost.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const OBJECT: usize = 512 << 10;
+/// In a bundle as it is, in a bundle but large enough, as one object, as many.
+const FILES: [(&str, usize); 4] =
+    [("small", 1000), ("member", 300_000), ("one", 500_000), ("many", 9 * OBJECT + 5)];
+const HASHED_EARLY: usize = 300_000 + 500_000 + 9 * OBJECT + 5;
+
+struct Bed {
+    directory: tempfile::TempDir,
+}
+
+impl Bed {
+    /// In memory.
+    fn new() -> Bed {
+        let bed = Bed { directory: tempfile::tempdir_in("/dev/shm").unwrap() };
+        fs::create_dir(bed.path("tree")).unwrap();
+        for (name, size) in FILES {
+            fs::write(bed.source(name), content(name, size)).unwrap();
+        }
+        bed
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn source(&self, name: &str) -> PathBuf {
+        self.path("tree").join(name)
+    }
+
+    /// A push to a host that answers when [`Bed::answer`] was called.
+    fn push(&self, options: &[&str]) -> Child {
+        let haul = env!("CARGO_BIN_EXE_haul");
+        let go = self.path("go");
+        let _ = fs::remove_file(&go);
+        let script = format!(
+            "until [ -e '{}' ]; do sleep 0.05; done\nexec '{haul}' bench shell \"$@\"\n",
+            go.display()
+        );
+        fs::write(self.path("ssh"), script).unwrap();
+        Command::new(haul)
+            .current_dir(self.directory.path())
+            .env_clear()
+            .env("HOME", self.path("home"))
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .args(["cp", "-r", "--json", "-v", "--object-size", "512KiB", "--bundle-below", "400KiB"])
+            .args(["--ssh", &format!("sh '{}'", self.path("ssh").display()), "--haul-path", haul])
+            .args(options)
+            .arg("tree")
+            .arg(format!("localhost:{}", self.path("copy").display()))
+            .spawn()
+            .unwrap()
+    }
+
+    fn answer(&self) {
+        fs::write(self.path("go"), b"").unwrap();
+    }
+
+    /// What it has told: of files, and of the whole.
+    fn ended(&self, child: Child) -> Vec<Value> {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{} {text}", String::from_utf8_lossy(&output.stderr));
+        for (name, _) in FILES {
+            let copy = fs::read(self.path("copy").join(name)).unwrap();
+            assert!(copy == fs::read(self.source(name)).unwrap(), "{name}");
+        }
+        text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    }
+}
+
+fn content(name: &str, size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at / 1000 * 31 + at % 253 + name.len() * 7) as u8).collect()
+}
+
+fn event<'a>(events: &'a [Value], name: &str) -> &'a Value {
+    events.iter().find(|event| event["event"] == name).unwrap_or_else(|| panic!("no {name}: {events:?}"))
+}
+
+/// Enough to hash a few megabytes, also where many tests run at once.
+fn while_it_hashes() {
+    std::thread::sleep(Duration::from_millis(1500));
+}
+
+#[test]
+fn what_is_in_memory_is_hashed_while_the_other_end_is_reached() {
+    for options in [&[][..], &["--plain"], &["--plain", "--hash", "xxh3"]] {
+        let bed = Bed::new();
+        let child = bed.push(options);
+        while_it_hashes();
+        bed.answer();
+        let events = bed.ended(child);
+        let (profile, summary) = (event(&events, "profile"), event(&events, "summary"));
+        assert_eq!(profile["hashed_early_bytes"], HASHED_EARLY, "{options:?}: {profile:#}");
+        // Nothing of it is hashed again.
+        let bytes = |stage: &str| profile["source"]["stages"][stage]["bytes"].as_u64().unwrap_or(0);
+        assert_eq!((bytes("hash"), bytes("hash-on-way")), (1000, 0), "{options:?}: {profile:#}");
+        assert_eq!((&summary["objects_repaired"], &summary["files_done"]), (&0.into(), &4.into()));
+    }
+}
+
+#[test]
+fn nothing_is_hashed_early_where_nothing_is_hashed_at_all() {
+    let bed = Bed::new();
+    let child = bed.push(&["--plain", "--hash", "none"]);
+    while_it_hashes();
+    bed.answer();
+    assert_eq!(event(&bed.ended(child), "profile")["hashed_early_bytes"], 0);
+}
+
+#[test]
+fn a_file_that_was_changed_since_is_sent_as_it_is_now() {
+    for options in [&[][..], &["--plain"]] {
+        let bed = Bed::new();
+        let child = bed.push(options);
+        while_it_hashes();
+        for name in ["member", "one", "many"] {
+            let file = File::options().write(true).open(bed.source(name)).unwrap();
+            file.write_all_at(b"changed", 200_000).unwrap();
+        }
+        bed.answer();
+        let events = bed.ended(child);
+        assert_eq!(event(&events, "summary")["files_done"], 4, "{options:?}: {events:?}");
+    }
+}
+
+/// Writes through a mapping, which leaves no trace in the times of a file in memory.
+fn change_silently(path: &Path) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let length = file.metadata().unwrap().len() as usize;
+    let (protection, at_any, fd) =
+        (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut(), file.as_raw_fd());
+    // SAFETY: a new mapping of the whole file; one byte of it is changed, and it is taken away.
+    unsafe {
+        let start = libc::mmap(at_any, length, protection, libc::MAP_SHARED, fd, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        *start.cast::<u8>().add(200_000) ^= 1;
+        libc::munmap(start, length);
+    }
+}
+
+#[test]
+fn so_is_one_that_was_changed_without_a_trace() {
+    for options in [&[][..], &["--plain"]] {
+        let bed = Bed::new();
+        let version = |name| {
+            let metadata = fs::metadata(bed.source(name)).unwrap();
+            (metadata.mtime_nsec(), metadata.ctime_nsec())
+        };
+        let child = bed.push(options);
+        while_it_hashes();
+        let names = ["member", "one", "many"];
+        let before = names.map(version);
+        names.iter().for_each(|name| change_silently(&bed.source(name)));
+        let no_trace = names.map(version) == before;
+        bed.answer();
+        let events = bed.ended(child);
+        if no_trace {
+            // The sink has found each of them wrong once.
+            assert_eq!(event(&events, "summary")["objects_repaired"], 3, "{options:?}: {events:?}");
+        }
+        let told =
+            events.iter().find(|event| event["path"].as_str().is_some_and(|path| path.ends_with("many")));
+        let hash = blake3::hash(&fs::read(bed.path("copy/many")).unwrap()).to_string();
+        assert_eq!(told.unwrap()["hash"], hash, "{options:?}");
+    }
+}
+
+#[test]
+fn what_was_found_long_ago_is_looked_for_anew() {
+    let bed = Bed::new();
+    let child = bed.push(&[]);
+    let began = Instant::now();
+    while_it_hashes();
+    fs::write(bed.source("small"), content("other", 1001)).unwrap();
+    std::thread::sleep(Duration::from_secs(12).saturating_sub(began.elapsed()));
+    bed.answer();
+    let events = bed.ended(child);
+    assert_eq!(
+        event(&events, "profile")["source"]["stages"]["hash-on-way"]["bytes"],
+        9 * OBJECT + 5 + 300_000
+    );
+}
