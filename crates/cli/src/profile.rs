@@ -243,11 +243,12 @@ mod tests {
 
     #[test]
     fn events_have_the_names_of_stages() {
-        let event = event(&profiles()).unwrap();
+        let event = event(&profiles(), 7).unwrap();
+        assert_eq!(event["hashed_early_bytes"], 7);
         assert_eq!(event["waited"][0], json!({"for": "sink-sync", "seconds": 9.7, "share": 0.808}));
         assert_eq!(event["sink"]["stages"]["sync"]["times"], 9);
         assert_eq!(event["source"]["master_waited"]["credit"], 9.7);
-        assert!(super::event(&Profiles::default()).is_none());
+        assert!(super::event(&Profiles::default(), 0).is_none());
         assert_eq!(summary(&profiles()), [json!("sink-sync"), json!(0.808), json!("waited")]);
     }
 }
