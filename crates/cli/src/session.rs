@@ -246,6 +246,18 @@ pub struct Reading {
     hashing: Option<HashingEarly>,
 }
 
+impl Reading {
+    fn is_fresh(&self) -> bool {
+        self.since.elapsed() < FRESH
+    }
+
+    /// The other end is there: what is hashed now is hashed on request. Of so many bytes the hashes are known, and will be used.
+    fn end_hashing(&mut self) -> u64 {
+        let bytes = self.hashing.take().map_or(0, HashingEarly::end);
+        if self.is_fresh() { bytes } else { 0 }
+    }
+}
+
 /// `--spill` and `--spill-max`
 pub struct Spill {
     /// At the source.
@@ -299,6 +311,8 @@ impl Ends<'_> {
         let finder = move |found: &[Scanned]| finder.iter().for_each(|finder| finder(found));
         let scan = Begun::start(scan, finder)
             .map_err(|error| Error::os(Code::SystemRefused, "starting a thread", &error))?;
+        // It can be done without.
+        hashing.iter().for_each(HashingEarly::start);
         Ok(Reading { since: Instant::now(), storage, scan: Box::new(scan), placing, hashing })
     }
 
@@ -322,10 +336,9 @@ impl Ends<'_> {
         }
         // Also one that is not used any more: it may wait to be told, with all that it has open.
         begun.iter().for_each(|begun| begun.storage.name_roots(&common.roots));
-        let begun = begun.filter(|begun| begun.since.elapsed() < FRESH);
+        let begun = begun.filter(Reading::is_fresh);
         let begun = begun.map_or_else(|| self.reading(&common.tuning, false), Ok)?;
-        let Reading { storage, scan, placing, hashing, .. } = begun;
-        drop(hashing);
+        let Reading { storage, scan, placing, .. } = begun;
         storage.name_roots(&common.roots);
         let shared = (!self.alone).then_some(placing);
         let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
@@ -557,7 +570,7 @@ fn run_remote(
     if !push && settings.memory_grows() {
         tuning.slots_far = slots_far_here(tuning.slots, tuning.object_bytes);
     }
-    let begun = if push { ends.begin(&tuning, true)? } else { None };
+    let mut begun = if push { ends.begin(&tuning, true)? } else { None };
     let listen_far = settings.listen.value != Listen::Here;
     let request = Request {
         haul: env!("CARGO_PKG_VERSION").into(),
@@ -591,6 +604,7 @@ fn run_remote(
     interrupt.connecting.store(ssh.pid(), Ordering::SeqCst);
     let answer = interrupt.check().and_then(|()| ssh.read());
     interrupt.connecting.store(0, Ordering::SeqCst);
+    let hashed_early = begun.as_mut().map_or(0, Reading::end_hashing);
     interrupt.check()?;
     let response = match answer? {
         Line::Response(response) => response,
@@ -638,8 +652,6 @@ fn run_remote(
         reports: reporter.reports(if push { End::Source } else { End::Sink }),
         placer: placer(plan, reporter),
     };
-    let hashing = begun.as_ref().and_then(|begun| begun.hashing.as_ref());
-    let hashed_early = hashing.map_or(0, HashingEarly::bytes);
     let running = match push {
         true => ends.source(common, settings.log(), begun)?.start()?,
         false => ends.sink(common, decided, None)?.start()?,

@@ -16,7 +16,8 @@
 //! `HAUL_TEST_SOURCE_LOOK_HANGS` and `HAUL_TEST_SINK_MAKE_HANGS` take the beginning of the names of files of which storage never
 //! says whether they have changed, and which it never makes.
 //!
-//! `HAUL_TEST_HASHES_LATE` with any value: nothing is hashed before there is another end.
+//! `HAUL_TEST_HASHES_LATE` with any value: nothing is hashed before there is another end. `HAUL_TEST_HASHED_EARLY` names a file that is
+//! made when all that was found is hashed.
 //!
 //! `HAUL_TEST_ENGINE` takes words instead: what engines find that they cannot do ([`Trouble`](crate::engine::Trouble)).
 
@@ -84,6 +85,12 @@ mod active {
         std::env::var_os("HAUL_TEST_HASHES_LATE").is_some()
     }
 
+    pub(crate) fn hashed_early() {
+        if let Some(path) = std::env::var_os("HAUL_TEST_HASHED_EARLY") {
+            std::fs::write(path, b"").expect("a file can be made there");
+        }
+    }
+
     /// Before each read of file content.
     pub(crate) fn source_read() -> Result<(), Errno> {
         #[cfg(test)]
@@ -142,6 +149,9 @@ mod inert {
     pub(crate) fn hashes_late() -> bool {
         false
     }
+
+    #[inline(always)]
+    pub(crate) fn hashed_early() {}
 
     #[inline(always)]
     pub(crate) fn source_read() -> Result<(), Errno> {

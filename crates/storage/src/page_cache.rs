@@ -56,9 +56,16 @@ fn pages_of(file: impl AsFd, range: Range) -> Option<u64> {
     counted(&file, &range).or_else(|| sampled(&file, range))
 }
 
+/// This kernel has no `cachestat`.
+static UNKNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Whether the kernel counts pages, as far as is known.
+pub(crate) fn is_counted() -> bool {
+    !UNKNOWN.load(Ordering::Relaxed)
+}
+
 /// As the kernel has counted them.
 fn counted(file: impl AsFd, range: &Range) -> Option<u64> {
-    static UNKNOWN: AtomicBool = AtomicBool::new(false);
     if UNKNOWN.load(Ordering::Relaxed) {
         return None;
     }
@@ -70,8 +77,8 @@ fn counted(file: impl AsFd, range: &Range) -> Option<u64> {
     if result == 0 {
         return Some(pages.cached);
     }
-    // Sandboxes refuse what they do not know.
-    if matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
+    // EPERM tells nothing of other files: it may be one that is not ours to write, or a sandbox that refuses what it does not know.
+    if std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
         UNKNOWN.store(true, Ordering::Relaxed);
     }
     None

@@ -119,7 +119,7 @@ impl SpillFile {
         }
         if self.in_place {
             let read = |at, piece: &mut [u8]| self.read_piece(at, piece);
-            let hash = hash_in_place(&self.file, (at, length), PIECE_BYTES, new, read, || ())?;
+            let hash = hash_in_place(&self.file, (at, length), PIECE_BYTES, new, read, || Ok(()))?;
             let (file, length) = (Arc::clone(&self.file), length as usize);
             lease.set_file_ranges(vec![FileRange { start: 0, length, file, offset: at, onlooker: None }]);
             return Ok(hash);

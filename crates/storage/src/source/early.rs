@@ -7,12 +7,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_meter::Meter;
-use haul_model::profile::{Profile, Stage};
 use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, Item, Kind};
 use rustix::fs::{Advice, fadvise};
 
@@ -21,10 +20,10 @@ use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_in_place, read_piece};
 use crate::hashing::ObjectHasher;
 use crate::scan::Scanned;
-use crate::{local, page_cache};
+use crate::{faults, local, page_cache};
 
 /// Smaller files cost more to open twice than to hash late.
-const FILE_BYTES_MIN: u64 = 256 << 10;
+pub(super) const FILE_BYTES_MIN: u64 = 256 << 10;
 /// They only use what nobody else does, but of memory's bandwidth they could use all.
 const THREADS_MAX: usize = 4;
 /// How long a thread hashes before it naps. To be of the lowest priority is not enough: sessions share the processors among each
@@ -32,11 +31,13 @@ const THREADS_MAX: usize = 4;
 /// a slice of some milliseconds.
 const PIECE_BYTES: usize = 512 << 10;
 const NAP: Duration = Duration::from_micros(20);
-/// So often whoever ends it tries to have what was made, and does without it then.
-const HANDOVER_TRIES: u32 = 100;
-const HANDOVER_PAUSE: Duration = Duration::from_micros(100);
 /// Objects whose hashes are kept.
-const HASHES_MAX: usize = 1 << 16;
+const HASHES_MAX: usize = 1 << 15;
+/// A thread may have to give way with a lock in hand. So others try to have it, so often, and do without it then.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(50);
+/// A thread that waits looks so often whether it is still wanted.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What has been hashed early, and what is to be.
 pub(crate) struct EarlyHashes {
@@ -46,22 +47,24 @@ pub(crate) struct EarlyHashes {
     object_bytes: u32,
     /// Nobody will ask for what is made later.
     until: Instant,
+    ended: AtomicBool,
     todo: Mutex<Todo>,
     more: Condvar,
     making: Mutex<Hashes>,
     /// What was made until they ended.
     made: OnceLock<Mutex<Hashes>>,
-    meter: Meter,
 }
 
 #[derive(Default)]
 struct Todo {
-    files: VecDeque<Arc<Entry>>,
+    /// And how large their objects are.
+    files: VecDeque<(Arc<Entry>, u32)>,
     /// Of the first of them so many bytes are hashed, or being hashed.
     at: u64,
     /// Objects that were begun.
     begun: usize,
-    ended: bool,
+    /// Threads that hash one.
+    busy: usize,
 }
 
 /// Of objects, by the file and their place in it.
@@ -81,7 +84,7 @@ struct Piece {
 }
 
 impl EarlyHashes {
-    /// For files that a scan of these directories finds, cut to objects of this size.
+    /// For files that a scan of these directories finds, cut to objects of this size unless they lie otherwise.
     pub fn new(directories: Arc<Directories>, kind: HashKind, object_bytes: u32, within: Duration) -> Self {
         EarlyHashes {
             directories,
@@ -89,11 +92,11 @@ impl EarlyHashes {
             kind,
             object_bytes,
             until: Instant::now() + within,
+            ended: AtomicBool::new(false),
             todo: Mutex::default(),
             more: Condvar::new(),
             making: Mutex::default(),
             made: OnceLock::new(),
-            meter: Meter::default(),
         }
     }
 
@@ -105,53 +108,52 @@ impl EarlyHashes {
     }
 
     fn offer(&self, found: &[Scanned]) {
-        let large = |found: &Scanned| match found {
-            Scanned::Item(Item::Entry(entry) | Item::Laid(entry, ..))
-                if entry.kind == Kind::File && entry.size() >= FILE_BYTES_MIN =>
-            {
-                Some(Arc::new(entry.clone()))
-            }
-            _ => None,
+        let large = |found: &Scanned| {
+            let (entry, object_bytes) = match found {
+                Scanned::Item(Item::Entry(entry)) => (entry, self.object_bytes),
+                Scanned::Item(Item::Laid(entry, laid, _)) => (entry, laid.object_bytes),
+                _ => return None,
+            };
+            let large = entry.kind == Kind::File && entry.size() >= FILE_BYTES_MIN;
+            large.then(|| (Arc::new(entry.clone()), object_bytes))
         };
         let mut files = found.iter().filter_map(large).peekable();
-        if files.peek().is_none() {
-            return;
-        }
-        let mut todo = lock(&self.todo);
-        if !todo.ended {
+        if files.peek().is_some()
+            && !self.has_ended()
+            && let Some(mut todo) = try_lock(&self.todo)
+        {
             todo.files.extend(files);
             self.more.notify_all();
         }
     }
 
-    fn end(&self) {
-        let mut todo = lock(&self.todo);
-        todo.ended = true;
-        todo.files.clear();
+    /// No more is hashed. What has been can be had from now on; so many bytes are.
+    fn end(&self) -> u64 {
+        self.ended.store(true, Ordering::Relaxed);
         self.more.notify_all();
-        drop(todo);
-        // A thread may have had to give way with the lock in hand.
-        for _ in 0..HANDOVER_TRIES {
-            if let Ok(mut making) = self.making.try_lock() {
-                let _ = self.made.set(Mutex::new(std::mem::take(&mut making)));
-                return;
-            }
-            thread::sleep(HANDOVER_PAUSE);
-        }
+        let Some(made) = try_lock(&self.making).map(|mut making| std::mem::take(&mut *making)) else {
+            return 0;
+        };
+        let bytes = made.values().map(|made| u64::from(made.length)).sum();
+        let _ = self.made.set(Mutex::new(made));
+        bytes
+    }
+
+    fn has_ended(&self) -> bool {
+        // Without `cachestat` nobody knows what is in memory.
+        self.ended.load(Ordering::Relaxed) || Instant::now() >= self.until || !page_cache::is_counted()
     }
 
     /// Waits for one; `None` at the end.
     fn next(&self) -> Option<Piece> {
         let mut todo = lock(&self.todo);
-        loop {
-            if todo.ended || todo.begun == HASHES_MAX || Instant::now() >= self.until {
-                return None;
-            }
-            if let Some(entry) = todo.files.front().cloned() {
+        while !self.has_ended() && todo.begun < HASHES_MAX {
+            if let Some((entry, object_bytes)) = todo.files.front().cloned() {
                 let offset = todo.at;
-                let length = (entry.size() - offset).min(self.object_bytes.into());
+                let length = (entry.size() - offset).min(object_bytes.into());
                 todo.at += length;
                 todo.begun += 1;
+                todo.busy += 1;
                 let single = entry.size() == length;
                 if todo.at == entry.size() {
                     todo.next_file();
@@ -159,24 +161,30 @@ impl EarlyHashes {
                 let length = length as u32;
                 return Some(Piece { entry, wanted: Wanted { offset, length, single, gently: false } });
             }
-            todo = self.more.wait(todo).unwrap_or_else(PoisonError::into_inner);
+            (todo, _) = self.more.wait_timeout(todo, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
         }
+        todo.files.clear();
+        None
     }
 
     fn run(&self) {
         give_way();
-        let _joined = self.meter.join();
         let mut last = None;
         while let Some(piece) = self.next() {
-            let _at = haul_meter::at(Stage::Read);
-            match self.hash(&piece, &mut last) {
-                Ok(hash) => {
-                    let Piece { entry, wanted: Wanted { offset, length, single, .. } } = piece;
-                    let made = Made { identity: entry.identity, length, single, hash };
-                    lock(&self.making).insert((entry.id, offset), made);
-                }
-                // Whoever asks for it later says what is wrong with it, if anything is.
-                Err(_) => lock(&self.todo).leave(piece.entry.id),
+            let hash = self.hash(&piece, &mut last);
+            let Piece { entry, wanted: Wanted { offset, length, single, .. } } = piece;
+            if let Ok(hash) = hash {
+                let made = Made { identity: entry.identity, length, single, hash };
+                lock(&self.making).insert((entry.id, offset), made);
+            }
+            let mut todo = lock(&self.todo);
+            todo.busy -= 1;
+            // Whoever asks for it later says what is wrong with it, if anything is.
+            if hash.is_err() {
+                todo.leave(entry.id);
+            }
+            if todo.busy == 0 && todo.files.is_empty() {
+                faults::hashed_early();
             }
         }
     }
@@ -191,20 +199,30 @@ impl EarlyHashes {
             _ => self.open(entry)?,
         };
         let (_, file) = last.insert((entry.id, file));
+        let Wanted { offset, length, single, .. } = *wanted;
         // Nobody has asked for what would have to be read from storage.
-        if !page_cache::holds_all_of(&*file, wanted.offset, wanted.length) {
+        if !page_cache::holds_all_of(&*file, offset, length) {
             return Err(Code::SourceRead.into());
         }
-        let Wanted { offset, length, single, .. } = *wanted;
         let new = || ObjectHasher::new(self.kind, offset, length, single);
         let read = |at, bytes: &mut [u8]| read_piece(file, at, bytes, || Ok(()));
-        let hash = hash_in_place(file, (offset, length), PIECE_BYTES, new, read, || thread::sleep(NAP))?;
+        let pause = || {
+            thread::sleep(NAP);
+            if self.has_ended() { Err(Code::Interrupted.into()) } else { Ok(()) }
+        };
+        let hash = hash_in_place(file, (offset, length), PIECE_BYTES, new, read, pause)?;
         check_version(file, &entry.identity)?;
         Ok(hash)
     }
 
     fn open(&self, entry: &Entry) -> Result<OwnedFd, Failure> {
         let location = self.directories.locate(entry)?;
+        // To open a file can be work for a server already. Those that the user has named are few.
+        if let Some(held) = location.held_directory()
+            && !local::is_known(&held).unwrap_or(false)
+        {
+            return Err(Code::SourceRead.into());
+        }
         let (file, status) = open_regular(&self.directories, &location, &self.noatime, entry)?;
         if status.has_holes() || !local::is_known(&file).unwrap_or(false) {
             return Err(Code::SourceRead.into());
@@ -223,24 +241,17 @@ impl Todo {
 
     /// The rest of this file stays as it is.
     fn leave(&mut self, id: EntryId) {
-        if self.files.front().is_some_and(|entry| entry.id == id) {
+        if self.files.front().is_some_and(|(entry, _)| entry.id == id) {
             self.next_file();
         }
     }
 }
 
-/// Threads that hash early, until this goes.
+/// Hashing early, until this goes.
 pub struct HashingEarly(Arc<EarlyHashes>);
 
 impl HashingEarly {
-    /// As many as there are processors, within reason; none where the system gives none.
-    pub(super) fn start(hashes: Arc<EarlyHashes>) -> HashingEarly {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..processors.min(THREADS_MAX) {
-            let hashes = Arc::clone(&hashes);
-            // Nobody needs it.
-            let _ = thread::Builder::new().name("haul-early".into()).spawn(move || hashes.run());
-        }
+    pub(super) fn new(hashes: Arc<EarlyHashes>) -> HashingEarly {
         HashingEarly(hashes)
     }
 
@@ -250,17 +261,30 @@ impl HashingEarly {
         move |found| hashes.offer(found)
     }
 
-    /// So many bytes have been hashed.
-    pub fn bytes(&self) -> u64 {
-        let mut profile = Profile::default();
-        self.0.meter.read(&mut profile);
-        profile.spent(Stage::Hash).bytes
+    /// Begins, with as many threads as there are processors, within reason; with none where the system gives none, and where processor
+    /// time is rationed, which counts also what gives way.
+    pub fn start(&self) {
+        let usable = thread::available_parallelism().map_or(1, usize::from);
+        let processors = rustix::thread::sched_getaffinity(None).map_or(usable, |all| all.count() as usize);
+        if usable < processors {
+            return;
+        }
+        for _ in 0..usable.min(THREADS_MAX) {
+            let hashes = Arc::clone(&self.0);
+            // Nobody needs it.
+            let _ = thread::Builder::new().name("haul-early".into()).spawn(move || hashes.run());
+        }
+    }
+
+    /// Ends it; of so many bytes the hashes are known.
+    pub fn end(self) -> u64 {
+        self.0.end()
     }
 }
 
 impl Drop for HashingEarly {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -279,9 +303,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// For those who do not give way.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    (0..TRIES).find_map(|tries| {
+        if tries > 0 {
+            thread::sleep(PAUSE);
+        }
+        mutex.try_lock().ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File};
+    use std::io::Write;
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
     use std::sync::atomic::AtomicU64;
@@ -299,6 +334,8 @@ mod tests {
     const OBJECT: u32 = 1 << 20;
     const BIG: usize = 2 * OBJECT as usize + 5;
     const SMALL: usize = 300 << 10;
+    /// With clear streams it may stay in its file.
+    const MEDIUM: usize = 600 << 10;
     /// What nobody would compute: who tells it has it from what was hashed early.
     const FORGED: Hash = Hash([7; 32]);
 
@@ -314,6 +351,13 @@ mod tests {
         }
     }
 
+    /// Whether anything can be hashed early here.
+    fn is_counted() -> bool {
+        let mut file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.write_all(b"x").unwrap();
+        page_cache::holds_all_of(&file, 0, 1)
+    }
+
     /// A source of which all has been hashed that is to be.
     struct Bed {
         directory: tempfile::TempDir,
@@ -324,15 +368,20 @@ mod tests {
     }
 
     impl Bed {
-        /// A big file, which is three objects, a small one, one that is too small and one with a hole.
-        fn new(kind: HashKind) -> Bed {
+        /// A big file, which is three objects, a medium and a small one, one that is too small and one with a hole. `None` where
+        /// nothing can be hashed early.
+        fn new(kind: HashKind) -> Option<Bed> {
+            if !is_counted() {
+                return None;
+            }
             let directory = tempfile::tempdir_in("/dev/shm").unwrap();
             let path = |name| directory.path().join(name);
             fs::write(path("big"), contents(BIG)).unwrap();
+            fs::write(path("medium"), contents(MEDIUM)).unwrap();
             fs::write(path("small"), contents(SMALL)).unwrap();
             fs::write(path("tiny"), contents(FILE_BYTES_MIN as usize - 1)).unwrap();
             File::create(path("sparse")).unwrap().write_all_at(b"x", 3 << 20).unwrap();
-            Bed::of(directory, kind, Duration::from_secs(600), 4)
+            Some(Bed::of(directory, kind, Duration::from_secs(600), 5))
         }
 
         fn of(directory: tempfile::TempDir, hash: HashKind, within: Duration, expected: usize) -> Bed {
@@ -343,13 +392,23 @@ mod tests {
             let mut scan = source.scan(Arc::new(AtomicU64::new(1)));
             let mut found = Vec::new();
             while scan.next(&mut found) {}
-            hashing.finder()(&found);
             let early = Arc::clone(&hashing.0);
-            let is_done = || lock(&early.todo).files.is_empty() && lock(&early.making).len() >= expected;
-            wait_until(|| is_done() || Instant::now() >= early.until);
-            drop(hashing);
+            hashing.finder()(&found);
+            hashing.start();
+            // Where processor time is rationed there is none.
+            while Arc::strong_count(&early) < 4 {
+                let early = Arc::clone(&early);
+                thread::spawn(move || early.run());
+            }
+            let is_done = |todo: &Todo| todo.files.is_empty() && todo.busy == 0;
+            wait_until(|| is_done(&lock(&early.todo)));
+            let bytes = hashing.end();
+            // Two threads look every now and then whether they are wanted.
             wait_until(|| Arc::strong_count(&early) == 2);
-            assert_eq!(lock(early.made.get().unwrap()).len(), expected);
+            let made = lock(early.made.get().unwrap());
+            assert_eq!(made.len(), expected);
+            assert_eq!(bytes, made.values().map(|made| u64::from(made.length)).sum::<u64>());
+            drop(made);
             let entries = found.into_iter().filter_map(|found| match found {
                 Scanned::Item(Item::Entry(entry) | Item::Laid(entry, ..)) => Some(Arc::new(entry)),
                 _ => None,
@@ -409,21 +468,23 @@ mod tests {
     #[test]
     fn what_is_hashed_early_is_what_would_be_hashed_later() {
         for kind in [HashKind::Blake3, HashKind::Xxh3] {
-            let bed = Bed::new(kind);
+            let Some(bed) = Bed::new(kind) else { return };
             let big = bed.entry("big");
             for (index, bytes) in contents(BIG).chunks(OBJECT as usize).enumerate() {
                 let offset = index as u64 * u64::from(OBJECT);
                 let made = bed.early.take(&big, offset, bytes.len() as u32, false);
                 assert_eq!(made, Some(object_hash(kind, bytes, offset, false)), "{kind:?} at {offset}");
             }
-            let made = bed.early.take(&bed.entry("small"), 0, SMALL as u32, true);
-            assert_eq!(made, Some(whole_hash(kind, &contents(SMALL))), "{kind:?}");
+            for (name, size) in [("small", SMALL), ("medium", MEDIUM)] {
+                let made = bed.early.take(&bed.entry(name), 0, size as u32, true);
+                assert_eq!(made, Some(whole_hash(kind, &contents(size))), "{kind:?}, {name}");
+            }
         }
     }
 
     #[test]
     fn it_is_told_once_and_what_the_sink_finds_wrong_is_hashed_as_it_is_read() {
-        let bed = Bed::new(HashKind::Blake3);
+        let Some(bed) = Bed::new(HashKind::Blake3) else { return };
         let big = bed.entry("big");
         let offset = u64::from(OBJECT);
         let hash = object_hash(
@@ -438,19 +499,22 @@ mod tests {
         assert_eq!(bed.object(&big, offset, false), Ok((hash, true)), "hashed in its file");
         bed.forge(&big, 0);
         assert_ne!(bed.object(&big, 0, true).unwrap().0, FORGED, "it is not even looked for");
-        for on_the_way in [false, true] {
-            let bed = Bed::new(HashKind::Blake3);
-            let small = bed.entry("small");
-            bed.forge(&small, 0);
-            assert_eq!(bed.member(&small, (false, on_the_way)), Ok(FORGED));
-            let hash = whole_hash(HashKind::Blake3, &contents(SMALL));
-            assert_eq!(bed.member(&small, (true, on_the_way)), Ok(hash));
+        // To the slot, in its file, and in its file to be hashed on the way.
+        for (name, size, on_the_way) in
+            [("small", SMALL, false), ("medium", MEDIUM, false), ("small", SMALL, true)]
+        {
+            let Some(bed) = Bed::new(HashKind::Blake3) else { return };
+            let member = bed.entry(name);
+            bed.forge(&member, 0);
+            assert_eq!(bed.member(&member, (false, on_the_way)), Ok(FORGED));
+            let hash = whole_hash(HashKind::Blake3, &contents(size));
+            assert_eq!(bed.member(&member, (true, on_the_way)), Ok(hash));
         }
     }
 
     #[test]
     fn it_is_of_one_version_and_one_way_to_cut_it() {
-        let bed = Bed::new(HashKind::Blake3);
+        let Some(bed) = Bed::new(HashKind::Blake3) else { return };
         let big = bed.entry("big");
         assert_eq!(bed.early.take(&big, 0, OBJECT - 1, false), None);
         assert_eq!(bed.early.take(&bed.entry("small"), 0, SMALL as u32, false), None);
@@ -491,23 +555,67 @@ mod tests {
         assert_eq!(page_cache::pages(&cold), before);
     }
 
+    fn nothing(within: Duration, options: SourceOptions) -> Option<HashingEarly> {
+        let source = PosixSource::new(vec![Root::new("/dev/shm")], options);
+        source.hash_early(OBJECT, within)
+    }
+
+    fn some_file() -> Scanned {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        file.set_len(BIG as u64).unwrap();
+        let status = crate::source::Status::of(&file).unwrap();
+        Scanned::Item(Item::Entry(status.entry(EntryId(1), EntryId::root(0), b"").unwrap()))
+    }
+
     #[test]
     fn it_has_its_time() {
-        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-        fs::write(directory.path().join("big"), contents(BIG)).unwrap();
-        Bed::of(directory, HashKind::Blake3, Duration::ZERO, 0);
+        for (within, expected) in [(Duration::from_secs(600), true), (Duration::ZERO, false)] {
+            let hashing = nothing(within, SourceOptions::default()).unwrap();
+            lock(&hashing.0.todo).files.push_back(match some_file() {
+                Scanned::Item(Item::Entry(entry)) => (Arc::new(entry), OBJECT),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(hashing.0.next().is_some(), expected && page_cache::is_counted());
+        }
+    }
+
+    #[test]
+    fn nothing_is_hashed_early_for_nobody() {
+        let none = SourceOptions { hash: HashKind::None, ..SourceOptions::default() };
+        assert!(nothing(Duration::from_secs(600), none).is_none());
+        let lend = SourceOptions { lend: true, ..SourceOptions::default() };
+        assert!(nothing(Duration::from_secs(600), lend).is_none(), "it is hashed where it arrives");
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_hashed_has_no_hash() {
+        let Some(bed) = Bed::new(HashKind::Blake3) else { return };
+        let early = EarlyHashes::new(
+            Arc::clone(&bed.early.directories),
+            HashKind::Blake3,
+            OBJECT,
+            Duration::from_secs(600),
+        );
+        let piece = |offset| {
+            let wanted = Wanted { offset, length: OBJECT, single: false, gently: false };
+            Piece { entry: bed.entry("big"), wanted }
+        };
+        let mut last = None;
+        assert!(early.hash(&piece(0), &mut last).is_ok());
+        // It is open now.
+        thread::sleep(Duration::from_millis(20));
+        File::options().write(true).open(bed.path("big")).unwrap().write_all_at(b"x", 0).unwrap();
+        assert_eq!(early.hash(&piece(OBJECT.into()), &mut last), Err(Code::SourceChanged.into()));
     }
 
     #[test]
     fn nobody_waits_for_a_thread_that_gives_way() {
-        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let root = Root::new(directory.path().to_str().unwrap());
-        let source = PosixSource::new(vec![root], SourceOptions::default());
-        let hashing = source.hash_early(OBJECT, Duration::from_secs(600)).unwrap();
+        let hashing = nothing(Duration::from_secs(600), SourceOptions::default()).unwrap();
         let early = Arc::clone(&hashing.0);
-        let making = lock(&early.making);
-        drop(hashing);
-        assert!(early.made.get().is_none());
-        drop(making);
+        let (making, todo) = (lock(&early.making), lock(&early.todo));
+        hashing.finder()(&[some_file()]);
+        assert_eq!(hashing.end(), 0);
+        assert!(early.made.get().is_none() && todo.files.is_empty());
+        drop((making, todo));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Five system calls a file: open, status, read, status, close. The second status is what proves that the bytes
 //! belong to one version: it is taken after the last byte was read and must equal what the scan saw. A member that is
-//! hashed on its way is read by whoever sends it, and so the second status is taken there.
+//! hashed on its way is read by whoever sends it, and so the second status is taken there. Of one that was hashed early it was
+//! taken then, and only bytes with that hash are accepted.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId
 use rustix::io::{Errno, read, retry_on_intr};
 
 use super::directories::{Directories, Location};
-use super::early::EarlyHashes;
+use super::early::{EarlyHashes, FILE_BYTES_MIN};
 use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_object};
 use super::status::Status;
@@ -147,7 +148,8 @@ impl<'a> MemberReader<'a> {
     pub fn read(&mut self, entry: &Entry, space: &mut [u8]) -> Result<Packed, Failure> {
         let (file, status) = self.open(entry)?;
         let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
-        let early = self.early.and_then(|early| early.take(entry, 0, length, true));
+        let early = self.early.filter(|_| u64::from(length) >= FILE_BYTES_MIN);
+        let early = early.and_then(|early| early.take(entry, 0, length, true));
         let may_stay = length > 0 && self.left > 0;
         let large = |least: Option<usize>| may_stay && least.is_some_and(|least| space.len() >= least);
         // Streams do not wait for storage.

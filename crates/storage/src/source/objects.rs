@@ -83,18 +83,18 @@ pub(crate) fn hash_object(kind: HashKind, file: &OwnedFd, wanted: Wanted) -> Res
     }
     let new = || ObjectHasher::new(kind, offset, length, single);
     let read = |at, piece: &mut [u8]| read_piece(file, at, piece, faults::source_read);
-    hash_in_place(file, (offset, length), wanted.piece_bytes(), new, read, || ())
+    hash_in_place(file, (offset, length), wanted.piece_bytes(), new, read, || Ok(()))
 }
 
 /// The hash of a range of a file, by `read` through a piece of memory that stays in the core's cache, or where it is, if that is
-/// cheaper. `pause` is called between pieces.
+/// cheaper. `pause` is called between pieces, and may end it.
 pub(crate) fn hash_in_place(
     file: &OwnedFd,
     (offset, length): (u64, u32),
     piece_bytes: usize,
     new: impl Fn() -> Result<ObjectHasher, Failure>,
     read: impl Fn(u64, &mut [u8]) -> Result<(), Failure>,
-    pause: impl Fn(),
+    pause: impl Fn() -> Result<(), Failure>,
 ) -> Result<Hash, Failure> {
     thread_local! {
         static PIECE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -103,13 +103,15 @@ pub(crate) fn hash_in_place(
     let mut hasher = new()?;
     let status = Status::of(file).map_err(source_failure)?;
     // A look at a hole through a mapping would make a page of it.
+    let mut paused = Ok(());
     let seen = !status.has_holes()
         && mapping::with_bytes(file, &status, (offset, length as usize), |bytes| {
-            for piece in bytes.chunks(piece_bytes.max(SEEN_BYTES)) {
+            paused = bytes.chunks(piece_bytes.max(SEEN_BYTES)).try_for_each(|piece| {
                 hasher.update(piece);
-                pause();
-            }
+                pause()
+            });
         });
+    paused?;
     // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
     if seen && end <= Status::of(file).map_err(source_failure)?.identity().size {
         return Ok(hasher.finish());
@@ -125,7 +127,7 @@ pub(crate) fn hash_in_place(
             read(at, piece)?;
             hasher.update(piece);
             at += piece.len() as u64;
-            pause();
+            pause()?;
         }
         Ok(hasher.finish())
     })

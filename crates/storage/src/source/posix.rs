@@ -146,15 +146,15 @@ impl PosixSource {
         PosixScan::new(Arc::clone(&self.directories), self.recursive, ids)
     }
 
-    /// Files in memory, which a scan of this source finds, are hashed as objects of this size from now on, until what is
-    /// returned goes, but not after this time. For a source that waits for its sink.
+    /// Files in memory, which a scan of this source finds, can be hashed as objects of this size before there is a sink, within
+    /// this time.
     pub fn hash_early(&self, object_bytes: u32, within: Duration) -> Option<HashingEarly> {
         let late = faults::changes_source_bytes() || faults::hashes_late();
         if self.hash == HashKind::None || self.lend || late {
             return None;
         }
         let new = || EarlyHashes::new(Arc::clone(&self.directories), self.hash, object_bytes, within);
-        Some(HashingEarly::start(Arc::clone(self.early.get_or_init(|| Arc::new(new())))))
+        Some(HashingEarly::new(Arc::clone(self.early.get_or_init(|| Arc::new(new())))))
     }
 
     fn read_object(
