@@ -157,6 +157,7 @@ impl Loop {
             hash: None,
             spill: None,
             engine: None,
+            hashes_early: false,
             source: dataset.path.clone(),
             destination: sink.join("data/result"),
             into: random.chance(128),

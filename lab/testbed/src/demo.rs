@@ -72,6 +72,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         hash: None,
         spill: None,
         engine: None,
+        hashes_early: false,
         into: destination.is_dir(),
         source,
         destination,

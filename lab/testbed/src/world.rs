@@ -90,6 +90,8 @@ pub struct Job {
     pub spill: Option<PathBuf>,
     /// `--engine` and `--io`, if not as measured.
     pub engine: Option<(&'static str, &'static str)>,
+    /// A push hashes what is in memory while it waits for the other end. What a process reads is then more than what it sends.
+    pub hashes_early: bool,
     /// The tree that is read.
     pub source: PathBuf,
     /// DEST as it is typed.
@@ -261,6 +263,9 @@ impl World {
             Route::Local => command.arg(&job.source).arg(&job.destination),
         };
         command.env("HAUL_STATE_DIR", &self.near_state);
+        if !job.hashes_early {
+            command.env("HAUL_TEST_HASHES_LATE", "1");
+        }
         command
     }
 

@@ -175,6 +175,7 @@ impl Bed {
             hash: None,
             spill: None,
             engine: None,
+            hashes_early: false,
             source: source.to_owned(),
             destination: destination.to_owned(),
             into: false,
