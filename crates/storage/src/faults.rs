@@ -16,7 +16,8 @@
 //! `HAUL_TEST_SOURCE_LOOK_HANGS` and `HAUL_TEST_SINK_MAKE_HANGS` take the beginning of the names of files of which storage never
 //! says whether they have changed, and which it never makes.
 //!
-//! `HAUL_TEST_HASHES_LATE` with any value: nothing is hashed before there is another end. `HAUL_TEST_HASHED_EARLY` names a file that is
+//! `HAUL_TEST_HASHES_LATE` with any value: nothing is hashed before there is another end (in every
+//! build). `HAUL_TEST_HASHED_EARLY` names a file that is
 //! made when all that was found is hashed.
 //!
 //! `HAUL_TEST_ENGINE` takes words instead: what engines find that they cannot do ([`Trouble`](crate::engine::Trouble)).
@@ -25,6 +26,11 @@
 pub(crate) use active::*;
 #[cfg(not(feature = "faults"))]
 pub(crate) use inert::*;
+
+/// In every build: what a process has read tells how much it has sent only then.
+pub(crate) fn hashes_late() -> bool {
+    std::env::var_os("HAUL_TEST_HASHES_LATE").is_some()
+}
 
 #[cfg(feature = "faults")]
 mod active {
@@ -79,10 +85,6 @@ mod active {
         ["HAUL_TEST_SOURCE_FLIP_BEFORE_HASH", "HAUL_TEST_SOURCE_FLIP_AFTER_HASH"]
             .iter()
             .any(|name| std::env::var_os(name).is_some())
-    }
-
-    pub(crate) fn hashes_late() -> bool {
-        std::env::var_os("HAUL_TEST_HASHES_LATE").is_some()
     }
 
     pub(crate) fn hashed_early() {
@@ -142,11 +144,6 @@ mod inert {
 
     #[inline(always)]
     pub(crate) fn changes_source_bytes() -> bool {
-        false
-    }
-
-    #[inline(always)]
-    pub(crate) fn hashes_late() -> bool {
         false
     }
 
