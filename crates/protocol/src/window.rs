@@ -7,7 +7,7 @@
 //! - *A trip* is the shortest one of late: over the network and back, or out of this end.
 //! - *Each waits for the other:* for a part of the time that is worth it all slots are with the side that empties them, and for as long,
 //!   at other times, none is. Then more slots are more throughput. Where only one of them waits, it is faster than the other, and what
-//!   lies between them would only be memory: slow storage does not fill the pool.
+//!   lies between them would only be memory: slow storage does not fill the pool. Waits as short as those for a processor do not count.
 //!
 //! It grows at once and shrinks over seconds.
 //!
@@ -25,7 +25,10 @@ const LATE_NANOS: u64 = 5_000_000_000;
 /// Times what goes by: one part is away while the other one is being used.
 const TIMES: u64 = 2;
 /// Waits are weighed when so much time has passed, and afresh after so much more.
-const WAITS_NANOS_MIN: u64 = 100_000_000;
+const WAITS_NANOS_MIN: u64 = 250_000_000;
+/// Shorter waits do not count: they are those for a thread that waits for a processor. They add up where processors are short, and no
+/// slot is a remedy for that.
+const WAIT_NANOS_MIN: u64 = 20_000_000;
 /// Waiting for one in so many parts of the time is worth slots.
 const NOTED: u64 = 20;
 /// Parts of a slot in which it is reckoned.
@@ -90,11 +93,15 @@ impl Waits {
     }
 
     fn passes(&mut self, next: Stand, now_nanos: u64) {
+        // Most of what happens leaves the pool as it stands: the wait goes on.
         let passed = now_nanos.saturating_sub(self.now_since_nanos);
+        if next == self.now && passed < WAIT_NANOS_MIN {
+            return;
+        }
         match self.now {
-            Stand::Full => self.full_nanos += passed,
-            Stand::Empty => self.empty_nanos += passed,
-            Stand::Between => {}
+            Stand::Full if passed >= WAIT_NANOS_MIN => self.full_nanos += passed,
+            Stand::Empty if passed >= WAIT_NANOS_MIN => self.empty_nanos += passed,
+            _ => {}
         }
         (self.now, self.now_since_nanos) = (next, now_nanos);
     }
@@ -256,7 +263,7 @@ mod tests {
         let (mut window, mut now) = (Window::new(8, 256), 0);
         run(&mut window, &mut now, (1000, MILLI), 100 * MILLI);
         let waits = [(Stand::Full, 20 * MILLI), (Stand::Between, 60 * MILLI), (Stand::Empty, 20 * MILLI)];
-        stand(&mut window, &mut now, 3, &waits);
+        stand(&mut window, &mut now, 9, &waits);
         let grown = window.slots();
         assert!((16..=64).contains(&grown), "{grown}");
         stand(&mut window, &mut now, 40, &waits);
@@ -295,6 +302,27 @@ mod tests {
         let rare = [(Stand::Full, 3 * MILLI), (Stand::Between, 94 * MILLI), (Stand::Empty, 3 * MILLI)];
         stand(&mut window, &mut now, 200, &rare);
         assert!(window.slots() <= 12, "{}", window.slots());
+    }
+
+    #[test]
+    fn waits_for_a_processor_are_not_worth_memory_however_many_they_are() {
+        let (mut window, mut now) = (Window::new(8, 256), 0);
+        let short = [(Stand::Full, 15 * MILLI), (Stand::Empty, 15 * MILLI)];
+        stand(&mut window, &mut now, 2000, &short);
+        assert!(window.slots() <= 12, "{}", window.slots());
+    }
+
+    #[test]
+    fn a_wait_lasts_until_the_pool_stands_otherwise() {
+        let (mut window, mut now) = (Window::new(8, 256), 0);
+        run(&mut window, &mut now, (1000, MILLI), 100 * MILLI);
+        // The master looks at each event.
+        for _ in 0..60 {
+            for waits in [Stand::Full, Stand::Empty] {
+                stand(&mut window, &mut now, 50, &[(waits, MILLI)]);
+            }
+        }
+        assert_eq!(window.slots(), 256);
     }
 
     #[test]
