@@ -20,7 +20,7 @@ use haul_model::{Code, EntryId, Failure, Item, Kind, Laid, Placement, Plan};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::ahead::{Ahead, Look, Pace};
+use super::ahead::{Ahead, Look, Pace, Scouted, Seen};
 use super::listing::{Listing, Scratch};
 use super::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, open_beneath, source_failure};
@@ -29,6 +29,8 @@ use crate::source::{Directories, Noatime, Place, Status, link_target};
 
 /// Directories that the scan itself keeps open.
 const FRAMES_HELD: usize = 48;
+/// And those that it is to come to.
+const SCOUTED_MAX: usize = 64;
 /// A batch ends early once the paths of its errors are this long: one path may have megabytes.
 const ERROR_BYTES_SOFT: usize = 1 << 20;
 
@@ -130,6 +132,15 @@ enum Entered {
     OtherKind,
 }
 
+/// Why there is no descriptor of a directory.
+enum Closed {
+    /// It is none any more.
+    OtherKind,
+    Failed(Failure),
+    /// It was open, and nothing more can be learned of it.
+    Lost(Errno),
+}
+
 /// Why the scan stopped reading a directory.
 enum Stop {
     Full,
@@ -177,7 +188,7 @@ impl PosixScan {
                 self.tell(at, &status, None, parent, b"", batch);
             }
             Ok(_) if !self.recursive => self.tell_error(b"", Code::SourceDirectory.into(), batch),
-            Ok(_) => match self.enter(at, parent, b"", batch) {
+            Ok(_) => match self.enter(at, parent, b"", None, batch) {
                 Entered::Frame(frame) => self.push(frame),
                 Entered::Told => {}
                 Entered::OtherKind => self.tell_error(b"", Code::SourceChanged.into(), batch),
@@ -220,9 +231,15 @@ impl PosixScan {
         let parent = self.stack[top].id;
         while !batch.is_full() {
             let directory = held.descriptor.as_fd();
-            let (placed, noatime) = (self.placed.as_ref(), &self.noatime);
-            held.ahead.fill(&held.listing, directory, &mut self.pace, |directory, name| {
-                look(At::Below { directory, name }, placed, noatime)
+            let (placed, noatime, stack) = (self.placed.as_ref(), &self.noatime, &self.stack);
+            let room = || SCOUTED_MAX.saturating_sub(scouted(stack));
+            held.ahead.fill(&held.listing, directory, &mut self.pace, room, |directory, name, file_type| {
+                let at = At::Below { directory, name };
+                match file_type {
+                    FileType::Directory => scout(at, placed, noatime)
+                        .map_or(Seen::Closed, |seen| Seen::Directory(Box::new(seen))),
+                    _ => Seen::Name(look(at, placed, noatime)),
+                }
             });
             let Some((name, file_type, cookie)) = held.listing.next() else {
                 match held.listing.refill(directory, &mut self.scratch) {
@@ -246,7 +263,7 @@ impl PosixScan {
         directory: BorrowedFd<'_>,
         parent: EntryId,
         (name, file_type): (&CStr, FileType),
-        seen: Option<Look>,
+        seen: Option<Seen>,
         batch: &mut Batch<'_>,
     ) -> Option<Frame> {
         let at = At::Below { directory, name };
@@ -255,8 +272,13 @@ impl PosixScan {
             self.tell_error(name, failure, batch);
             return None;
         }
+        let (seen, scouted) = match seen {
+            Some(Seen::Name(seen)) => (Some(seen), None),
+            Some(Seen::Directory(scouted)) => (None, Some(scouted)),
+            Some(Seen::Closed) | None => (None, None),
+        };
         if file_type == FileType::Directory {
-            match self.enter(at, parent, name, batch) {
+            match self.enter(at, parent, name, scouted, batch) {
                 Entered::Frame(frame) => return Some(frame),
                 Entered::Told => return None,
                 Entered::OtherKind => {}
@@ -277,7 +299,7 @@ impl PosixScan {
         };
         match status.kind() {
             // The directory did not know the type, or it has changed twice since.
-            Kind::Directory => match self.enter(at, parent, name, batch) {
+            Kind::Directory => match self.enter(at, parent, name, None, batch) {
                 Entered::Frame(frame) => return Some(frame),
                 Entered::Told => {}
                 Entered::OtherKind => self.tell_error(name, Code::SourceChanged.into(), batch),
@@ -290,27 +312,29 @@ impl PosixScan {
         None
     }
 
-    /// Opens a directory and tells it. What is told is of the descriptor, so it is what will be listed.
-    fn enter(&mut self, at: At<'_>, parent: EntryId, name: &[u8], batch: &mut Batch<'_>) -> Entered {
+    /// Opens a directory, if it is not open yet, and tells it. What is told is of the descriptor, so it is what will be listed.
+    fn enter(
+        &mut self,
+        at: At<'_>,
+        parent: EntryId,
+        name: &[u8],
+        scouted: Option<Box<Scouted>>,
+        batch: &mut Batch<'_>,
+    ) -> Entered {
         if self.stack.len() >= DEPTH_MAX {
             self.tell_error(name, too_deep(), batch);
             return Entered::Told;
         }
-        let opened = self.directories.retry_without_cache(|| {
-            self.noatime.open(None, |extra| at.open(OFlags::RDONLY | OFlags::DIRECTORY | extra))
-        });
-        let descriptor = match opened {
-            Ok(descriptor) => descriptor,
-            Err(failure) if failure.errno == Errno::NOTDIR.raw_os_error() => return Entered::OtherKind,
-            Err(failure) => return self.tell_closed(at, parent, name, failure, batch),
-        };
-        let status = match Status::of(&descriptor) {
-            Ok(status) => status,
-            Err(errno) => {
+        let scouted = match scouted.map_or_else(|| self.open(at), |scouted| Ok(*scouted)) {
+            Ok(scouted) => scouted,
+            Err(Closed::OtherKind) => return Entered::OtherKind,
+            Err(Closed::Failed(failure)) => return self.tell_closed(at, parent, name, failure, batch),
+            Err(Closed::Lost(errno)) => {
                 self.tell_error(name, source_failure(errno), batch);
                 return Entered::Told;
             }
         };
+        let Scouted { descriptor, status, listing, ahead } = scouted;
         let place = status.place();
         if self.ancestors.contains(&place) {
             self.tell_error(name, too_deep(), batch);
@@ -319,9 +343,22 @@ impl PosixScan {
         let Some(id) = self.tell(at, &status, None, parent, name, batch) else { return Entered::Told };
         let descriptor = Arc::new(descriptor);
         self.directories.enter(id, parent, name, place, Some(Arc::clone(&descriptor)));
-        let held =
-            Some(Held { descriptor, listing: self.spare.pop().unwrap_or_default(), ahead: Ahead::default() });
+        let held = Some(Held { descriptor, listing, ahead });
         Entered::Frame(Frame { id, name: name.into(), place, cookie: 0, held, default: None })
+    }
+
+    fn open(&mut self, at: At<'_>) -> Result<Scouted, Closed> {
+        let started = Instant::now();
+        let opened = self.directories.retry_without_cache(|| open_directory(at, &self.noatime));
+        let descriptor = match opened {
+            Ok(descriptor) => descriptor,
+            Err(failure) if failure.errno == Errno::NOTDIR.raw_os_error() => return Err(Closed::OtherKind),
+            Err(failure) => return Err(Closed::Failed(failure)),
+        };
+        let status = Status::of(&descriptor).map_err(Closed::Lost)?;
+        self.pace.took(1, started.elapsed());
+        let listing = self.spare.pop().unwrap_or_default();
+        Ok(Scouted { descriptor, status, listing, ahead: Ahead::default() })
     }
 
     /// A directory that cannot be listed: it will exist at the sink, empty, and is named.
@@ -517,6 +554,25 @@ fn look(at: At<'_>, placed: Option<&Placed>, noatime: &Noatime) -> Look {
     Look { status, laid }
 }
 
+fn open_directory(at: At<'_>, noatime: &Noatime) -> Result<OwnedFd, Errno> {
+    noatime.open(None, |extra| at.open(OFlags::RDONLY | OFlags::DIRECTORY | extra))
+}
+
+/// Opens a directory that the scan is to come to, and looks at the first of what it holds.
+fn scout(at: At<'_>, placed: Option<&Placed>, noatime: &Noatime) -> Option<Scouted> {
+    let descriptor = open_directory(at, noatime).ok()?;
+    let status = Status::of(&descriptor).ok()?;
+    let (directory, mut listing) = (descriptor.as_fd(), Listing::default());
+    listing.refill(directory, &mut Scratch::new()).ok()?;
+    let ahead = Ahead::of_first(&listing, |name| look(At::Below { directory, name }, placed, noatime));
+    Some(Scouted { descriptor, status, listing, ahead })
+}
+
+/// Directories that are open and that the scan has not come to.
+fn scouted(stack: &[Frame]) -> usize {
+    stack.iter().filter_map(|frame| frame.held.as_ref()).map(|held| held.ahead.directories()).sum()
+}
+
 /// Over `..` to the directory above, if that is still where the scan came from.
 fn climb(directories: &Directories, child: Held, parent: &Frame) -> Option<Held> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -647,6 +703,12 @@ mod tests {
     #[test]
     fn what_is_looked_at_ahead_is_told_as_ever() {
         let scratch = tempfile::tempdir().unwrap();
+        for directory in 0..200_usize {
+            let directory =
+                scratch.path().join(format!("many/{}/{}/{directory}", directory % 3, directory % 7));
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(directory.join("file"), b"x").unwrap();
+        }
         for directory in ["", "a", "a/b", "c"] {
             let directory = scratch.path().join(directory);
             std::fs::create_dir_all(&directory).unwrap();
@@ -675,7 +737,8 @@ mod tests {
         tell(scan_of(scratch.path()), false);
         let plain = tell(scan_of(scratch.path()), false);
         assert_eq!(tell(scan_of(scratch.path()), true), plain);
-        assert_eq!((plain.0.len(), plain.1), (4 * 54, 4));
+        // A file in each of 200 directories in 3 times 7 in 3 in one; directories end, too.
+        assert_eq!((plain.0.len(), plain.1), (4 * 54 + 200 + 2 * (200 + 21 + 3 + 1), 4));
         let placed = |above| scan_of(scratch.path()).placed(layouts(), above, 1 << 20);
         for above in [0, 250, 1 << 20] {
             assert_eq!(tell(placed(above), true), tell(placed(above), false), "small up to {above}");
