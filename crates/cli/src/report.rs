@@ -265,7 +265,8 @@ impl Reporter {
             self.event(failed_event(path, failure));
         } else {
             // Trouble at the source is told of the path that the user knows.
-            let at_source = failure.code.blame() == Blame::Source || failure.code == Code::SourceDirectory;
+            let at_source = failure.code.blame() == Blame::Source
+                || [Code::SourceDirectory, Code::SourceTwice].contains(&failure.code);
             let typed = if at_source { self.typed(path) } else { None };
             let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
             self.note(&error.to_string());

@@ -305,7 +305,7 @@ impl Ends<'_> {
         let Tuning { bundle_bytes_max, object_bytes, .. } = *tuning;
         let placing = self.placing()?;
         let scan = storage.scan(Arc::new(AtomicU64::new(1)));
-        let scan = scan.placed(Arc::clone(&placing), bundle_bytes_max, object_bytes);
+        let scan = scan.placed(Arc::clone(&placing), bundle_bytes_max, object_bytes).named(self.names);
         let hashing = hashing.then(|| storage.hash_early(object_bytes, FRESH)).flatten();
         let finder = hashing.as_ref().map(HashingEarly::finder);
         let finder = move |found: &[Scanned]| finder.iter().for_each(|finder| finder(found));

@@ -6,6 +6,7 @@
 mod ahead;
 mod begun;
 mod listing;
+mod merged;
 mod posix;
 
 pub use begun::Begun;

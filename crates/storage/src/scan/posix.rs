@@ -22,9 +22,11 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::ahead::{Ahead, Look, Pace, Scouted, Seen};
 use super::listing::{Listing, Scratch};
+use super::merged::Merged;
 use super::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, open_beneath, source_failure};
 use crate::placing::{Objects, Placing};
+use crate::sink::SourceName;
 use crate::source::{Directories, Noatime, Place, Status, link_target};
 
 /// Directories that the scan itself keeps open.
@@ -49,6 +51,7 @@ pub struct PosixScan {
     noatime: Noatime,
     unfinished_skipped: u64,
     placed: Option<Placed>,
+    merged: Option<Merged>,
     pace: Pace,
 }
 
@@ -163,6 +166,7 @@ impl PosixScan {
             noatime: Noatime::new(),
             unfinished_skipped: 0,
             placed: None,
+            merged: None,
             pace: Pace::default(),
         }
     }
@@ -171,6 +175,12 @@ impl PosixScan {
     /// as.
     pub fn placed(mut self, placing: Arc<Placing>, above: u64, object_bytes: u32) -> PosixScan {
         self.placed = Some(Placed { placing, above, objects: Objects::AtMost(object_bytes) });
+        self
+    }
+
+    /// SOURCEs have these names at the destination: of what two of them hold under one name only the first is told.
+    pub fn named(mut self, names: &[SourceName]) -> PosixScan {
+        self.merged = Merged::new(names);
         self
     }
 
@@ -394,6 +404,9 @@ impl PosixScan {
         batch: &mut Batch<'_>,
     ) -> Option<EntryId> {
         let entry = status.entry(EntryId(0), parent, name).and_then(|mut entry| {
+            if entry.kind != Kind::Directory && self.gives_way(name, status) {
+                return Err(Code::SourceTwice.into());
+            }
             if entry.kind == Kind::Symlink {
                 entry.link_target = at.link_target()?;
             }
@@ -464,11 +477,20 @@ impl PosixScan {
     fn tell_error(&self, name: &[u8], failure: Failure, batch: &mut Batch<'_>) {
         let root = self.next_root.checked_sub(1).and_then(|index| self.directories.root(index));
         let mut path = root.map(|root| root.label().to_vec()).unwrap_or_default();
-        let below = self.stack.iter().map(|frame| &*frame.name).chain([name]);
-        for name in below.filter(|name| !name.is_empty()) {
-            push_name(&mut path, name);
-        }
+        self.below(name).for_each(|name| push_name(&mut path, name));
         batch.push_error(path, failure);
+    }
+
+    /// The names that lead from the SOURCE to this one in the deepest directory.
+    fn below<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + Clone {
+        self.stack.iter().map(|frame| &*frame.name).chain([name]).filter(|name| !name.is_empty())
+    }
+
+    fn gives_way(&self, name: &[u8], status: &Status) -> bool {
+        let (Some(merged), Some(source)) = (&self.merged, self.next_root.checked_sub(1)) else {
+            return false;
+        };
+        merged.gives_way(&self.directories, source, self.below(name), status.place())
     }
 
     fn push(&mut self, frame: Frame) {

@@ -1,0 +1,127 @@
+//! SOURCEs whose contents go into one directory (`a/. b/.`), and may hold the same names.
+//!
+//! Directories of one name become one. Of files only one can arrive: that of the SOURCE that was named first, in every run. The
+//! others are named as failed, and not copied over it. Nothing is remembered: what is found in a later SOURCE is looked
+//! up in those before it.
+
+use rustix::fs::CWD;
+
+use super::push_name;
+use crate::sink::SourceName;
+use crate::source::{Directories, Place, Status};
+use haul_model::Kind;
+
+/// The names of all SOURCEs, where two of them may hold the same ones.
+pub(super) struct Merged(Vec<SourceName>);
+
+impl Merged {
+    /// None if no two of them can meet.
+    pub fn new(names: &[SourceName]) -> Option<Merged> {
+        let meet = names.len() > 1 && names.contains(&SourceName::Contents);
+        meet.then(|| Merged(names.to_vec()))
+    }
+
+    /// Something that is no directory, and stands in this SOURCE under these names, has to give way to an earlier one's.
+    pub fn gives_way<'a>(
+        &'a self,
+        directories: &Directories,
+        source: u32,
+        below: impl Iterator<Item = &'a [u8]> + Clone,
+        place: Place,
+    ) -> bool {
+        // What it is at the destination.
+        let Some(name) = self.0.get(source as usize) else { return false };
+        let path: Vec<&[u8]> = match name {
+            SourceName::Named(name) => std::iter::once(name.as_slice()).chain(below).collect(),
+            SourceName::Contents => below.collect(),
+        };
+        (0..source).zip(&self.0).any(|(earlier, name)| {
+            let Some(root) = directories.root(earlier) else { return false };
+            let rest = match name {
+                SourceName::Named(name) => path.strip_prefix(&[name.as_slice()]),
+                SourceName::Contents => Some(path.as_slice()),
+            };
+            let Some(rest) = rest else { return false };
+            let mut there = root.path.clone();
+            rest.iter().for_each(|name| push_name(&mut there, name));
+            let follow = rest.is_empty() && directories.locate_root(root).follow;
+            let kinds = [Kind::File, Kind::Symlink];
+            Status::of_name(CWD, &*there, follow)
+                .is_ok_and(|it| kinds.contains(&it.kind()) && it.place() != place)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use haul_model::{Code, Item};
+
+    use super::*;
+    use crate::scan::{Scan, Scanned};
+    use crate::source::{PosixSource, Root, SourceOptions};
+
+    /// What is told of SOURCEs with these names: entries that are no directories, and the errors.
+    fn told(top: &Path, sources: &[(&str, Option<&str>)]) -> (usize, Vec<(String, Code)>) {
+        let root =
+            |(path, _): &(&str, Option<&str>)| Root::with_label(top.join(path).to_str().unwrap(), *path);
+        let name = |(_, name): &(&str, Option<&str>)| match name {
+            Some(name) => SourceName::Named(name.as_bytes().to_vec()),
+            None => SourceName::Contents,
+        };
+        let names: Vec<SourceName> = sources.iter().map(name).collect();
+        let source = PosixSource::new(sources.iter().map(root).collect(), SourceOptions::default());
+        let mut scan = source.scan(Arc::new(AtomicU64::new(1))).named(&names);
+        let (mut found, mut others, mut errors) = (Vec::new(), 0, Vec::new());
+        while scan.next(&mut found) {}
+        for it in found {
+            match it {
+                Scanned::Error { path, failure } => {
+                    errors.push((String::from_utf8(path).unwrap(), failure.code));
+                }
+                Scanned::Item(Item::Entry(entry)) => others += usize::from(entry.kind != Kind::Directory),
+                Scanned::Item(_) => {}
+            }
+        }
+        errors.sort_by(|one: &(String, Code), other| one.0.cmp(&other.0));
+        (others, errors)
+    }
+
+    fn fails(paths: &[&str]) -> Vec<(String, Code)> {
+        paths.iter().map(|path| ((*path).to_owned(), Code::SourceTwice)).collect()
+    }
+
+    #[test]
+    fn of_files_that_would_be_one_the_first_is_told_and_the_others_are_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path();
+        for directory in ["t/both", "u/both", "u/f/below", "v/both"] {
+            std::fs::create_dir_all(top.join(directory)).unwrap();
+        }
+        for file in
+            ["t/one", "t/both/deep", "t/f", "u/two", "u/both/deep", "u/both/own", "v/one", "v/both/own"]
+        {
+            std::fs::write(top.join(file), file).unwrap();
+        }
+        symlink("nowhere", top.join("t/link")).unwrap();
+        symlink("elsewhere", top.join("v/link")).unwrap();
+        assert_eq!(told(top, &[("t/.", None)]), (4, vec![]));
+        assert_eq!(told(top, &[("t/.", None), ("u/.", None)]), (4 + 2, fails(&["u/./both/deep"])));
+        let three = [("t/.", None), ("u/.", None), ("v/.", None)];
+        assert_eq!(told(top, &three), (6, fails(&["u/./both/deep", "v/./both/own", "v/./link", "v/./one"])));
+        // Under a name of its own each stands apart, unless another one's contents have that name.
+        assert_eq!(told(top, &[("t", Some("t")), ("u", Some("u"))]), (4 + 3, vec![]));
+        assert_eq!(told(top, &[("t/one", Some("one")), ("v/.", None)]), (1 + 2, fails(&["v/./one"])));
+        assert_eq!(told(top, &[("v/.", None), ("t/one", Some("one"))]), (3, fails(&["t/one"])));
+        assert_eq!(told(top, &[("t/both", Some("both")), ("u/.", None)]), (1 + 2, fails(&["u/./both/deep"])));
+        assert_eq!(told(top, &[("u/.", None), ("t/both", Some("both"))]), (3, fails(&["t/both/deep"])));
+        // The sink says what it thinks of a directory and a file of one name.
+        assert_eq!(told(top, &[("u/.", None), ("t/f", Some("f"))]), (3 + 1, vec![]));
+        // A file that is named twice is no other one.
+        assert_eq!(told(top, &[("v/.", None), ("v/.", None)]), (6, vec![]));
+    }
+}
