@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use haul_model::profile::{Profile, Spent, Stage, Waiting};
+use haul_model::profile::{Buffers, Profile, Spent, Stage, Waiting};
 use haul_mover::Bottleneck;
 use haul_mover::bottleneck::{self, Waits, Why};
 use haul_mover::end::Profiles;
@@ -110,6 +110,7 @@ pub fn table(profiles: &Profiles) -> String {
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }
+    slots(profiles).into_iter().for_each(|line| text.push_str(&line));
     text.truncate(text.trim_end().len());
     text
 }
@@ -119,6 +120,21 @@ fn longest_first(waits: &Waits) -> Vec<(Bottleneck, f64)> {
     let mut shown: Vec<_> = shares.into_iter().filter(|(_, share)| *share >= SHARE_SHOWN_MIN).collect();
     shown.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     shown
+}
+
+/// How many slots each end used, and how long the network was.
+fn slots(profiles: &Profiles) -> Option<String> {
+    let ends = [("source", profiles.source), ("destination", profiles.sink)];
+    let told = ends.into_iter().filter_map(|(name, profile)| {
+        let Buffers { slots_used, slots, slot_bytes } = profile?.buffers;
+        let told = || format!("{slots_used} of {slots} of {} at the {name}", size(u64::from(slot_bytes)));
+        (slots > 0).then(told)
+    });
+    let told = told.collect::<Vec<_>>().join(", ");
+    let trips = [profiles.source, profiles.sink].into_iter().flatten();
+    let trip = trips.filter_map(|profile| profile.round_trip_nanos).next();
+    let trip = trip.map(|nanos| format!("; round trip {:.2} ms", nanos as f64 / 1e6)).unwrap_or_default();
+    (!told.is_empty()).then(|| format!("slots        at most {told}{trip}"))
 }
 
 /// Those that something was spent on.
@@ -169,6 +185,10 @@ fn of_end(profile: &Profile) -> Value {
         "processor_seconds": seconds(profile.processor_nanos),
         "processors": profile.processors,
         "host_busy": f64::from(profile.host_busy_permille) / 1000.0,
+        "slots_used": profile.buffers.slots_used,
+        "slots": profile.buffers.slots,
+        "slot_bytes": profile.buffers.slot_bytes,
+        "round_trip_seconds": profile.round_trip_nanos.map(|nanos| nanos as f64 / 1e9),
         "stages": stages.collect::<Map<_, _>>(),
         "master_waited": waited.collect::<Map<_, _>>(),
     })
@@ -201,7 +221,10 @@ mod tests {
 
     fn profiles() -> Profiles {
         let mut source = Profile { wall_nanos: 12_000_000_000, processors: 2, ..Profile::default() };
+        source.buffers = Buffers { slots_used: 5, slots: 64, slot_bytes: 4 << 20 };
         let mut sink = source;
+        sink.buffers.slots = 1024;
+        sink.round_trip_nanos = Some(95_130_000);
         *source.waited_nanos_mut(Waiting::Credit) = 9_700_000_000;
         *source.waited_nanos_mut(Waiting::Read) = 1_200_000_000;
         source.spent_mut(Stage::Read).busy_nanos = 1_500_000_000;
@@ -233,12 +256,17 @@ mod tests {
     fn the_table_has_what_was_waited_for_and_both_ends() {
         let table = table(&profiles());
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(table.lines().all(|line| line.len() <= 100), "{table}");
+        assert!(table.lines().all(|line| line.len() <= 120), "{table}");
         assert_eq!(rows[1].last_chunk(), Some(&["9.7", "s", "81", "%"]), "{table}");
         assert_eq!(rows[2].last_chunk(), Some(&["1.2", "s", "10", "%"]), "{table}");
         assert!(rows.contains(&vec!["sync", "10.00", "s", "0.00", "s", "9"]), "{table}");
-        let one = Profiles { source: None, ..profiles() };
-        assert!(super::table(&one).starts_with("only one end has told"));
+        let slots = "slots        at most 5 of 64 of 4.0 MiB at the source, 5 of 1024 of 4.0 MiB at the destination; round trip 95.13 ms";
+        assert_eq!(table.lines().last(), Some(slots));
+        let one = super::table(&Profiles { source: None, ..profiles() });
+        assert!(one.starts_with("only one end has told"));
+        let slots = "slots        at most 5 of 1024 of 4.0 MiB at the destination; round trip 95.13 ms";
+        assert_eq!(one.lines().last(), Some(slots));
+        assert!(!super::table(&Profiles { source: Some(Profile::default()), sink: None }).contains("slots"));
     }
 
     #[test]
@@ -248,6 +276,10 @@ mod tests {
         assert_eq!(event["waited"][0], json!({"for": "sink-sync", "seconds": 9.7, "share": 0.808}));
         assert_eq!(event["sink"]["stages"]["sync"]["times"], 9);
         assert_eq!(event["source"]["master_waited"]["credit"], 9.7);
+        let of_source = ["slots_used", "slots", "slot_bytes"].map(|name| event["source"][name].as_u64());
+        assert_eq!(of_source, [Some(5), Some(64), Some(4 << 20)]);
+        assert_eq!(event["source"]["round_trip_seconds"], Value::Null);
+        assert_eq!(event["sink"]["round_trip_seconds"], 0.09513);
         assert!(super::event(&Profiles::default(), 0).is_none());
         assert_eq!(summary(&profiles()), [json!("sink-sync"), json!(0.808), json!("waited")]);
     }

@@ -121,6 +121,17 @@ impl Spent {
     }
 }
 
+/// What an end buffers in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Buffers {
+    /// Slots that were in use at a time, at most.
+    pub slots_used: u32,
+    /// That there are.
+    pub slots: u32,
+    /// Of each.
+    pub slot_bytes: u32,
+}
+
 /// Of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Profile {
@@ -136,6 +147,10 @@ pub struct Profile {
     pub stages: [Spent; Stage::COUNT],
     /// How long its master waited for each thing, by its number.
     pub waited_nanos: [u64; Waiting::COUNT],
+    /// Its slots.
+    pub buffers: Buffers,
+    /// How long the network was when the last connection was made, if that is known.
+    pub round_trip_nanos: Option<u64>,
 }
 
 impl Profile {

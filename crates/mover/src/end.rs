@@ -290,11 +290,11 @@ impl SourceEnd {
             link: Link::new(Planted::default()),
             introduction,
             connector: start_connector(common.connector, inputs_sender.clone())?,
-            pool,
             workers,
             logger: Some(logger),
             neighbours,
-            profiler: Profiler::new(muster.meter.clone()),
+            profiler: Profiler::new(muster.meter.clone(), &pool),
+            pool,
             muster,
             scan: scan_queue,
             inputs,
@@ -338,11 +338,11 @@ impl SinkEnd {
             link: Link::new(Planted::default()),
             introduction,
             connector: start_connector(common.connector, inputs_sender.clone())?,
-            pool,
             workers,
             logger: None,
             neighbours,
-            profiler: Profiler::new(muster.meter.clone()),
+            profiler: Profiler::new(muster.meter.clone(), &pool),
+            pool,
             muster,
             scan: never(),
             inputs,
@@ -449,6 +449,10 @@ impl Machine for SourceMachine {
     fn waiting(&self) -> Option<Waiting> {
         self.source.waiting()
     }
+
+    fn slots_used(&self) -> u32 {
+        self.source.slots_used()
+    }
 }
 
 struct SinkMachine(Sink);
@@ -486,6 +490,10 @@ impl Machine for SinkMachine {
 
     fn waiting(&self) -> Option<Waiting> {
         self.0.waiting()
+    }
+
+    fn slots_used(&self) -> u32 {
+        self.0.slots_used()
     }
 }
 

@@ -87,6 +87,7 @@ pub(crate) trait Machine {
     fn stats(&self) -> Stats;
     fn totals_are_final(&self) -> bool;
     fn waiting(&self) -> Option<Waiting>;
+    fn slots_used(&self) -> u32;
 }
 
 /// Everything that a master works with.
@@ -376,7 +377,7 @@ impl<M: Machine> Running<M> {
         }
         if let Message::Bye(_) | Message::Finished(_) = message
             && self.tells_profile
-            && let Some(profile) = self.master.profiler.own()
+            && let Some(profile) = self.master.profiler.own(self.master.machine.slots_used())
         {
             self.send(&Message::Profile(Box::new(profile)));
         }
@@ -429,7 +430,7 @@ impl<M: Machine> Running<M> {
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
         self.tells_profile = peer.features & FEATURE_PROFILE != 0;
-        self.master.profiler.connected();
+        self.master.profiler.connected(round_trip);
         if let (Role::Source, Some(limit)) = (M::ROLE, &self.limit) {
             let data = std::mem::take(&mut established.data);
             established.data = data.into_iter().map(|stream| rate::wrap(stream, limit)).collect();
@@ -559,7 +560,7 @@ impl<M: Machine> Running<M> {
     /// The machine has ended. Its last messages must reach the other end, as far as that is still possible.
     fn farewell(mut self) -> Ended {
         let outcome = self.outcome.take().expect("the loop ends with an outcome");
-        let profiles = self.master.profiler.both(M::ROLE);
+        let profiles = self.master.profiler.both(M::ROLE, self.master.machine.slots_used());
         // It is at no target any more.
         self.master.neighbours = None;
         let stopped = outcome.failure.is_some();

@@ -1,9 +1,10 @@
 //! Keeps account of where the time of this end goes, and takes what the other end says of its.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use haul_buffers::Pool;
 use haul_meter::Meter;
-use haul_model::profile::{Profile, Waiting};
+use haul_model::profile::{Buffers, Profile, Waiting};
 use haul_wire::Role;
 
 use crate::end::Profiles;
@@ -17,10 +18,14 @@ pub(crate) struct Profiler {
     waiting: Option<Waiting>,
     since: Instant,
     peer: Option<Profile>,
+    /// Without those that are in use.
+    buffers: Buffers,
+    round_trip_nanos: Option<u64>,
 }
 
 impl Profiler {
-    pub(crate) fn new(meter: Meter) -> Self {
+    pub(crate) fn new(meter: Meter, pool: &Pool) -> Self {
+        let slot_bytes = (pool.bytes() / (pool.count() as usize).max(1)) as u32;
         Profiler {
             meter,
             began: None,
@@ -28,11 +33,14 @@ impl Profiler {
             waiting: None,
             since: Instant::now(),
             peer: None,
+            buffers: Buffers { slots_used: 0, slots: pool.count(), slot_bytes },
+            round_trip_nanos: None,
         }
     }
 
     /// The first connection stands, or another one.
-    pub(crate) fn connected(&mut self) {
+    pub(crate) fn connected(&mut self, round_trip: Option<Duration>) {
+        self.round_trip_nanos = round_trip.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         if self.began.is_none() {
             self.began = Some((Instant::now(), HostTime::now()));
         }
@@ -56,8 +64,8 @@ impl Profiler {
         self.peer = Some(peer);
     }
 
-    /// Of this end, until now.
-    pub(crate) fn own(&self) -> Option<Profile> {
+    /// Of this end, until now; so many slots were in use at a time.
+    pub(crate) fn own(&self, slots_used: u32) -> Option<Profile> {
         let (began, host) = self.began?;
         let now = Instant::now();
         let mut profile = Profile {
@@ -65,6 +73,8 @@ impl Profiler {
             processor_nanos: process_nanos(),
             processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
             host_busy_permille: HostTime::now().busy_permille_since(host),
+            buffers: Buffers { slots_used, ..self.buffers },
+            round_trip_nanos: self.round_trip_nanos,
             ..Profile::default()
         };
         self.meter.read(&mut profile);
@@ -75,10 +85,11 @@ impl Profiler {
     }
 
     /// Of both.
-    pub(crate) fn both(&self, role: Role) -> Profiles {
+    pub(crate) fn both(&self, role: Role, slots_used: u32) -> Profiles {
+        let own = self.own(slots_used);
         match role {
-            Role::Source => Profiles { source: self.own(), sink: self.peer },
-            Role::Sink => Profiles { source: self.peer, sink: self.own() },
+            Role::Source => Profiles { source: own, sink: self.peer },
+            Role::Sink => Profiles { source: self.peer, sink: own },
         }
     }
 }
@@ -137,7 +148,7 @@ mod tests {
 
     #[test]
     fn time_belongs_to_what_was_waited_for_when_it_passed() {
-        let mut profiler = Profiler::new(Meter::default());
+        let mut profiler = Profiler::new(Meter::default(), &Pool::new(4, 4096).unwrap());
         let start = profiler.since;
         let at = |millis| start + std::time::Duration::from_millis(millis);
         profiler.passed(at(5));
@@ -149,8 +160,11 @@ mod tests {
         let mut expected = [0; Waiting::COUNT];
         (expected[Waiting::Read as usize], expected[Waiting::Send as usize]) = (20_000_000, 4_000_000);
         assert_eq!(profiler.waited_nanos, expected);
-        assert!(profiler.own().is_none(), "no connection ever stood");
-        profiler.connected();
-        assert_eq!(profiler.own().unwrap().waited_nanos(Waiting::Read), 20_000_000);
+        assert!(profiler.own(0).is_none(), "no connection ever stood");
+        profiler.connected(Some(Duration::from_micros(7)));
+        let own = profiler.own(3).unwrap();
+        assert_eq!(own.buffers, Buffers { slots_used: 3, slots: 4, slot_bytes: 4096 });
+        assert_eq!(own.round_trip_nanos, Some(7000));
+        assert_eq!(own.waited_nanos(Waiting::Read), 20_000_000);
     }
 }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use haul_model::profile::{Profile, Spent, Stage, Waiting};
+use haul_model::profile::{Buffers, Profile, Spent, Stage, Waiting};
 
 use crate::bytes::{Malformed, Reader, put_varint};
 
@@ -29,6 +29,10 @@ pub(crate) fn put_profile(out: &mut Vec<u8>, profile: &Profile) {
         put_varint(out, *waiting as u64);
         put_varint(out, profile.waited_nanos(*waiting));
     }
+    let Buffers { slots_used, slots, slot_bytes } = profile.buffers;
+    [slots_used, slots, slot_bytes].into_iter().for_each(|field| put_varint(out, u64::from(field)));
+    out.push(u8::from(profile.round_trip_nanos.is_some()));
+    profile.round_trip_nanos.into_iter().for_each(|nanos| put_varint(out, nanos));
 }
 
 /// Numbers that this version does not know are passed over.
@@ -58,5 +62,10 @@ pub(crate) fn profile(reader: &mut Reader<'_>) -> Result<Profile, Malformed> {
             *profile.waited_nanos_mut(*waiting) = nanos;
         }
     }
+    profile.buffers = Buffers { slots_used: reader.u32()?, slots: reader.u32()?, slot_bytes: reader.u32()? };
+    profile.round_trip_nanos = match reader.bounded(1)? {
+        0 => None,
+        _ => Some(reader.varint()?),
+    };
     Ok(profile)
 }

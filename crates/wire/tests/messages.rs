@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_model::limits::{MESSAGE_BYTES_MAX, TARGETS_MAX};
 use haul_model::placement::{Laid, Piece, Placement};
-use haul_model::profile::{Profile, Spent, Stage, Waiting};
+use haul_model::profile::{Buffers, Profile, Spent, Stage, Waiting};
 use haul_model::report::Stats;
 use haul_model::stripe::{Count, Part, Plan, Pool, Unlike, Where};
 use haul_model::{
@@ -239,10 +239,20 @@ fn message() -> impl Strategy<Value = Message> {
 
 fn profile() -> impl Strategy<Value = Profile> {
     let spent = any::<[[u64; 4]; Stage::COUNT]>();
-    (any::<[u64; 2]>(), any::<u32>(), 0u16..=1000, spent, any::<[u64; Waiting::COUNT]>()).prop_map(
-        |([wall_nanos, processor_nanos], processors, host_busy_permille, spent, waited)| {
-            let mut profile =
-                Profile { wall_nanos, processor_nanos, processors, host_busy_permille, ..Profile::default() };
+    let buffers = (any::<[u32; 3]>(), any::<Option<u64>>());
+    (any::<[u64; 2]>(), any::<u32>(), 0u16..=1000, spent, any::<[u64; Waiting::COUNT]>(), buffers).prop_map(
+        |(nanos, processors, host_busy_permille, spent, waited, (slots, round_trip_nanos))| {
+            let ([wall_nanos, processor_nanos], [slots_used, slots, slot_bytes]) = (nanos, slots);
+            let buffers = Buffers { slots_used, slots, slot_bytes };
+            let mut profile = Profile {
+                wall_nanos,
+                processor_nanos,
+                processors,
+                host_busy_permille,
+                buffers,
+                round_trip_nanos,
+                ..Profile::default()
+            };
             for (stage, [busy_nanos, processor_nanos, times, bytes]) in Stage::ALL.iter().zip(spent) {
                 *profile.spent_mut(*stage) = Spent { busy_nanos, processor_nanos, times, bytes };
             }
@@ -261,11 +271,15 @@ fn what_a_profile_names_that_nobody_knows_is_passed_over_and_bounded() {
     known.spent_mut(Stage::Sync).times = 5;
     *known.waited_nanos_mut(Waiting::Sync) = 6;
     let sync = [Stage::Sync as u8, 0, 0, 5, 0];
-    let later = [&[9, 0, 2, 0, 2, 60, 1, 2, 3, 4][..], &sync, &[2, Waiting::Sync as u8, 6, 61, 1]].concat();
+    let later =
+        [&[9, 0, 2, 0, 2, 60, 1, 2, 3, 4][..], &sync, &[2, Waiting::Sync as u8, 6, 61, 1, 0, 0, 0, 0]]
+            .concat();
     assert_eq!(Message::decode(17, &later), Ok(Message::Profile(Box::new(known))));
-    let many = |count: u8| [&[9, 0, 2, 0, 0, count][..], &[61, 1].repeat(usize::from(count))].concat();
+    let many =
+        |count: u8| [&[9, 0, 2, 0, 0, count][..], &[61, 1].repeat(usize::from(count)), &[0; 4]].concat();
     assert!(Message::decode(17, &many(64)).is_ok());
     assert!(Message::decode(17, &many(65)).is_err());
+    assert!(Message::decode(17, &[9, 0, 2, 0, 0, 0, 0, 0, 0, 2, 0]).is_err(), "neither known nor unknown");
     assert!(Message::decode(17, &[9, 0, 2, 0xe9, 0x07, 0, 0]).is_err(), "more than all of the time");
 }
 
@@ -462,12 +476,14 @@ fn version_5_is_pinned() {
         processor_nanos: 1,
         processors: 2,
         host_busy_permille: 1000,
+        buffers: Buffers { slots_used: 5, slots: 64, slot_bytes: 1 << 22 },
+        round_trip_nanos: Some(128),
         ..Profile::default()
     };
     *profile.spent_mut(Stage::Hash) = Spent { busy_nanos: 4, processor_nanos: 3, times: 2, bytes: 1 };
     *profile.waited_nanos_mut(Waiting::Names) = 7;
     let golden = [
-        (Message::Profile(Box::new(profile)), "ac020102e807010204030201010a07".into()),
+        (Message::Profile(Box::new(profile)), "ac020102e807010204030201010a07054080808002018001".into()),
         (
             Message::NewFile(vec![
                 NewFile::Entry {

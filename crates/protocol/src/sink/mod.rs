@@ -311,6 +311,11 @@ impl Sink {
         self.slots.iter().filter(|slot| matches!(slot, Slot::Withheld | Slot::Granted)).count()
     }
 
+    /// Slots that were granted or in use at a time, at most.
+    pub fn slots_used(&self) -> u32 {
+        self.slots_used as u32
+    }
+
     /// Slots that are granted and not in use.
     pub fn slots_granted(&self) -> usize {
         self.slots.iter().filter(|slot| matches!(slot, Slot::Granted)).count()

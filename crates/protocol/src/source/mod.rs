@@ -182,6 +182,8 @@ pub struct Source {
     next_restart: u64,
 
     free: Vec<SlotId>,
+    /// The fewest that were.
+    free_min: usize,
     window: Window,
     credits: Credits,
     blocks: HashMap<BlockId, Block>,
@@ -238,6 +240,7 @@ impl Source {
             announced: 0,
             next_restart: 1 << 62,
             free: (0..config.slots).rev().map(SlotId).collect(),
+            free_min: config.slots as usize,
             window: Window::new(config.slots_least, config.slots),
             credits: Credits::default(),
             blocks: HashMap::new(),
@@ -289,6 +292,11 @@ impl Source {
     /// Counters so far.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Slots that were in use at a time, at most.
+    pub fn slots_used(&self) -> u32 {
+        self.config.slots - self.free_min as u32
     }
 
     /// The scan has ended, so the totals are final.

@@ -28,6 +28,7 @@ impl Source {
                 self.free.push(local);
                 return;
             }
+            self.free_min = self.free_min.min(self.free.len());
         }
     }
 
