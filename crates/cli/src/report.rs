@@ -1,7 +1,9 @@
 //! What the user sees: a progress line, JSON events, one line for what failed, the summary.
 
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -73,6 +75,8 @@ pub struct Reporter {
     placement: Option<String>,
     /// Bytes of the slots of the end that reports, and of those that are locked.
     buffers: Option<(usize, usize)>,
+    /// A file that is there once the user was told that buffers are not locked.
+    buffers_told: Option<PathBuf>,
     /// The last event is out.
     finished: bool,
 }
@@ -148,6 +152,7 @@ impl Shared {
             profile: false,
             placement: None,
             buffers: None,
+            buffers_told: None,
             finished: false,
             hash: HashKind::default(),
         })))
@@ -217,7 +222,10 @@ impl Reporter {
                 }
             }
             Report::Neighbours { transfers, targets } => self.neighbours(end, transfers, targets),
-            Report::Buffers { bytes, locked_bytes } => self.buffers = Some((bytes, locked_bytes)),
+            Report::Buffers { bytes, locked_bytes } => {
+                self.buffers = Some((bytes, locked_bytes));
+                self.tell_of_locks(bytes, locked_bytes);
+            }
             Report::FirstObject => self.first_object = Some(self.started.elapsed()),
             Report::LogLost { cause } => {
                 let cause = show(cause.as_bytes());
@@ -320,6 +328,23 @@ impl Reporter {
     /// How often progress is told in JSON.
     pub fn set_json_progress(&mut self, every: Duration) {
         self.json_every = every;
+    }
+
+    /// Keeps in this file that the user was told of buffers that are not locked.
+    pub fn set_buffers_told(&mut self, file: PathBuf) {
+        self.buffers_told = Some(file);
+    }
+
+    /// What the user's rights do not allow is told once for all transfers: it changes nothing but how fast some of them are.
+    fn tell_of_locks(&self, bytes: usize, locked_bytes: usize) {
+        let told = self.buffers_told.as_ref().filter(|_| locked_bytes < bytes && !self.json && !self.quiet);
+        let first = |file: &PathBuf| File::options().write(true).create_new(true).open(file).is_ok();
+        if told.is_some_and(first) {
+            self.note(&format!(
+                "buffers: {}; it goes on without, and this is told once",
+                locked(bytes, locked_bytes)
+            ));
+        }
     }
 
     /// How the user named the SOURCEs, by their labels.

@@ -72,6 +72,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
     let reporter = Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
     reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     reporter.with(|reporter| reporter.set_profile(arguments.profile || arguments.verbose));
+    reporter.with(|reporter| reporter.set_buffers_told(state.join("buffers-told")));
     if let Some(every) = plan.measure.progress_every() {
         reporter.with(|reporter| reporter.set_json_progress(every));
     }

@@ -102,3 +102,34 @@ fn descriptors_of_directories_and_files_are_as_few_as_they_have_to_be() {
         assert_eq!(fs::read(bed.path().join(format!("copy/large-{number}"))).unwrap(), vec![number; 5 << 20]);
     }
 }
+
+/// Memory that may not be locked is no reason to stop, and is told to each user once.
+#[test]
+fn without_locked_memory_it_goes_on_and_says_so_once() {
+    let bed = tempfile::tempdir().unwrap();
+    let haul = bed.path().join("haul");
+    fs::copy(env!("CARGO_BIN_EXE_haul"), &haul).unwrap();
+    fs::write(bed.path().join("file"), vec![7; 5 << 20]).unwrap();
+    give_away(bed.path());
+    let copy = |options: &[&str], destination: &str| {
+        let mut command = Command::new("bash");
+        command.args(["-c", "ulimit -l 0 && exec \"$@\"", "haul"]).arg(&haul).arg("cp").args(options);
+        command.args(["file", destination]).current_dir(bed.path()).env_clear().env("HOME", bed.path());
+        command.env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
+        if rustix::process::geteuid().is_root() {
+            command.uid(USER).gid(USER);
+        }
+        let ended = command.output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(ended.status.success(), "{said}");
+        assert_eq!(fs::read(bed.path().join(destination)).unwrap(), vec![7; 5 << 20]);
+        said
+    };
+    for silent in ["--quiet", "--json"] {
+        assert_eq!(copy(&[silent], silent.trim_start_matches('-')), "");
+    }
+    let said = copy(&[], "first");
+    assert!(said.contains("not locked in memory") && said.contains("ulimit -l"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(copy(&[], "second"), "", "it was told");
+}
