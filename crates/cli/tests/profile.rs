@@ -246,6 +246,11 @@ fn a_slow_metadata_server() {
 }
 
 #[test]
+fn making_large_files_is_slow() {
+    assert_slow("sink-metadata", ["sink", "create"], "create=700000", &[]);
+}
+
+#[test]
 fn slow_syncs() {
     assert_slow("sink-sync", ["sink", "sync"], "sync=400000", &[]);
 }

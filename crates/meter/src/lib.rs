@@ -178,13 +178,28 @@ pub struct At {
 
 /// This thread begins an operation of this stage.
 pub fn at(stage: Stage) -> At {
-    enter(stage, true)
+    let at = enter(stage, true);
+    if at.stage.is_some() {
+        slow::down(stage);
+    }
+    at
 }
 
 /// What this thread is at goes through this stage; nothing is counted if it is at nothing.
 #[inline]
 pub fn within(stage: Stage) -> At {
-    enter(stage, false)
+    let at = enter(stage, false);
+    if at.stage.is_some() {
+        slow::down(stage);
+    }
+    at
+}
+
+/// What this thread is at waits for another thread that is at this stage; the time counts for that, and it does not happen once more.
+pub fn awaits(stage: Stage) -> At {
+    let mut at = enter(stage, false);
+    at.count(0);
+    at
 }
 
 #[inline]
@@ -194,7 +209,6 @@ fn enter(stage: Stage, first: bool) -> At {
             let before = own.stage.get();
             let named = before.map_or(stage, |outer| stage.within(outer));
             own.turn(Some(named));
-            slow::down(stage);
             At { stage: Some(named), before, times: 1, bytes: 0, thread: PhantomData }
         }
         _ => At { stage: None, before: None, times: 0, bytes: 0, thread: PhantomData },
@@ -246,6 +260,25 @@ mod tests {
 
     fn pause() {
         std::thread::sleep(Duration::from_millis(5));
+    }
+
+    #[test]
+    fn who_waits_for_a_stage_of_another_thread_is_at_it_and_does_not_count() {
+        let meter = Meter::default();
+        let joined = meter.join();
+        {
+            let _write = at(Stage::Write);
+            let _create = awaits(Stage::Create);
+            pause();
+        }
+        drop(joined);
+        let profile = profile(&meter);
+        let (create, write) = (profile.spent(Stage::Create), profile.spent(Stage::Write));
+        assert!(
+            create.busy_nanos >= 5 * MILLISECOND && write.busy_nanos < create.busy_nanos,
+            "{create:?} {write:?}"
+        );
+        assert_eq!((create.times, write.times), (0, 1));
     }
 
     #[test]

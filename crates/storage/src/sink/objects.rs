@@ -291,7 +291,11 @@ impl PosixSink {
         file: &Unfinished,
         plan: Option<&Plan>,
     ) -> Result<(Arc<OwnedFd>, Option<layout::Outcome>), Failure> {
-        let mut open = lock(&file.open);
+        let mut open = file.open.try_lock().unwrap_or_else(|_| {
+            // Another thread makes it: waiting for that is no writing.
+            let _create = haul_meter::awaits(Stage::Create);
+            lock(&file.open)
+        });
         if let Some(contents) = &open.contents {
             return Ok((Arc::clone(contents), None));
         }
