@@ -192,6 +192,16 @@ fn a_network_that_takes_no_more() {
 }
 
 #[test]
+fn a_source_that_is_slow_to_hand_bytes_over() {
+    assert_slow("source-send", ["source", "send"], "busy-send=40000", &["--streams", "1"]);
+}
+
+#[test]
+fn slow_names() {
+    assert_slow("sink-metadata", ["sink", "names"], "names=250000", &[]);
+}
+
+#[test]
 fn a_sink_that_is_slow_to_take_what_comes() {
     // 512 KiB at a time, or less.
     assert_slow("sink-receive", ["sink", "receive"], "receive=40000", &["--streams", "1"]);
