@@ -136,7 +136,9 @@ impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Note::NoRing(errno) => {
-                write!(f, "io_uring is not available ({errno}): plain system calls are used")
+                // Rings count as locked memory.
+                let limit = if *errno == Errno::NOMEM { " (see ulimit -l)" } else { "" };
+                write!(f, "io_uring is not available ({errno}): plain system calls are used{limit}")
             }
             Note::NotRegistered(errno) => write!(
                 f,
