@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use haul_model::Code;
 use haul_mover::Error;
-use haul_topology::service::client::Client;
-use haul_topology::service::message::{Answer, Request};
+use haul_topology::service::client::{Client, trouble};
 use haul_topology::service::{default_socket, server::Server};
 use haul_topology::zone::{Site, Zone};
 use haul_topology::{
@@ -26,7 +25,7 @@ use serde_json::json;
 use signal_hook::iterator::Signals;
 
 use crate::options::{self, TopologyCommand, TopologyEnds, TopologyRun, TopologyServe};
-use crate::paths::Place;
+use crate::paths::{self, Place};
 use crate::report::ended;
 use crate::settings::configuration;
 
@@ -126,11 +125,18 @@ fn load(root: &Path) -> Load {
 
 /// The CPUs that the service of this user has given away; none if there is no service.
 fn leased() -> Cpus {
-    let answer =
-        Client::connect(&default_socket(), PATIENCE).and_then(|mut client| client.ask(&Request::Machine {}));
-    match answer {
-        Ok(Answer::Machine { leased, .. }) => leased,
-        _ => Cpus::new(),
+    let socket = default_socket();
+    let leased = Client::connect(&socket, PATIENCE).and_then(|mut service| service.leased());
+    leased.unwrap_or_else(|error| {
+        tell(trouble(&socket, &error));
+        Cpus::new()
+    })
+}
+
+/// What is done without, and why.
+fn tell(trouble: Option<String>) {
+    if let Some(trouble) = trouble {
+        eprintln!("haul: {}", paths::show(trouble.as_bytes()));
     }
 }
 
@@ -256,11 +262,14 @@ fn run(arguments: &TopologyRun) -> Result<u8, Error> {
     let route = Route::find(root, &machine, &map, &arguments.ends)?;
     // The lease lasts as long as the connection.
     let socket = arguments.socket.clone().unwrap_or_else(default_socket);
-    let mut service = Client::connect(&socket, PATIENCE).ok();
-    let leased = service.as_mut().and_then(|service| service.lease(&route.transfer).ok());
-    let plan = match leased {
-        Some((plan, _)) => plan,
-        None => Plan::of(&machine, &load(root), &Cpus::new(), &route.transfer),
+    let leased = Client::connect(&socket, PATIENCE)
+        .and_then(|mut service| Ok((service.lease(&route.transfer)?.0, service)));
+    let (plan, _service) = match leased {
+        Ok((plan, service)) => (plan, Some(service)),
+        Err(error) => {
+            tell(trouble(&socket, &error));
+            (Plan::of(&machine, &load(root), &Cpus::new(), &route.transfer), None)
+        }
     };
     let mut zone = None;
     match &plan {

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -106,6 +107,21 @@ impl Bed {
         stream.read_line(&mut line).unwrap();
         (stream, serde_json::from_str(&line).expect(&line))
     }
+}
+
+/// Another user than this one listens there. None where this one is not root.
+fn served_by_another_user(socket: &Path) -> Option<UnixListener> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
+    let listen = || {
+        let user = rustix::process::Uid::from_raw(54_321);
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        UnixListener::bind(socket).unwrap()
+    };
+    // The kernel keeps users by thread; the one of this test stays who it is.
+    Some(std::thread::scope(|scope| scope.spawn(listen).join().unwrap()))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -309,4 +325,24 @@ fn a_command_is_on_the_cpus_that_the_service_leased_it() {
         assert!(tries < 500, "still leased after its end");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn a_service_of_another_user_is_told_of_and_not_believed() {
+    let bed = Bed::new();
+    let Some(_listener) = served_by_another_user(&bed.path("haul-topology.sock")) else { return };
+    let expected = ": it is user 54321's, neither this user's nor root's\n";
+    let shown = bed.topology(&[]);
+    told(&shown, 0);
+    assert!(text(&shown.stderr).ends_with(expected), "{}", text(&shown.stderr));
+    // Wherever it is.
+    let elsewhere = fs::hard_link(bed.path("haul-topology.sock"), bed.path("elsewhere"));
+    elsewhere.unwrap();
+    let run = bed.topology(&["run", "--from", ".", "--socket", "elsewhere", "--", "echo", "done"]);
+    assert_eq!(told(&run, 0), "done\n");
+    let said = text(&run.stderr);
+    assert!(
+        said.starts_with("haul: the placement service at elsewhere: ") && said.contains(expected),
+        "{said}"
+    );
 }

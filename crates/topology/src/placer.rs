@@ -20,7 +20,7 @@ use rustix::thread::{Pid, gettid};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pin::pin_thread;
-use crate::service::client::Client;
+use crate::service::client::{self, Client};
 use crate::service::message::DEVICES_MAX;
 use crate::{
     Counters, Cpus, Load, Machine, Map, Placement, Plan, Reached, ThreadKind, Threads, Transfer, of_path,
@@ -338,11 +338,7 @@ impl Planning {
                     plan = said;
                 }
                 Err(error) => {
-                    let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-                    if !nobody.contains(&error.kind()) {
-                        trouble =
-                            Some(format!("the placement service at {}: {error}", self.socket.display()));
-                    }
+                    trouble = client::trouble(&self.socket, &error).or(trouble);
                     std::thread::sleep(LOOK.saturating_sub(self.since.at.elapsed()));
                     plan = alone(&self.since.load(&Moment::now(&self.root)));
                 }

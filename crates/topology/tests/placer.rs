@@ -19,7 +19,7 @@ use haul_topology::service::message::{Answer, Request};
 use haul_topology::service::server::Server;
 use haul_topology::{Cpus, Map, Plan, ThreadKind, Threads};
 use rustix::thread::{Pid, gettid};
-use support::{cpus, tree};
+use support::{cpus, served_by_another_user, tree};
 use tempfile::TempDir;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -291,6 +291,17 @@ fn a_service_that_hangs_or_talks_nonsense_is_told_of_and_planned_without() {
         stop.store(true, Ordering::Relaxed);
         service.join().unwrap();
     }
+}
+
+#[test]
+fn a_service_of_another_user_is_told_of_and_planned_without() {
+    let machine = tree(DTN);
+    let socket = machine.path().join("sock");
+    let Some(_listener) = served_by_another_user(&socket) else { return };
+    let bed = Bed::with(machine, Threads::of_source(2, 2), socket, None);
+    let told = bed.begin(None);
+    assert!(matches!(told.plan, Plan::Placed(_)) && !told.leased, "{told:?}");
+    assert!(told.trouble.unwrap().ends_with("neither this user's nor root's"));
 }
 
 #[test]

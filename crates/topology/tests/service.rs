@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use haul_topology::service::client::Client;
+use haul_topology::service::client::{Client, trouble};
 use haul_topology::service::message::{Answer, DEVICES_MAX, REQUEST_BYTES_MAX, Request};
 use haul_topology::service::server::{CONNECTIONS_MAX, Server};
 use haul_topology::{Map, Plan, Threads, Transfer};
-use support::tree;
+use support::{ANOTHER_USER, served_by_another_user, tree};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -277,6 +277,34 @@ fn only_this_user_can_connect() {
         let mode = fs::metadata(bed.socket()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     });
+}
+
+#[test]
+fn a_service_of_another_user_is_not_believed_and_not_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("sock");
+    let Some(listener) = served_by_another_user(&socket) else { return };
+    let error = Client::connect(&socket, PATIENCE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    let said = trouble(&socket, &error).expect("it is told");
+    let expected = format!("it is user {ANOTHER_USER}'s, neither this user's nor root's");
+    assert_eq!(said, format!("the placement service at {}: {expected}", socket.display()));
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut asked = String::new();
+    stream.read_to_string(&mut asked).unwrap();
+    assert_eq!(asked, "");
+}
+
+#[test]
+fn where_nobody_serves_nothing_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("sock");
+    let nothing = |socket: &Path| trouble(socket, &Client::connect(socket, PATIENCE).unwrap_err());
+    assert_eq!(nothing(&socket), None);
+    drop(UnixListener::bind(&socket).unwrap());
+    assert_eq!(nothing(&socket), None, "left as by a process that was killed");
+    fs::write(directory.path().join("file"), "").unwrap();
+    assert!(nothing(&directory.path().join("file/sock")).is_some());
 }
 
 #[test]

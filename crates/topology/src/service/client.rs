@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::message::{ANSWER_BYTES_MAX, Answer, Request};
+use super::peer::Peer;
 use crate::{Cpus, Plan, Transfer};
 
 /// A connection to the service. Leases end with it.
@@ -18,14 +19,20 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects; an error means that nobody serves there, and nothing more. Neither connecting nor any answer takes longer
-    /// than `patience`, whatever the other end does.
+    /// Connects to a service of this user or of root. One of anybody else is an error, whatever the path: who serves where this
+    /// user's service would be decides where threads run. Neither connecting nor any answer takes longer than `patience`,
+    /// whatever the other end does. [`trouble`] tells errors that mean no more than that nobody serves there.
     pub fn connect(socket: &Path, patience: Duration) -> io::Result<Client> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         // It is made at once, or not at all: a queue that is full is one that nobody takes from.
         connect(&stream, &SocketAddrUnix::new(socket)?)?;
         let stream = UnixStream::from(stream);
+        let peer = Peer::of(&stream)?;
+        if !peer.is_trusted() {
+            let reason = format!("it is user {}'s, neither this user's nor root's", peer.user);
+            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
+        }
         stream.set_nonblocking(false)?;
         Ok(Client { stream, patience })
     }
@@ -71,6 +78,14 @@ impl Client {
         }
     }
 
+    /// CPUs that clients have.
+    pub fn leased(&mut self) -> io::Result<Cpus> {
+        match self.ask(&Request::Machine {})? {
+            Answer::Machine { leased, .. } => Ok(leased),
+            answer => Err(unexpected(answer)),
+        }
+    }
+
     /// Gives a lease back.
     pub fn release(&mut self, lease: u64) -> io::Result<Cpus> {
         match self.ask(&Request::Release { lease })? {
@@ -78,6 +93,12 @@ impl Client {
             answer => Err(unexpected(answer)),
         }
     }
+}
+
+/// What is to be told of a service that is done without, in words. None where nobody serves, as on most hosts.
+pub fn trouble(socket: &Path, error: &io::Error) -> Option<String> {
+    let is_nobody = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+    (!is_nobody).then(|| format!("the placement service at {}: {error}", socket.display()))
 }
 
 /// A timeout of a socket is told as if it would block.

@@ -1,11 +1,12 @@
 //! The service: several processes ask for plans, and none is given CPUs that another has.
 //!
 //! [`message`] is what goes over the socket (docs/spec/topology-service.md), [`leases`] who has which CPUs, [`server`] and
-//! [`client`] the two ends.
+//! [`client`] the two ends, of which each looks at who the other one is.
 
 pub mod client;
 pub mod leases;
 pub mod message;
+mod peer;
 pub mod server;
 
 use std::path::{Path, PathBuf};

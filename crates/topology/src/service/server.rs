@@ -6,7 +6,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -16,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::getuid;
 
 use super::leases::Leases;
 use super::message::{Answer, DEVICES_MAX, REQUEST_BYTES_MAX, Request, VERSION};
+use super::peer::Peer;
 use crate::{Counters, Load, Machine, Map, Plan};
 
 /// Connections at a time; further ones are told so and closed.
@@ -179,26 +178,6 @@ fn line(answer: &Answer) -> Vec<u8> {
     line
 }
 
-/// Process and user of the other end. The process of another namespace has no number here, which the type that rustix has for
-/// them cannot say.
-fn peer(stream: &UnixStream) -> Option<(Option<u32>, u32)> {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes into a structure of that size, which is
-    // made of numbers.
-    let asked = unsafe {
-        libc::getsockopt(
-            stream.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &raw mut length,
-        )
-    };
-    let process = u32::try_from(peer.pid).ok().filter(|process| *process > 0);
-    (asked == 0 && length as usize == size_of::<libc::ucred>()).then_some((process, peer.uid))
-}
-
 /// State stays whole: nothing that is done under these locks can fail half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -259,8 +238,8 @@ impl Drop for Connection<'_> {
 impl Connection<'_> {
     fn serve(self, mut stream: UnixStream) {
         // The kernel says who it is; what the socket's mode was while it was made does not matter.
-        let process = match peer(&stream) {
-            Some((process, user)) if user == 0 || user == getuid().as_raw() => process,
+        let process = match Peer::of(&stream) {
+            Ok(peer) if peer.is_trusted() => peer.process,
             _ => return refuse(stream, "another user's"),
         };
         let prepared = stream

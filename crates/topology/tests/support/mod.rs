@@ -7,7 +7,8 @@
 #![allow(dead_code)]
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -26,6 +27,9 @@ pub const NAMES: [&str; 10] = [
     "xeon-e7-4s",
     "xeon-x7550-4s",
 ];
+
+/// No user that anybody is.
+pub const ANOTHER_USER: u32 = 54_321;
 
 fn folder() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "machines"].iter().collect()
@@ -50,6 +54,21 @@ pub fn machines() -> &'static [(&'static str, Machine)] {
 
 pub fn cpus(list: &str) -> Cpus {
     list.parse().unwrap()
+}
+
+/// Another user than this one listens there, in a directory that everybody may write to. None where this one is not root.
+pub fn served_by_another_user(socket: &Path) -> Option<UnixListener> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
+    let listen = || {
+        let user = rustix::process::Uid::from_raw(ANOTHER_USER);
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        UnixListener::bind(socket).unwrap()
+    };
+    // The kernel keeps users by thread; the one of this test stays who it is.
+    Some(std::thread::scope(|scope| scope.spawn(listen).join().unwrap()))
 }
 
 fn unpack(name: &str, root: &Path) {
