@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -63,7 +65,7 @@ impl Map {
             MapError { file: file.to_owned(), line, reason }
         };
         if text.len() > FILE_BYTES_MAX {
-            return Err(wrong(None, format!("is longer than {FILE_BYTES_MAX} bytes")));
+            return Err(wrong(None, too_long()));
         }
         let read: Text =
             toml::from_str(text).map_err(|error| wrong(error.span(), error.message().to_owned()))?;
@@ -97,11 +99,12 @@ impl Map {
 
     /// Of a file.
     pub fn read(file: &Path) -> Result<Map, MapError> {
-        let text = std::fs::read_to_string(file).map_err(|error| MapError {
-            file: file.to_owned(),
-            line: 0,
-            reason: error.to_string(),
-        })?;
+        let wrong = |reason: String| MapError { file: file.to_owned(), line: 0, reason };
+        let bytes = read_bounded(file).map_err(|error| wrong(error.to_string()))?;
+        if bytes.len() > FILE_BYTES_MAX {
+            return Err(wrong(too_long()));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
         Map::parse(&text, file)
     }
 
@@ -131,6 +134,17 @@ impl Map {
         }
         Ok(())
     }
+}
+
+/// No more than is needed to see that it is too long: a device may have no end.
+fn read_bounded(file: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn too_long() -> String {
+    format!("is longer than {FILE_BYTES_MAX} bytes")
 }
 
 fn listed(nodes: &[usize]) -> String {
@@ -203,6 +217,22 @@ mod tests {
         let error = map.apply(&mut machine()).unwrap_err().to_string();
         assert_eq!(error, "map:3: eth0 cannot be on node 2: this machine has nodes 0-1");
         assert!(parse(&format!("# {}", "x".repeat(FILE_BYTES_MAX))).unwrap_err().contains("longer"));
+    }
+
+    #[test]
+    fn of_a_file_without_end_no_more_is_read_than_a_map_may_have() {
+        let error = Map::read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error.to_string(), "/dev/zero: is longer than 1048576 bytes");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("map");
+        // The limit is in the middle of a letter of two bytes.
+        let comment = format!("#{}", "ö".repeat(FILE_BYTES_MAX / 2));
+        std::fs::write(&file, comment).unwrap();
+        assert!(Map::read(&file).unwrap_err().reason.contains("longer"));
+        std::fs::write(&file, format!("#{}\n", "x".repeat(FILE_BYTES_MAX - 2))).unwrap();
+        assert!(Map::read(&file).is_ok(), "as long as it may be");
+        std::fs::write(&file, b"# \xff\n").unwrap();
+        assert!(Map::read(&file).unwrap_err().reason.contains("utf-8"));
     }
 
     #[test]
