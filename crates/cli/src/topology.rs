@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use haul_model::Code;
 use haul_mover::Error;
+use haul_topology::placer::host;
 use haul_topology::service::client::{Client, trouble};
 use haul_topology::service::{default_socket, server::Server};
 use haul_topology::zone::{Site, Zone};
 use haul_topology::{
-    Counters, Cpus, DeviceKind, Load, Machine, Map, MapError, Plan, Style, Threads, Transfer, of_path,
-    of_peer, picture, pin, words,
+    Advice, Asking, Counters, Cpus, DeviceKind, Load, Machine, Map, MapError, Plan, Style, Threads, Transfer,
+    of_path, of_peer, picture, pin, words,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -256,46 +257,49 @@ fn serve(arguments: &TopologyServe) -> Result<u8, Error> {
 
 /// `haul topology run`
 fn run(arguments: &TopologyRun) -> Result<u8, Error> {
-    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-    let root = Path::new("/");
-    let (machine, map) = machine(root, arguments.ends.map.as_deref(), true)?;
-    let route = Route::find(root, &machine, &map, &arguments.ends)?;
-    // The lease lasts as long as the connection.
+    let root = host();
+    let (machine, map) = machine(&root, arguments.ends.map.as_deref(), true)?;
+    let route = Route::find(&root, &machine, &map, &arguments.ends)?;
     let socket = arguments.socket.clone().unwrap_or_else(default_socket);
-    let leased = Client::connect(&socket, PATIENCE)
-        .and_then(|mut service| Ok((service.lease(&route.transfer)?.0, service)));
-    let (plan, _service) = match leased {
-        Ok((plan, service)) => (plan, Some(service)),
-        Err(error) => {
-            tell(trouble(&socket, &error));
-            (Plan::of(&machine, &load(root), &Cpus::new(), &route.transfer), None)
+    let asking = Asking { socket: &socket, patience: PATIENCE, lease: true };
+    // The lease lasts as long as the connection.
+    let Advice { plan, service: _service, trouble } =
+        Advice::of(&machine, &route.transfer, &asking, || load(&root));
+    tell(trouble);
+    let _zone = match &plan {
+        Plan::LeaveToKernel { because } => {
+            eprintln!("haul: left to the kernel: {}", paths::show(because.as_bytes()));
+            None
         }
+        Plan::Placed(placement) => settle(&root, &machine, &placement.zone, arguments.zone),
     };
-    let mut zone = None;
-    match &plan {
-        Plan::LeaveToKernel { because } => eprintln!("haul: left to the kernel: {because}"),
-        Plan::Placed(placement) => {
-            if arguments.zone {
-                match Site::find(root).and_then(|site| Zone::enter(&site, &machine, &placement.zone)) {
-                    Ok(entered) => zone = Some(entered),
-                    Err(reason) => eprintln!("haul: no cpuset: {reason}"),
-                }
-            }
-            match pin(&placement.zone) {
-                Ok(()) => eprintln!("haul: on CPUs {}", placement.zone),
-                Err(error) => eprintln!("haul: not on CPUs {}: {error}", placement.zone),
-            }
-        }
+    let (program, rest) = arguments.command.split_first().expect("clap asks for one");
+    wait_for(Command::new(program).args(rest))
+}
+
+/// Puts this process on the CPUs of its zone, and into a cpuset of its own if that is wanted and allowed.
+fn settle(root: &Path, machine: &Machine, cpus: &Cpus, wants_cpuset: bool) -> Option<Zone> {
+    let entered = wants_cpuset.then(|| Site::find(root).and_then(|site| Zone::enter(&site, machine, cpus)));
+    let zone =
+        entered.and_then(|entered| entered.inspect_err(|reason| eprintln!("haul: no cpuset: {reason}")).ok());
+    match pin(cpus) {
+        Ok(()) => eprintln!("haul: on CPUs {cpus}"),
+        Err(error) => eprintln!("haul: not on CPUs {cpus}: {error}"),
     }
+    zone
+}
+
+/// Runs a command, and passes signals on to it; its exit code.
+fn wait_for(command: &mut Command) -> Result<u8, Error> {
+    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
     // Before there is a child, so that none of its ends is missed. A terminal sends SIGINT to both.
     let signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGTERM]);
     let mut signals =
         signals.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
-    let (program, rest) = arguments.command.split_first().expect("clap asks for one");
-    let mut child = match Command::new(program).args(rest).spawn() {
+    let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("haul: {}: {error}", program.to_string_lossy());
+            eprintln!("haul: {}: {error}", command.get_program().to_string_lossy());
             return Ok(CANNOT_START);
         }
     };
@@ -314,7 +318,6 @@ fn run(arguments: &TopologyRun) -> Result<u8, Error> {
             let _ = kill_process(Pid::from_child(&child), passed);
         }
     };
-    drop(zone);
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }

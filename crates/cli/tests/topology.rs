@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -302,7 +303,9 @@ fn a_command_is_on_the_cpus_that_the_service_leased_it() {
     let _service = bed.serve(&["--root", &root]);
     fs::write(bed.path("map.toml"), "[paths]\n\"/\" = [\"nvme0n1\"]\n").unwrap();
     let words = ["run", "--from", ".", "--map", "map.toml", "--io-threads", "1", "--streams", "1", "--"];
-    let output = bed.topology(&[&words[..], &["cat", "/proc/self/status"]].concat());
+    let mut command = bed.command(&[&words[..], &["cat", "/proc/self/status"]].concat());
+    // What it leases must be there for this process, too.
+    let output = command.env("HAUL_TEST_MACHINE", &root).output().unwrap();
     let status = told(&output, 0);
     let said = text(&output.stderr);
     let here = rustix::thread::sched_getaffinity(None).unwrap();
@@ -327,6 +330,72 @@ fn a_command_is_on_the_cpus_that_the_service_leased_it() {
     }
 }
 
+/// Answers one request with these bytes, and holds the connection until the other end has gone; what it was asked.
+fn answering(socket: &Path, said: Vec<u8>) -> JoinHandle<String> {
+    let listener = UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let mut stream = BufReader::new(stream);
+        let mut asked = String::new();
+        stream.read_line(&mut asked).unwrap();
+        stream.get_mut().write_all(&said).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+        asked
+    })
+}
+
+const NO_SEATS: &str = r#"{"plan":{"plan":{"placement":"placed","seats":[],"own":true,"buffers":99,"because":"","zone":"1","others":""},"lease":1}}"#;
+
+#[test]
+fn a_command_is_not_where_a_service_says_that_is_wrong_or_late() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    let run = ["run", "--from", "nvme0n1", "--io-threads", "1", "--streams", "1", "--", "echo", "done"];
+    for (said, expected) in [
+        (NO_SEATS.to_owned() + "\n", "its plan is not for this process"),
+        ("hello\n".into(), "expected value at line 1 column 1"),
+        ("{\"error\":{\"reason\":\"no\\u001b[2J\"}}\n".into(), "no\\u{1b}[2J"),
+        // For ever.
+        ("".into(), "timed out"),
+    ] {
+        let socket = bed.path("haul-topology.sock");
+        let service = answering(&socket, said.into_bytes());
+        let output = bed.command(&run).env("HAUL_TEST_MACHINE", &root).output().unwrap();
+        assert_eq!(told(&output, 0), "done\n");
+        let errors = text(&output.stderr);
+        let mut lines = errors.lines();
+        let first = format!("haul: the placement service at {}: {expected}", socket.display());
+        assert_eq!(lines.next(), Some(first.as_str()));
+        // Its own plan.
+        let second = lines.next().unwrap();
+        assert!(
+            second.starts_with("haul: on CPUs 0-4") || second.starts_with("haul: not on CPUs 0-4"),
+            "{errors}"
+        );
+        assert_eq!(lines.next(), None, "{errors}");
+        assert!(service.join().unwrap().contains("\"lease\":true"));
+        fs::remove_file(socket).unwrap();
+    }
+}
+
+#[test]
+fn where_there_is_nothing_to_gain_a_command_is_where_it_was_whatever_a_service_says() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    let nodes = bed.path("machine/sys/devices/system/node");
+    fs::remove_dir_all(nodes.join("node1")).unwrap();
+    fs::write(nodes.join("online"), "0\n").unwrap();
+    let socket = bed.path("haul-topology.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let run = ["run", "--from", "nvme0n1", "--io-threads", "1", "--streams", "1", "--", "echo", "done"];
+    let output = bed.command(&run).env("HAUL_TEST_MACHINE", &root).output().unwrap();
+    assert_eq!(told(&output, 0), "done\n");
+    let said = text(&output.stderr);
+    assert!(said.starts_with("haul: left to the kernel: ") && said.lines().count() == 1, "{said}");
+    assert!(listener.accept().is_err(), "it was asked");
+}
+
 #[test]
 fn a_service_of_another_user_is_told_of_and_not_believed() {
     let bed = Bed::new();
@@ -338,7 +407,9 @@ fn a_service_of_another_user_is_told_of_and_not_believed() {
     // Wherever it is.
     let elsewhere = fs::hard_link(bed.path("haul-topology.sock"), bed.path("elsewhere"));
     elsewhere.unwrap();
-    let run = bed.topology(&["run", "--from", ".", "--socket", "elsewhere", "--", "echo", "done"]);
+    let run = ["run", "--from", "nvme0n1", "--io-threads", "1", "--streams", "1", "--socket", "elsewhere"];
+    let mut run = bed.command(&[&run[..], &["--", "echo", "done"]].concat());
+    let run = run.env("HAUL_TEST_MACHINE", bed.machine()).output().unwrap();
     assert_eq!(told(&run, 0), "done\n");
     let said = text(&run.stderr);
     assert!(

@@ -2,13 +2,14 @@
 //!
 //! [`Machine::read`] looks into `/sys` and `/proc` (or a copy of them), [`Load`] is what happened between two looks,
 //! [`Map`] is what the user knows better, [`Plan::of`] decides, [`pin`] and [`zone`] carry it out. [`service`] does the first
-//! four for several processes at once, so that they do not choose the same CPUs; [`Placer`] does all of it for the threads
-//! of a transfer while that runs. After MDTM, the middleware of mdtmFTP.
+//! four for several processes at once, so that they do not choose the same CPUs; [`Advice`] is its plan or one's own; [`Placer`] does all of it for the
+//! threads of a transfer while that runs. After MDTM, the middleware of mdtmFTP.
 //!
 //! What must stay true: all of this is advice. A file that is missing, damaged or hostile costs knowledge, never a
 //! transfer; everything read is bounded; and where nothing can be gained (one node, few CPUs, a busy or shared
 //! machine) the plan is to leave it to the kernel. Planning is pure: the same machine, load and wishes give the same plan.
 
+mod advice;
 mod cpus;
 mod devices;
 mod limits;
@@ -23,6 +24,7 @@ pub mod service;
 mod tree;
 pub mod zone;
 
+pub use advice::{Advice, Asking};
 pub use cpus::{CPUS_MAX, Cpus};
 pub use devices::{Reached, of_path, of_peer};
 pub use limits::{Limits, memory_available};

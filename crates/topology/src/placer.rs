@@ -20,11 +20,11 @@ use rustix::thread::{Pid, gettid};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pin::pin_thread;
-use crate::service::client::{self, Client};
+use crate::service::client::Client;
 use crate::service::message::DEVICES_MAX;
 use crate::{
-    Counters, Cpus, Load, Machine, Map, Placement, Plan, Reached, ThreadKind, Threads, Transfer, of_path,
-    of_peer,
+    Advice, Asking, Counters, Cpus, Load, Machine, Map, Placement, Plan, Reached, ThreadKind, Threads,
+    Transfer, of_path, of_peer,
 };
 
 /// A service that does not answer sooner is none.
@@ -316,34 +316,15 @@ impl Planning {
 
     fn think(self, peer: Option<IpAddr>, lease: bool) -> Thought {
         let mut machine = Machine::read(&self.root);
-        let mut trouble = self.map.apply(&mut machine).err().map(|error| error.to_string());
+        let map_trouble = self.map.apply(&mut machine).err().map(|error| error.to_string());
         let (transfer, reached) = self.transfer(&machine, peer);
-        let alone = |load: &Load| Plan::of(&machine, load, &Cpus::new(), &transfer);
-        // Where there is nothing to gain on an idle machine that is nobody else's, there is nothing to ask for either.
-        let mut plan = alone(&Load::default());
-        let mut service = None;
-        if let Plan::Placed(_) = plan {
-            let asked = Client::connect(&self.socket, self.patience).and_then(|mut client| {
-                let plan = if lease { client.lease(&transfer)?.0 } else { client.look(&transfer)? };
-                let fits = match &plan {
-                    Plan::Placed(placement) => placement.fits(&machine, &transfer.threads),
-                    Plan::LeaveToKernel { .. } => true,
-                };
-                let wrong = || io::Error::new(io::ErrorKind::InvalidData, "its plan is not for this process");
-                fits.then_some((plan, client)).ok_or_else(wrong)
-            });
-            match asked {
-                Ok((said, client)) => {
-                    service = matches!(said, Plan::Placed(_)).then_some(client);
-                    plan = said;
-                }
-                Err(error) => {
-                    trouble = client::trouble(&self.socket, &error).or(trouble);
-                    std::thread::sleep(LOOK.saturating_sub(self.since.at.elapsed()));
-                    plan = alone(&self.since.load(&Moment::now(&self.root)));
-                }
-            }
-        }
+        let asking = Asking { socket: &self.socket, patience: self.patience, lease };
+        let advice = Advice::of(&machine, &transfer, &asking, || {
+            std::thread::sleep(LOOK.saturating_sub(self.since.at.elapsed()));
+            self.since.load(&Moment::now(&self.root))
+        });
+        let Advice { plan, service, trouble } = advice;
+        let trouble = trouble.or(map_trouble);
         Thought { plan, service, machine, reached, trouble }
     }
 

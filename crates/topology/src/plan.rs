@@ -254,13 +254,21 @@ pub struct Seat {
 }
 
 impl Placement {
-    /// Whether it can be carried out: CPUs that this process may use, a seat for each thread. What a service says need not.
+    /// Whether it can be carried out: CPUs that this process may use, nodes that there are, one seat for each thread. What a service
+    /// says need not.
     pub fn fits(&self, machine: &Machine, threads: &Threads) -> bool {
         let usable = machine.usable();
-        let may = |cpus: &Cpus| !cpus.is_empty() && cpus.without(&usable).is_empty();
+        let within = |cpus: &Cpus| cpus.without(&usable).is_empty();
+        let may = |cpus: &Cpus| !cpus.is_empty() && within(cpus);
+        let is_there = |node: usize| machine.node(node).is_some();
         let seats = self.seats.iter().map(|seat| (seat.kind, seat.index)).collect::<BTreeSet<_>>();
         let all = threads.in_order().into_iter().chain(threads.that_wait()).collect::<BTreeSet<_>>();
-        seats == all && may(&self.zone) && self.seats.iter().all(|seat| may(&seat.cpus))
+        seats == all
+            && self.seats.len() == all.len()
+            && self.seats.iter().all(|seat| may(&seat.cpus) && is_there(seat.node))
+            && may(&self.zone)
+            && within(&self.others)
+            && is_there(self.buffers)
     }
 
     /// Where one more thread of a kind may run, for which there is no seat: on the nodes of those that have one, wherever

@@ -241,6 +241,33 @@ fn a_process_that_may_use_one_node_has_nothing_to_choose_from() {
     assert_eq!(said, "this process may use 1 of 8 nodes: there is nothing to choose from");
 }
 
+/// What a service says is anything at all.
+#[test]
+fn a_plan_for_other_threads_or_another_machine_does_not_fit() {
+    let machine = machine("slurm-cpuset");
+    let transfer = transfer(&["dm-0"], &["enp65s0"], 2, 2);
+    let right = placed(&machine, &Load::default(), "", &transfer);
+    assert!(right.fits(&machine, &transfer.threads));
+    type Change = fn(&mut Placement);
+    let wrong: [(&str, Change); 10] = [
+        ("no seats", |plan| plan.seats.clear()),
+        ("one is missing", |plan| drop(plan.seats.pop())),
+        ("one twice", |plan| plan.seats.push(plan.seats[0].clone())),
+        ("one too many", |plan| plan.seats[0].index = 9),
+        ("a seat that is nowhere", |plan| plan.seats[0].cpus = Cpus::new()),
+        ("a seat on a CPU that is not the job's", |plan| plan.seats[0].cpus = cpus("11-12")),
+        ("a node that is not there", |plan| plan.seats[0].node = 8),
+        ("no zone", |plan| plan.zone = Cpus::new()),
+        ("buffers that are nowhere", |plan| plan.buffers = 99),
+        ("others where this process may not be", |plan| plan.others = cpus("0")),
+    ];
+    for (what, change) in wrong {
+        let mut plan = right.clone();
+        change(&mut plan);
+        assert!(!plan.fits(&machine, &transfer.threads), "{what}");
+    }
+}
+
 #[test]
 fn a_job_stays_in_its_cpuset() {
     let machine = machine("slurm-cpuset");
