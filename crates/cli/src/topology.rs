@@ -57,10 +57,7 @@ fn show(arguments: &options::TopologyShow) -> Result<u8, Error> {
     let wanted = arguments.ends.from.is_some() || arguments.ends.to.is_some();
     let route = Route::find(&root, &machine, &map, &arguments.ends)?;
     let plan = wanted.then(|| Plan::of(&machine, &load, &leased, &route.transfer));
-    let zone = arguments.zone.then(|| match &plan {
-        Some(Plan::LeaveToKernel { .. }) | None => Err("nothing is placed".to_owned()),
-        Some(Plan::Placed(_)) => Site::find(&root),
-    });
+    let zone = arguments.zone.then(|| Site::find(&root));
     let mut out = io::stdout().lock();
     if arguments.json {
         let zone = zone.map(|zone| match zone {
@@ -79,18 +76,28 @@ fn show(arguments: &options::TopologyShow) -> Result<u8, Error> {
     if !leased.is_empty() {
         text += &format!("leased      CPUs {leased}\n");
     }
-    if let Some(plan) = plan {
+    if let Some(plan) = &plan {
         text.push('\n');
         route.because.iter().for_each(|line| text += &format!("{line}\n"));
-        text += &words(&plan);
+        text += &words(plan);
     }
-    match zone {
-        Some(Ok(site)) => text += &format!("zone: its cpuset can be made in {}\n", site.parent.display()),
-        Some(Err(reason)) => text += &format!("zone: no cpuset: {reason}\n"),
-        None => {}
+    if let Some(site) = &zone {
+        text += &zone_line(site, plan.as_ref());
     }
     ended(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
     Ok(0)
+}
+
+/// Whether a cpuset can be made on this host, also where this transfer needs none.
+fn zone_line(site: &Result<Site, String>, plan: Option<&Plan>) -> String {
+    let placed = match plan {
+        Some(Plan::LeaveToKernel { .. }) => "nothing is placed; ",
+        Some(Plan::Placed(_)) | None => "",
+    };
+    match site {
+        Ok(site) => format!("zone: {placed}a cpuset can be made in {}\n", site.parent.display()),
+        Err(reason) => format!("zone: {placed}no cpuset: {reason}\n"),
+    }
 }
 
 /// What the user knows better of this host: the first map that is there.

@@ -178,6 +178,34 @@ fn a_recorded_machine_is_shown_with_a_plan() {
 }
 
 #[test]
+fn whether_a_cpuset_can_be_made_is_told_whatever_the_plan_is() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    let left = ["--root", &root, "--from", "nvme0n1", "--to", "eth0", "--zone"];
+    let placed = [&left[..], &["--io-threads", "1", "--streams", "1"]].concat();
+    let last = |arguments: &[&str]| told(&bed.topology(arguments), 0).lines().last().unwrap().to_owned();
+    let reason = "no cpuset: there are no control groups with cpusets";
+    assert_eq!(last(&left), format!("zone: nothing is placed; {reason}"));
+    assert_eq!(last(&placed), format!("zone: {reason}"));
+    let write = |path: &str, text: &str| {
+        let path = bed.path("machine").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("proc/self/cgroup", "4:cpuset:/jobs\n");
+    write("proc/self/mountinfo", "30 23 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n");
+    write("sys/fs/cgroup/cpuset/jobs/cpuset.cpus", "0-15\n");
+    write("sys/fs/cgroup/cpuset/jobs/cgroup.procs", "7\n");
+    let site = format!("a cpuset can be made in {root}/sys/fs/cgroup/cpuset/jobs");
+    assert_eq!(last(&left), format!("zone: nothing is placed; {site}"));
+    assert_eq!(last(&placed), format!("zone: {site}"));
+    assert_eq!(last(&["--root", &root, "--zone"]), format!("zone: {site}"));
+    let event: Value = serde_json::from_str(&last(&[&left[..], &["--json"]].concat())).unwrap();
+    assert_eq!(event["plan"]["placement"], "leave-to-kernel");
+    assert_eq!(event["zone"]["cpuset_in"], format!("{root}/sys/fs/cgroup/cpuset/jobs"));
+}
+
+#[test]
 fn a_map_is_read_and_its_mistakes_are_named_with_their_line() {
     let bed = Bed::new();
     let root = bed.machine();
