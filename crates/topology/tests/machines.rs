@@ -88,6 +88,27 @@ fn what_control_groups_allow_is_known() {
     assert_eq!(job.limits.quota_millis, None, "-1 is none");
 }
 
+/// Of what a partition asked for, others may have a part; what it has is what counts.
+#[test]
+fn of_a_partition_what_it_has_is_used_and_not_what_it_asked_for() {
+    let tree = tree("partition");
+    let has = cpus("6-11,18-35,54-59,66-83");
+    let write = |path: &str, text: &str| fs::write(tree.path().join(path), text).unwrap();
+    assert_eq!(Machine::read(tree.path()).usable(), has);
+    // Its group alone says so.
+    write("proc/self/status", "Name:\thaul\nCpus_allowed_list:\t0-95\nMems_allowed_list:\t0-7\n");
+    for kind in ["root", "isolated", "member", "root invalid (Cpu list in cpuset.cpus not exclusive)", ""] {
+        write("sys/fs/cgroup/transfers/haul/cpuset.cpus.partition", kind);
+        assert_eq!(Machine::read(tree.path()).usable(), has, "{kind}");
+    }
+    // Kernels that count isolated partitions as isolated: those of others were not its own before.
+    write("sys/devices/system/cpu/isolated", "12-17,60-65\n");
+    assert_eq!(Machine::read(tree.path()).usable(), has);
+    // Nothing is put where no load is balanced: its own is left alone.
+    write("sys/devices/system/cpu/isolated", "6-35,54-83\n");
+    assert_eq!(Machine::read(tree.path()).usable(), cpus(""));
+}
+
 #[test]
 fn cpus_without_memory_beside_them_are_on_no_node() {
     let machine = machine("xeon-x7550-4s");

@@ -241,6 +241,21 @@ fn a_process_that_may_use_one_node_has_nothing_to_choose_from() {
     assert_eq!(said, "this process may use 1 of 8 nodes: there is nothing to choose from");
 }
 
+#[test]
+fn a_transfer_stays_in_its_partition_and_next_to_a_node_that_is_anothers() {
+    let machine = machine("partition");
+    let placement = placed(&machine, &Load::default(), "", &transfer(&["dm-0"], &["enp65s0"], 4, 4));
+    assert!(placement.own);
+    // Node 2 has half of the disks and no CPU of this partition: node 1 is nearest.
+    assert_eq!(nodes(&placement, ThreadKind::Io), [1, 3, 1, 3]);
+    assert_eq!(nodes(&placement, ThreadKind::CommOut), [5; 4]);
+    assert_eq!(placement.zone.or(&placement.others), machine.usable());
+    let mut isolated = machine.clone();
+    isolated.isolated = machine.usable();
+    let said = left(&isolated, &Load::default(), "", &transfer(&["dm-0"], &["enp65s0"], 1, 1));
+    assert_eq!(said, "this process may use 0 of 8 nodes: there is nothing to choose from");
+}
+
 /// What a service says is anything at all.
 #[test]
 fn a_plan_for_other_threads_or_another_machine_does_not_fit() {

@@ -1,4 +1,5 @@
-//! Machines as files: `tests/machines/*.tree`, unpacked into a directory.
+//! Machines as files: `tests/machines/*.tree`, unpacked into a directory. The head of each says what of it somebody has recorded; loads,
+//! what is free of memory, and where pages came from are made up everywhere.
 //!
 //! A line is a path and, after a tab, what the file says, with `\n` and `\t`; or `PATH -> TARGET`, a symlink. `{LIST}` in a path stands
 //! for each number of the list, `{}` in the contents for that number. `@include NAME` stands for all lines of another
@@ -15,10 +16,11 @@ use std::sync::OnceLock;
 use haul_topology::{Cpus, Machine};
 use tempfile::TempDir;
 
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "container",
     "epyc-7451-2s",
     "kunpeng-920-2s",
+    "partition",
     "slurm-cpuset",
     "vm-2cpu",
     "vm-2nodes",
