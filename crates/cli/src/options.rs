@@ -93,7 +93,7 @@ pub struct Copy {
     /// How contents are checked on their way: blake3, xxh3 (finds damage, not malice) or none [default: blake3]
     #[arg(long, value_enum, value_name = "HASH", hide_possible_values = true)]
     pub hash: Option<HashWord>,
-    /// Data streams [default: measured for the number of cores]
+    /// Data streams [default: one for each core, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
     /// Buffer memory of each end at most, e.g. 256MiB; it takes what the path needs [default: 256MiB, more for a long

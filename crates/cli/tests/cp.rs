@@ -524,6 +524,11 @@ fn help_of_each_command_and_the_generated_pages_are_there() {
     }
     let help = String::from_utf8(bed.haul(&["cp", "--help"]).stdout).unwrap();
     assert!(help.contains("Exit codes"), "{help}");
+    // As `haul explain` says it.
+    let streams = "one for each core, at most 4";
+    assert!(help.contains(&format!("Data streams [default: {streams}]")), "{help}");
+    let explained = bed.haul(&["explain", "x", "y"]);
+    assert!(String::from_utf8(explained.stdout).unwrap().contains(&format!("(default: {streams})")));
     assert!(!bed.haul(&["generate", "man"]).stdout.is_empty());
     assert!(!bed.haul(&["generate", "completions", "bash"]).stdout.is_empty());
 }
