@@ -75,6 +75,10 @@ fn site(tree: &Tree<'_>, hierarchy: &Hierarchy) -> Result<Site, String> {
         if !controllers.split_ascii_whitespace().any(|name| name == "cpuset") {
             return Err(format!("{shown} gives no cpusets to groups in it"));
         }
+        // A cpuset beside it with CPUs of it would make the kernel end it, and others would come in.
+        if is_partition(&before) {
+            return Err(format!("{} is a partition, which keeps others out already", before.display()));
+        }
     } else if !parent.join("cpuset.cpus").exists() {
         return Err(format!("{shown} is no cpuset"));
     }
@@ -85,6 +89,12 @@ fn site(tree: &Tree<'_>, hierarchy: &Hierarchy) -> Result<Site, String> {
         return Err(format!("{shown} cannot be written"));
     }
     Ok(Site { parent, before, unified: hierarchy.unified })
+}
+
+/// Whether a group of the second version has CPUs of its own. Of one that could not be a partition the kernel says so behind a word.
+fn is_partition(group: &Path) -> bool {
+    let kind = crate::tree::text(&group.join("cpuset.cpus.partition")).unwrap_or_default();
+    matches!(kind.trim(), "root" | "isolated")
 }
 
 impl Zone {

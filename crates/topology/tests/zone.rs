@@ -68,3 +68,19 @@ fn a_zone_goes_into_the_cpuset_of_the_first_version_and_beside_the_group_of_the_
     write(container.path(), &format!("{above}/cgroup.subtree_control"), "cpuset cpu\n");
     assert!(Site::find(container.path()).unwrap().parent.ends_with(above));
 }
+
+#[test]
+fn a_partition_is_not_ended_for_a_zone() {
+    let tree = support::tree("partition");
+    let group = tree.path().join("sys/fs/cgroup/transfers/haul");
+    let set = |kind: &str| fs::write(group.join("cpuset.cpus.partition"), format!("{kind}\n")).unwrap();
+    for kind in ["root", "isolated"] {
+        set(kind);
+        let said = Site::find(tree.path()).unwrap_err();
+        assert!(said.ends_with("transfers/haul is a partition, which keeps others out already"), "{said}");
+    }
+    for kind in ["member", "root invalid (Cpu list in cpuset.cpus not exclusive)"] {
+        set(kind);
+        assert!(Site::find(tree.path()).unwrap().parent.ends_with("transfers"), "{kind}");
+    }
+}
