@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use haul_testkit::{COUNTED, lacks};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 
 const OBJECT: usize = 512 << 10;
@@ -20,12 +22,9 @@ struct Bed {
 }
 
 impl Bed {
-    /// In memory. `None` where nobody can know what is there (`cachestat` is there from Linux 6.5 on), or processor time is rationed.
+    /// In memory. `None` where nobody can know what is there (`cachestat` is there from Linux 6.5 on).
     fn new() -> Option<Bed> {
-        let all = rustix::thread::sched_getaffinity(None).unwrap().count() as usize;
-        if std::thread::available_parallelism().unwrap().get() < all {
-            return None;
-        }
+        use_no_more_processors_than_time();
         let bed = Bed { directory: tempfile::tempdir_in("/dev/shm").unwrap() };
         fs::create_dir(bed.path("tree")).unwrap();
         for (name, size) in FILES {
@@ -100,6 +99,16 @@ impl Bed {
     }
 }
 
+/// Where processor time is rationed nothing is hashed early; it is not for those that may use no more processors than they have time
+/// of, as this thread and what it starts from here on.
+fn use_no_more_processors_than_time() {
+    let usable = std::thread::available_parallelism().unwrap().get();
+    let all = sched_getaffinity(None).unwrap();
+    let mut few = CpuSet::new();
+    (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).take(usable).for_each(|cpu| few.set(cpu));
+    sched_setaffinity(None, &few).unwrap();
+}
+
 fn content(name: &str, size: usize) -> Vec<u8> {
     (0..size).map(|at| (at / 1000 * 31 + at % 253 + name.len() * 7) as u8).collect()
 }
@@ -111,7 +120,7 @@ fn event<'a>(events: &'a [Value], name: &str) -> &'a Value {
 #[test]
 fn what_is_in_memory_is_hashed_while_the_other_end_is_reached() {
     for options in [&[][..], &["--plain"], &["--plain", "--hash", "xxh3"]] {
-        let Some(bed) = Bed::new() else { return };
+        let Some(bed) = Bed::new() else { return lacks(COUNTED) };
         let child = bed.push(options);
         bed.wait_until_hashed();
         bed.answer();
@@ -128,7 +137,7 @@ fn what_is_in_memory_is_hashed_while_the_other_end_is_reached() {
 #[test]
 fn a_file_that_was_changed_since_is_sent_as_it_is_now() {
     for options in [&[][..], &["--plain"]] {
-        let Some(bed) = Bed::new() else { return };
+        let Some(bed) = Bed::new() else { return lacks(COUNTED) };
         let child = bed.push(options);
         bed.wait_until_hashed();
         for name in ["member", "one", "many"] {
@@ -159,7 +168,7 @@ fn change_silently(path: &Path) {
 #[test]
 fn so_is_one_that_was_changed_without_a_trace() {
     for options in [&[][..], &["--plain"]] {
-        let Some(bed) = Bed::new() else { return };
+        let Some(bed) = Bed::new() else { return lacks(COUNTED) };
         let version = |name| {
             let metadata = fs::metadata(bed.source(name)).unwrap();
             (metadata.mtime_nsec(), metadata.ctime_nsec())
@@ -185,7 +194,7 @@ fn so_is_one_that_was_changed_without_a_trace() {
 
 #[test]
 fn what_was_found_long_ago_is_looked_for_anew() {
-    let Some(bed) = Bed::new() else { return };
+    let Some(bed) = Bed::new() else { return lacks(COUNTED) };
     let child = bed.push(&[]);
     let began = Instant::now();
     bed.wait_until_hashed();

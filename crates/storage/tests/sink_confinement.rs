@@ -10,6 +10,7 @@ use haul_model::op::Prepared;
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, Kind, Token};
 use haul_storage::conformance_sink::{OBJECT, Seen, content};
 use haul_storage::sink::SyncMode;
+use haul_testkit::lacks;
 use sink_support::{Scratch, look, names, plant};
 
 const ONE: [u8; 4] = *b"one.";
@@ -208,7 +209,7 @@ fn an_unfinished_file_is_found_under_either_of_its_names() {
 #[test]
 fn an_unfinished_file_of_another_user_is_not_resumed() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return lacks("root");
     }
     let scratch = scratch();
     let (bytes, token, unfinished) = left_unfinished(&scratch);

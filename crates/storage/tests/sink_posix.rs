@@ -13,6 +13,7 @@ use haul_storage::conformance_sink::{Driver, JOB, OBJECT, Seen, TIME, content};
 use haul_storage::sink::{
     Decision, Destination, PosixSink, SinkRoot, SourceName, SyncMode, decide, leftovers, probe,
 };
+use haul_testkit::lacks;
 use sink_support::{Scratch, as_user, look, names, plant};
 
 const ONE: [u8; 4] = *b"one.";
@@ -172,7 +173,7 @@ fn an_ordinary_user_can_write_into_read_only_directories_of_his_own() {
 fn an_ordinary_user_is_told_where_he_may_not_write() {
     let scratch = Scratch::new(SyncMode::EachFile);
     if !rustix::process::geteuid().is_root() {
-        return;
+        return lacks("root");
     }
     plant(&scratch.path(b"top"), &Seen::directory());
     plant(&scratch.path(b"top/foreign"), &Seen::directory());
@@ -243,7 +244,7 @@ fn a_sealed_read_only_file_goes_on_for_an_ordinary_user() {
 #[test]
 fn owners_are_preserved_only_when_asked() {
     if !rustix::process::geteuid().is_root() {
-        return;
+        return lacks("root");
     }
     for preserve_owner in [false, true] {
         let scratch = Scratch::new(SyncMode::EachFile);

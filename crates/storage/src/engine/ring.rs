@@ -292,6 +292,7 @@ impl Drop for Flight<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use haul_testkit::lacks;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn bytes_are_seen_once_and_in_their_order() {
-        let Some(mut ring) = ring() else { return };
+        let Some(mut ring) = ring() else { return lacks("io_uring") };
         for length in [1, 4096, 4097, 65_536, 65_537, 1 << 20, (3 << 20) + 5, 20 << 20] {
             let expected = bytes(length);
             let file = tempfile::tempfile().unwrap();
@@ -329,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_range_that_is_longer_than_its_file_ends_with_it() {
-        let Some(mut ring) = ring() else { return };
+        let Some(mut ring) = ring() else { return lacks("io_uring") };
         let file = tempfile::tempfile().unwrap();
         for length in [0, 1, 100_000, 1 << 20] {
             file.set_len(0).unwrap();
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn errors_are_told_when_nothing_is_under_way_any_more() {
-        let Some(mut ring) = ring() else { return };
+        let Some(mut ring) = ring() else { return lacks("io_uring") };
         let file = std::fs::File::open("/dev/null").unwrap();
         let mut memory = bytes(4 << 20);
         let write = range(Direction::Write, &file, &mut memory);
@@ -366,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_panic_passes_only_when_nothing_is_under_way_any_more() {
-        let Some(mut ring) = ring() else { return };
+        let Some(mut ring) = ring() else { return lacks("io_uring") };
         let file = tempfile::tempfile().unwrap();
         file.set_len(4 << 20).unwrap();
         let mut memory = vec![1; 4 << 20];
@@ -392,7 +393,7 @@ mod tests {
 
     #[test]
     fn slots_are_registered_once_and_those_of_another_pool_anew() {
-        let Some(mut ring) = ring() else { return };
+        let Some(mut ring) = ring() else { return lacks("io_uring") };
         let file = tempfile::tempfile().unwrap();
         for round in 0..3u8 {
             // Likely at the same address as the one before.

@@ -324,6 +324,7 @@ mod tests {
     use haul_buffers::Pool;
     use haul_model::op::{SourceDone, SourceOp};
     use haul_model::{BlockId, SlotId};
+    use haul_testkit::{COUNTED, DISK, lacks};
 
     use super::*;
     use crate::SourceStorage;
@@ -468,7 +469,7 @@ mod tests {
     #[test]
     fn what_is_hashed_early_is_what_would_be_hashed_later() {
         for kind in [HashKind::Blake3, HashKind::Xxh3] {
-            let Some(bed) = Bed::new(kind) else { return };
+            let Some(bed) = Bed::new(kind) else { return lacks(COUNTED) };
             let big = bed.entry("big");
             for (index, bytes) in contents(BIG).chunks(OBJECT as usize).enumerate() {
                 let offset = index as u64 * u64::from(OBJECT);
@@ -484,7 +485,7 @@ mod tests {
 
     #[test]
     fn it_is_told_once_and_what_the_sink_finds_wrong_is_hashed_as_it_is_read() {
-        let Some(bed) = Bed::new(HashKind::Blake3) else { return };
+        let Some(bed) = Bed::new(HashKind::Blake3) else { return lacks(COUNTED) };
         let big = bed.entry("big");
         let offset = u64::from(OBJECT);
         let hash = object_hash(
@@ -503,7 +504,7 @@ mod tests {
         for (name, size, on_the_way) in
             [("small", SMALL, false), ("medium", MEDIUM, false), ("small", SMALL, true)]
         {
-            let Some(bed) = Bed::new(HashKind::Blake3) else { return };
+            let Some(bed) = Bed::new(HashKind::Blake3) else { return lacks(COUNTED) };
             let member = bed.entry(name);
             bed.forge(&member, 0);
             assert_eq!(bed.member(&member, (false, on_the_way)), Ok(FORGED));
@@ -514,7 +515,7 @@ mod tests {
 
     #[test]
     fn it_is_of_one_version_and_one_way_to_cut_it() {
-        let Some(bed) = Bed::new(HashKind::Blake3) else { return };
+        let Some(bed) = Bed::new(HashKind::Blake3) else { return lacks(COUNTED) };
         let big = bed.entry("big");
         assert_eq!(bed.early.take(&big, 0, OBJECT - 1, false), None);
         assert_eq!(bed.early.take(&bed.entry("small"), 0, SMALL as u32, false), None);
@@ -543,7 +544,10 @@ mod tests {
         fs::write(&cold, contents(BIG)).unwrap();
         let cold = File::open(cold).unwrap();
         if !local::is_disk(&cold).unwrap() {
-            return;
+            return lacks(DISK);
+        }
+        if !is_counted() {
+            return lacks(COUNTED);
         }
         cold.sync_all().unwrap();
         page_cache::drop_all(&cold);
@@ -589,7 +593,7 @@ mod tests {
 
     #[test]
     fn a_file_that_changes_while_it_is_hashed_has_no_hash() {
-        let Some(bed) = Bed::new(HashKind::Blake3) else { return };
+        let Some(bed) = Bed::new(HashKind::Blake3) else { return lacks(COUNTED) };
         let early = EarlyHashes::new(
             Arc::clone(&bed.early.directories),
             HashKind::Blake3,

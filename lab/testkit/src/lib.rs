@@ -1,0 +1,48 @@
+//! What tests of several crates share.
+
+use std::io::Write;
+
+/// Files that are on a disk, and of which the best way to read and write them is measured.
+pub const DISK: &str = "ext4 or XFS where it is built";
+/// `cachestat`.
+pub const COUNTED: &str = "a kernel that counts what is in memory (Linux 6.5)";
+
+/// A test cannot show what it is there for, as this machine does not give it that: a developer is told, and the test ends.
+/// Where each change is tested (`CI` is set, as `.ci/run` does) it fails: nothing is skipped there.
+#[track_caller]
+pub fn lacks(what: &str) {
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    assert!(std::env::var_os("CI").is_none(), "{test} needs {what}");
+    // Not with `eprintln`: that is kept from those who run tests that pass.
+    let _ = writeln!(std::io::stderr(), "skipped: {test} needs {what}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lacks;
+
+    const CHILD: &str = "HAUL_TEST_LACKS";
+
+    #[test]
+    fn what_is_skipped_is_told_and_fails_where_changes_are_tested() {
+        if std::env::var_os(CHILD).is_some() {
+            return lacks("a unicorn");
+        }
+        for is_ci in [false, true] {
+            let mut myself = std::process::Command::new(std::env::current_exe().unwrap());
+            myself.arg("what_is_skipped").env(CHILD, "1").env_remove("CI");
+            if is_ci {
+                myself.env("CI", "true");
+            }
+            let ended = myself.output().unwrap();
+            let said = [&ended.stdout[..], &ended.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert_eq!(ended.status.success(), !is_ci, "{said}");
+            assert_eq!(said.contains("skipped: "), !is_ci, "{said}");
+            assert!(
+                said.contains("what_is_skipped_is_told_and_fails_where_changes_are_tested needs a unicorn")
+            );
+        }
+    }
+}
