@@ -30,6 +30,9 @@ need sftp openssh-client
 need fusermount3 fuse3
 need mkfs.ext4 e2fsprogs
 need mount mount
+# Hosts are networks of their own.
+need ip iproute2
+need nsenter util-linux
 # The object log has a second reader.
 need python3 python3
 need diff diffutils
@@ -63,7 +66,6 @@ if [ "${1:-}" = gluster ]; then
     need gluster glusterfs-cli
     need getfattr attr
     need mkfs.xfs xfsprogs
-    need ip iproute2
 fi
 
 if [ "${1:-}" = ceph ]; then
@@ -75,7 +77,6 @@ if [ "${1:-}" = ceph ]; then
     need osdmaptool ceph-base
     need mkfs.xfs xfsprogs
     need getfattr attr
-    need ip iproute2
 fi
 
 as_root=()
