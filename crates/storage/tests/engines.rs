@@ -11,12 +11,12 @@ use std::sync::atomic::AtomicU64;
 
 use haul_buffers::Pool;
 use haul_model::op::{SourceDone, SourceOp};
-use haul_model::{BlockId, Code, Entry, Failure, Hash, SlotId};
+use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, SlotId};
 use haul_storage::SourceStorage;
-use haul_storage::conformance_sink;
+use haul_storage::conformance_sink::{self, Driver};
 use haul_storage::conformance_source::scan_all;
 use haul_storage::engine::{Direction, Engine, Engines, Io, Note, Trouble, Way, Wish};
-use haul_storage::sink::SyncMode;
+use haul_storage::sink::{SourceName, SyncMode};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
 use haul_testkit::{COUNTED, DISK, lacks};
 use sink_support::Scratch;
@@ -216,8 +216,17 @@ fn drop_from_cache(path: &Path) {
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
 }
 
+/// Each way had its turns, and one was chosen.
+fn was_measured(engines: &Engines) {
+    let (told, _) = engines.told();
+    assert!(told[0].chosen.is_some(), "{told:?}");
+    let expected = if haul_storage::engine::rings_are_allowed().is_ok() { 3 } else { 2 };
+    assert_eq!(told[0].rates.len(), expected, "{told:?}");
+    assert!(told[0].rates.iter().all(|(_, rate)| *rate > 1e6), "{told:?}");
+}
+
 #[test]
-fn the_best_way_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
+fn the_best_way_to_read_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
     let contents = bytes(30 * OBJECT);
     let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
     if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
@@ -234,11 +243,35 @@ fn the_best_way_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
     };
     assert_eq!((told.len(), told[0].chosen), (1, None), "it is being measured");
     bed.check_hashes(&contents, "measured");
-    let (told, _) = bed.engines.told();
-    assert!(told[0].chosen.is_some(), "{told:?}");
-    let expected = if haul_storage::engine::rings_are_allowed().is_ok() { 3 } else { 2 };
-    assert_eq!(told[0].rates.len(), expected, "{told:?}");
-    assert!(told[0].rates.iter().all(|(_, rate)| *rate > 1e6), "{told:?}");
+    was_measured(&bed.engines);
+    assert_ne!(cached(&bed.path()), Some(0), "some of it went through the cache");
+    assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
+    assert_eq!(cached(&bed.path()), Some(0), "pages stay");
+}
+
+#[test]
+fn the_best_way_to_write_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
+    let contents = bytes(30 * OBJECT);
+    let scratch = Scratch::on_disk(SyncMode::Measured).written_by(Wish::default(), Trouble::default());
+    if haul_storage::engine::is_measured(&scratch.destination) != Some(true) {
+        return lacks(DISK);
+    }
+    let sink = scratch.posix([1; 4], &[SourceName::Named(b"top".to_vec())], None);
+    let engines = Arc::clone(sink.engines());
+    let driver = Driver::new(Box::new(sink));
+    let top = driver.directory(EntryId::root(0), b"");
+    let entry = driver.file(top, b"file", contents.len());
+    let token = driver.start(&entry);
+    driver.write_objects(&entry, token, &contents);
+    was_measured(&engines);
+    assert!(driver.seal(&entry, token, None).is_ok());
+    driver.settle(&[entry.id]);
+    let path = scratch.path(b"top/file");
+    if cached(&path).is_none() {
+        return lacks(COUNTED);
+    }
+    assert_eq!(cached(&path), Some(0), "pages stay");
+    assert!(fs::read(&path).unwrap() == contents);
 }
 
 #[test]

@@ -37,6 +37,12 @@ impl Scratch {
         Self::at(scratch, mode)
     }
 
+    /// On a disk, if there is one where tests are built: directories for temporary files are often in memory.
+    pub fn on_disk(mode: SyncMode) -> Self {
+        let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"));
+        Self::at(scratch.expect("a directory for the test"), mode)
+    }
+
     /// In memory where the machine has such a place, for tests with many syncs.
     pub fn fast(mode: SyncMode) -> Self {
         let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
