@@ -405,10 +405,10 @@ impl<M: Machine> Running<M> {
 
     /// Asks for a connection, for as long as `--reconnect` still allows.
     fn request(&mut self) {
-        let Wire::Wanted { since, .. } = self.wire else { return };
+        let Wire::Wanted { since, first } = self.wire else { return };
         self.retry_at = None;
         self.master.introduction.received = self.master.link.received();
-        let patience = self.master.tuning.reconnect.saturating_sub(since.elapsed());
+        let patience = patience::in_all(self.master.tuning.reconnect, first).saturating_sub(since.elapsed());
         let request = Request { introduction: self.master.introduction.clone(), patience };
         let _ = self.master.connector.try_send(request);
     }

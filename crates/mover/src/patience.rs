@@ -10,8 +10,15 @@ use std::time::{Duration, Instant};
 const IN_VAIN_MAX: u32 = 5;
 /// A connection that stood for so long was of use to somebody: storage may be busy for hours with what tells of no progress.
 const LONG: Duration = Duration::from_secs(600);
+/// The other end of a session is waited for at least so long, however short `--reconnect` is: nothing was lost yet.
+const FIRST_MIN: Duration = Duration::from_secs(20);
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How long to try for the first connection of a session, or for another one after it was lost.
+pub(crate) fn in_all(reconnect: Duration, first: bool) -> Duration {
+    if first { reconnect.max(FIRST_MIN) } else { reconnect }
+}
 
 /// How long to wait before the next attempt where the first of them was so long ago.
 pub(crate) fn pause(tried_for: Duration) -> Duration {
@@ -59,6 +66,13 @@ mod tests {
 
     const BRIEF: Duration = Duration::from_secs(90);
     const PATIENCE: Duration = Duration::from_secs(120);
+
+    #[test]
+    fn the_first_connection_is_no_other_one() {
+        assert_eq!(in_all(Duration::ZERO, true), FIRST_MIN);
+        assert_eq!(in_all(PATIENCE, true), PATIENCE);
+        assert_eq!(in_all(Duration::ZERO, false), Duration::ZERO);
+    }
 
     #[test]
     fn connections_that_bring_something_may_be_lost_for_ever() {
