@@ -51,6 +51,9 @@ pub struct Request {
     pub destination: String,
     /// `into` or `as`, if an earlier session has decided it.
     pub decision: Option<String>,
+    /// The one SOURCE is no directory, at an initiator that reads.
+    #[serde(default)]
+    pub file: bool,
     /// `-r`
     pub recursive: bool,
     /// `-p`

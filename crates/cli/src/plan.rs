@@ -133,18 +133,47 @@ fn direction(sources: &[Place], destination: &Place) -> Result<Direction, Error>
     }
 }
 
-/// What DEST means: as an earlier session decided, else as cp would.
-pub fn decision(destination: &OsStr, names: &[SourceName], earlier: Option<&str>) -> Result<Decision, Error> {
+/// What DEST means: as an earlier session decided, else as cp would. `file` as [`is_file`] says it.
+pub fn decision(
+    destination: &OsStr,
+    names: &[SourceName],
+    file: bool,
+    earlier: Option<&str>,
+) -> Result<Decision, Error> {
     let failed = |failure: RootFailure| root_error(&failure);
     let path = PathBuf::from(destination);
-    match earlier {
-        Some("into") => Ok(Decision::Into),
-        Some("as") => Ok(Decision::As),
+    let decided = match earlier {
+        Some("into") => Decision::Into,
+        // What was a directory then may be a file now.
+        Some("as") if !(file && ends_in_slash(destination)) => Decision::As,
         _ => {
             let there: Destination = probe(&path).map_err(failed)?;
-            decide(&path, there, names).map_err(failed)
+            decide(&path, there, names).map_err(failed)?
         }
+    };
+    check_can_become(destination, file, decided).map(|()| decided)
+}
+
+/// A file goes into `DEST/`, and never becomes it.
+pub fn check_can_become(destination: &OsStr, file: bool, decided: Decision) -> Result<(), Error> {
+    if decided == Decision::As && file && ends_in_slash(destination) {
+        let failure = RootFailure { failure: Code::SinkMissing.into(), path: PathBuf::from(destination) };
+        return Err(root_error(&failure));
     }
+    Ok(())
+}
+
+fn ends_in_slash(path: &OsStr) -> bool {
+    path.as_bytes().ends_with(b"/")
+}
+
+/// The one SOURCE, on this host, is something else than a directory. One that is not there is nothing yet.
+pub fn is_file(sources: &[OsString], recursive: bool) -> bool {
+    let [source] = sources else { return false };
+    let source = Path::new(source);
+    // With `-r` a symlink is copied as a link.
+    let found = if recursive { source.symlink_metadata() } else { source.metadata() };
+    found.is_ok_and(|found| !found.is_dir())
 }
 
 /// For the record and the greeting.

@@ -27,7 +27,7 @@ use crate::congestion::policy_of;
 use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::options::Seating;
-use crate::plan::{decision, labels};
+use crate::plan::{check_can_become, decision, is_file, labels};
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
 use crate::settings::{slots_far_here, slots_here};
 use crate::{placement, policy, report};
@@ -194,7 +194,12 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let destination = at_home(path(&request.destination)?);
     let decided = match (is_sink, request.decision.as_deref()) {
         (false, None) => return Err(Error::new(Code::Protocol, "the greeting lacks the decision")),
-        (_, earlier) => decision(&destination, &names, earlier)?,
+        (true, earlier) => decision(&destination, &names, request.file, earlier)?,
+        (false, earlier) => {
+            let decided = decision(&destination, &names, false, earlier)?;
+            check_can_become(&destination, is_file(&sources, request.recursive), decided)?;
+            decided
+        }
     };
     let part = far_part(&job, &instance);
     let state = state_directory()?;

@@ -35,7 +35,7 @@ use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
 use crate::plan::{
-    Direction, Plan, check_not_within, decision, decision_word, labels, root_error, typed_names,
+    Direction, Plan, check_not_within, decision, decision_word, is_file, labels, root_error, typed_names,
 };
 use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
@@ -435,7 +435,8 @@ pub fn lends(plan: &Plan) -> bool {
 
 /// What DEST means is decided once, and durable before anything is made that would change the answer.
 fn decide(plan: &Plan, job: &mut Job) -> Result<Decision, Error> {
-    let decided = decision(&plan.destination, &plan.names, job.record.decision.as_deref())?;
+    let file = is_file(&plan.sources, plan.recursive);
+    let decided = decision(&plan.destination, &plan.names, file, job.record.decision.as_deref())?;
     store_decision(job, decided)?;
     Ok(decided)
 }
@@ -558,7 +559,12 @@ fn run_remote(
     let settings = &plan.settings;
     let push = matches!(plan.direction, Direction::Push(_));
     let plain = settings.plain.value;
-    let decided = if push { None } else { Some(decide(plan, job)?) };
+    // It counts once the end that reads has nothing against it, which knows what the SOURCE is.
+    let earlier = job.record.decision.clone();
+    let decided = match push {
+        true => None,
+        false => Some(decision(&plan.destination, &plan.names, false, earlier.as_deref())?),
+    };
     let session = new_session()?;
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
     // Connecting takes ssh longest; everything else is made ready meanwhile.
@@ -595,7 +601,8 @@ fn run_remote(
             })
             .collect(),
         destination: hex(plan.destination.as_bytes()),
-        decision: decided.map(decision_word).map(str::to_owned).or_else(|| job.record.decision.clone()),
+        decision: decided.map(decision_word).map(str::to_owned).or(earlier),
+        file: push && is_file(&plan.sources, plan.recursive),
         recursive: plan.recursive,
         preserve: plan.preserve,
         tuning: words(&tuning, settings),
@@ -620,12 +627,9 @@ fn run_remote(
     }
     let decided = match decided {
         Some(decided) => decided,
-        None => {
-            let decided = decision(&plan.destination, &plan.names, response.decision.as_deref())?;
-            store_decision(job, decided)?;
-            decided
-        }
+        None => decision(&plan.destination, &plan.names, false, response.decision.as_deref())?,
     };
+    store_decision(job, decided)?;
     let roots = labels(decided, &plan.names, &plan.destination);
     reporter.with(|reporter| reporter.set_typed_names(typed_names(plan, &roots)));
     let peer: Fingerprint =

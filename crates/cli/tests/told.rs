@@ -59,6 +59,14 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+/// One line for the error, at most one for the hint.
+fn says(output: &Output, expected: i32, words: &[&str]) {
+    let text = stderr(output);
+    assert_eq!(code(output), expected, "{text}");
+    assert!(text.starts_with("haul: ") && text.lines().count() <= 2, "{text}");
+    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
+}
+
 #[test]
 fn no_time_for_another_connection_is_time_enough_for_the_first() {
     let bed = Bed::new();
@@ -72,4 +80,36 @@ fn no_time_for_another_connection_is_time_enough_for_the_first() {
         let pull = bed.far(&["cp", "--reconnect", "0", "--listen", listen, &there, "back"]);
         assert_eq!(code(&pull), 0, "{listen}: {}", stderr(&pull));
     }
+}
+
+#[test]
+fn a_file_needs_the_directory_that_it_is_to_go_into() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let far = |name: &str| format!("localhost:{}", bed.path(name).display());
+    let missing = ["no such directory at the destination", "mkdir -p", "none/"];
+    let (there, from) = (far("none/"), far("file"));
+    says(&bed.haul(&["cp", "file", "none/"]), 1, &missing);
+    says(&bed.haul(&["cp", "-r", "file", "none/"]), 1, &missing);
+    says(&bed.far(&["cp", "file", &there]), 1, &missing);
+    says(&bed.far(&["cp", &from, "none/"]), 1, &missing);
+    // The hint helps: it is decided anew.
+    fs::create_dir(bed.path("none")).unwrap();
+    let again: [&dyn Fn() -> Output; 3] =
+        [&|| bed.haul(&["cp", "file", "none/"]), &|| bed.far(&["cp", "file", &there]), &|| {
+            bed.far(&["cp", &from, "none/"])
+        }];
+    for copy in again {
+        let copied = copy();
+        assert_eq!(code(&copied), 0, "{}", stderr(&copied));
+        fs::remove_file(bed.path("none/file")).unwrap();
+    }
+    // A directory becomes it, and a file in its place goes into it.
+    bed.write("tree/name", b"content");
+    assert_eq!(code(&bed.haul(&["cp", "-r", "tree", "new/"])), 0);
+    assert!(bed.path("new/name").exists());
+    fs::remove_dir_all(bed.path("tree")).unwrap();
+    bed.write("tree", b"content");
+    assert_eq!(code(&bed.haul(&["cp", "-r", "tree", "new/"])), 0);
+    assert!(bed.path("new/tree").exists());
 }
