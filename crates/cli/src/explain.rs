@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use haul_mover::Error;
+use haul_storage::source::is_lent;
 
 use crate::engines;
 use crate::job::{directory, read_record, state_directory};
@@ -11,7 +12,8 @@ use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
 use crate::plan::{Direction, Plan};
 use crate::report::{locked, size};
-use crate::settings::slots_far_here;
+use crate::session::lends;
+use crate::settings::{Settings, slots_far_here};
 
 /// `haul explain`
 pub fn explain(arguments: &Copy) -> Result<u8, Error> {
@@ -68,8 +70,8 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("engine", engine, engine.to_owned());
     setting!("io", io, io.to_owned());
     let wish = settings.engines();
-    let local = plan.direction == Direction::Local && !wish.is_unusual();
-    let end = |path: &Path| match local {
+    let lent = lends(&plan) && plan.sources.iter().all(|source| is_lent(Path::new(source)));
+    let end = |path: &Path| match lent {
         true => "from file to file, without buffers where the kernel can".to_owned(),
         false => engines::forecast(wish, path),
     };
@@ -142,12 +144,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         setting!("ssh", ssh, settings.ssh.value.clone());
         setting!("haul-path", haul_path, settings.haul_path.value.clone());
     }
-    let hash = match settings.hash.value {
-        HashWord::Blake3 => "BLAKE3 over every object, checked before it is written",
-        HashWord::Xxh3 => "XXH3 over every object, checked before it is written",
-        HashWord::None => "none: what arrives is NOT compared with what was read",
-    };
-    setting!("hash", hash, hash.into());
+    setting!("hash", hash, hashing(settings, lent));
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
     let width = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0).min(48);
     let mut out = std::io::stdout().lock();
@@ -156,4 +153,18 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         let _ = writeln!(out, "{name:<21} {value:<width$}{origin}");
     }
     Ok(0)
+}
+
+/// How contents are checked; those that are `lent` reach no other process.
+fn hashing(settings: &Settings, lent: bool) -> String {
+    let kind = match settings.hash.value {
+        HashWord::Blake3 => "BLAKE3",
+        HashWord::Xxh3 => "XXH3",
+        HashWord::None => return "none: what arrives is NOT compared with what was read".into(),
+    };
+    let bundled = size(settings.tuning(false).bundle_bytes_max);
+    match lent {
+        true => format!("{kind} of files over {bundled}, of what has arrived; smaller ones are not hashed"),
+        false => format!("{kind} over every object, checked before it is written"),
+    }
 }

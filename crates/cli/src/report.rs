@@ -520,6 +520,7 @@ impl Reporter {
             "seconds": seconds(elapsed),
             "seconds_to_first_object": self.first_object.map(seconds),
             "hash": self.hash.name(),
+            "verified": setup.verified.map(HashKind::name),
             "encrypted": setup.encrypted,
             "cipher": self.cipher,
             "connections": self.connections,

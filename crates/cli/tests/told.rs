@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
+
 struct Bed {
     directory: tempfile::TempDir,
 }
@@ -67,6 +69,17 @@ fn says(output: &Output, expected: i32, words: &[&str]) {
     words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
 }
 
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn summary(output: &Output) -> Value {
+    let text = stdout(output);
+    let last: Value = serde_json::from_str(text.lines().last().expect("no event")).unwrap();
+    assert_eq!(last["event"], "summary");
+    last
+}
+
 #[test]
 fn no_time_for_another_connection_is_time_enough_for_the_first() {
     let bed = Bed::new();
@@ -112,4 +125,28 @@ fn a_file_needs_the_directory_that_it_is_to_go_into() {
     bed.write("tree", b"content");
     assert_eq!(code(&bed.haul(&["cp", "-r", "tree", "new/"])), 0);
     assert!(bed.path("new/tree").exists());
+}
+
+#[test]
+fn explain_promises_no_hash_that_nobody_computes() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let hashing = |arguments: &[&str]| {
+        let text = stdout(&bed.haul(&[&["explain"], arguments].concat()));
+        text.lines().find(|line| line.starts_with("hash ")).expect("a row").to_owned()
+    };
+    let (late, early) = ("BLAKE3 of files over 4.0 MiB, of what has arrived", "BLAKE3 over every object");
+    assert!(hashing(&["file", "copy"]).contains(late));
+    assert!(
+        hashing(&["--bundle-below", "1MiB", "--hash", "xxh3", "file", "copy"])
+            .contains("XXH3 of files over 1.0 MiB")
+    );
+    assert!(hashing(&["--bandwidth", "9MiB", "file", "copy"]).contains(early));
+    assert!(hashing(&["/proc/version", "copy"]).contains(early), "it is read through buffers");
+    assert!(hashing(&["file", "host:copy"]).contains(early));
+    let copy =
+        |options: &[&str]| summary(&bed.haul(&[&["cp", "--json"], options, &["file", "copy"]].concat()));
+    assert_eq!(copy(&[])["verified"], Value::Null);
+    fs::remove_file(bed.path("copy")).unwrap();
+    assert_eq!(copy(&["--bandwidth", "9MiB"])["verified"], "blake3");
 }

@@ -7,11 +7,13 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use haul_buffers::Pool;
 use haul_model::op::MemberRead;
 use haul_model::{Code, Entry, Failure, Hash, SlotId};
+use rustix::fs::{Mode, OFlags};
 
 use super::PosixSource;
 use super::Status;
@@ -39,6 +41,14 @@ impl Lender {
     pub(crate) fn members(&self) -> LentMembers<'_> {
         let PosixSource { directories, noatime, hash, .. } = &*self.0;
         LentMembers(MemberReader::new(directories, noatime, *hash, Staying::default()))
+    }
+}
+
+/// Whether files at `path` are lent to a sink in the same process; true where nothing is.
+pub fn is_lent(path: &Path) -> bool {
+    match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(held) => local::is_known(&held).unwrap_or(false),
+        Err(_) => true,
     }
 }
 

@@ -17,7 +17,7 @@ mod status;
 use std::sync::OnceLock;
 
 pub use early::HashingEarly;
-pub use lend::Lender;
+pub use lend::{Lender, is_lent};
 pub use posix::{PosixSource, SourceOptions};
 
 pub(crate) use directories::Directories;
