@@ -1,6 +1,6 @@
 //! `haul explain`: what a copy would do, each setting with its origin. Nothing is contacted and nothing is changed.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use haul_mover::Error;
@@ -11,7 +11,7 @@ use crate::job::{directory, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
 use crate::plan::{Direction, Plan};
-use crate::report::{locked, size};
+use crate::report::{ended, locked, size};
 use crate::session::lends;
 use crate::settings::{Settings, slots_far_here};
 
@@ -146,13 +146,18 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     }
     setting!("hash", hash, hashing(settings, lent));
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
-    let width = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0).min(48);
-    let mut out = std::io::stdout().lock();
-    for (name, value, origin) in rows {
-        let origin = if origin.is_empty() { origin } else { format!("  ({origin})") };
-        let _ = writeln!(out, "{name:<21} {value:<width$}{origin}");
-    }
+    ended(show(&rows))?;
     Ok(0)
+}
+
+fn show(rows: &[(String, String, String)]) -> io::Result<()> {
+    let width = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0).min(48);
+    let mut out = io::stdout().lock();
+    for (name, value, origin) in rows {
+        let origin = if origin.is_empty() { String::new() } else { format!("  ({origin})") };
+        writeln!(out, "{name:<21} {value:<width$}{origin}")?;
+    }
+    Ok(())
 }
 
 /// How contents are checked; those that are `lent` reach no other process.

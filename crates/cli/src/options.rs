@@ -3,6 +3,7 @@
 mod bench;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -13,6 +14,7 @@ use haul_storage::layout::stripe::StripeSpec;
 
 pub use self::bench::*;
 use crate::congestion::{SKIPS_MAX, Time};
+use crate::report::ended;
 
 /// Moves datasets between file systems and hosts, and never loses its place.
 #[derive(Parser, Debug)]
@@ -54,7 +56,8 @@ pub enum Command {
 const COPY_EXIT_CODES: &str = "\
 Exit codes:
   0    all done: every file is there and durable
-  1    the transfer failed (no space, state directory not writable, policy, ...)
+  1    the transfer failed (no space, state directory not writable, policy, ...),
+       or what it has to tell cannot be written
   2    the command is not well formed
   3    finished, but some files failed; each is named
   4    the other end cannot be reached
@@ -534,18 +537,19 @@ pub enum Generated {
 pub fn generate(arguments: &Generate) -> Result<u8, Error> {
     let command = Options::command();
     let failed = |error: std::io::Error| Error::os(haul_model::Code::Internal, "generating", &error);
+    // Not written at once: the generator of completions panics where it cannot.
+    let mut page = Vec::new();
     match (arguments.what, &arguments.to) {
         (Generated::Man, Some(directory)) => {
             clap_mangen::generate_to(command, directory).map_err(failed)?;
         }
-        (Generated::Man, None) => {
-            clap_mangen::Man::new(command).render(&mut std::io::stdout()).map_err(failed)?;
-        }
+        (Generated::Man, None) => clap_mangen::Man::new(command).render(&mut page).map_err(failed)?,
         (Generated::Completions, _) => {
             let shell = arguments.shell.unwrap_or(clap_complete::Shell::Bash);
-            clap_complete::generate(shell, &mut Options::command(), "haul", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut Options::command(), "haul", &mut page);
         }
     }
+    ended(std::io::stdout().write_all(&page))?;
     Ok(0)
 }
 

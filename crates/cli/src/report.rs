@@ -1,7 +1,8 @@
 //! What the user sees: a progress line, JSON events, one line for what failed, the summary.
 
+use std::cell::OnceCell;
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +29,7 @@ const RATE_SECONDS: f64 = 5.0;
 
 /// An error that ends the command.
 pub fn error(error: &Error) {
-    let mut stderr = std::io::stderr().lock();
+    let mut stderr = io::stderr().lock();
     let _ = writeln!(stderr, "haul: {error}");
     if let Some(hint) = &error.hint {
         let _ = writeln!(stderr, "      {hint}");
@@ -44,7 +45,12 @@ pub fn mistake_of_other_end(summary: &Summary) {
 
 /// What the far end has to say of how it reads and writes.
 pub fn note_of_far_end(note: &Note) {
-    let _ = writeln!(std::io::stderr(), "haul: at the other end: {note}");
+    say_of_far_end(&note.to_string());
+}
+
+/// A line of the far end on the user's terminal, if somebody listens still.
+pub fn say_of_far_end(text: &str) {
+    let _ = writeln!(io::stderr(), "haul: at the other end: {text}");
 }
 
 /// Tells the user of one transfer.
@@ -79,6 +85,8 @@ pub struct Reporter {
     buffers_told: Option<PathBuf>,
     /// The last event is out.
     finished: bool,
+    /// Why something that was told on stdout did not get there.
+    unwritten: OnceCell<io::Error>,
 }
 
 /// Which end reports.
@@ -122,7 +130,7 @@ pub struct Setup {
 impl Shared {
     /// A reporter for the job.
     pub fn new(job: String, json: bool, verbose: bool, quiet: bool) -> Self {
-        let bar = (!json && !quiet && std::io::stderr().is_terminal()).then(|| {
+        let bar = (!json && !quiet && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
             bar.set_style(
                 ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is valid"),
@@ -154,6 +162,7 @@ impl Shared {
             buffers: None,
             buffers_told: None,
             finished: false,
+            unwritten: OnceCell::new(),
             hash: HashKind::default(),
         })))
     }
@@ -307,7 +316,7 @@ impl Reporter {
         }
         let why = match failure.errno {
             0 => "it gave back other bytes than it was given".into(),
-            errno => std::io::Error::from_raw_os_error(errno).to_string(),
+            errno => io::Error::from_raw_os_error(errno).to_string(),
         };
         self.note(&match room {
             0 => format!("the spill directory is not used any more ({why}); nothing is lost"),
@@ -369,7 +378,7 @@ impl Reporter {
 
     /// A line on stderr that does not tear the progress line.
     fn note(&self, text: &str) {
-        let write = || drop(writeln!(std::io::stderr(), "haul: {text}"));
+        let write = || drop(writeln!(io::stderr(), "haul: {text}"));
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),
@@ -377,7 +386,7 @@ impl Reporter {
     }
 
     fn line(&self, text: &str) {
-        let write = || drop(writeln!(std::io::stdout(), "{text}"));
+        let write = || self.write(text);
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),
@@ -385,8 +394,14 @@ impl Reporter {
     }
 
     fn event(&self, event: Value) {
-        let mut out = std::io::stdout().lock();
-        let _ = writeln!(out, "{event}");
+        self.write(&event.to_string());
+    }
+
+    /// A line on stdout; whether it was written counts at the end.
+    fn write(&self, line: &str) {
+        if let Err(error) = writeln!(io::stdout(), "{line}") {
+            let _ = self.unwritten.set(error);
+        }
     }
 
     /// How far it is.
@@ -482,7 +497,12 @@ impl Reporter {
                 summary.hanging
             ));
         }
-        code
+        let unwritten = self.unwritten.take().map_or(Ok(()), |error| ended(Err(error)));
+        let Err(unwritten) = unwritten else { return code };
+        let about = format!("the transfer is {state}; {}", unwritten.about);
+        error(&Error { about, ..unwritten });
+        // A script must not take what it has read for all that there was to tell.
+        if code == 0 { unwritten.failure.code.exit() } else { code }
     }
 
     fn summary_event(&self, summary: &Summary, setup: &Setup, state: &str, elapsed: Duration) -> Value {
@@ -594,10 +614,10 @@ pub fn failed_event(path: &[u8], failure: Failure) -> Value {
 }
 
 /// Who reads the output may have seen enough.
-pub fn ended(written: std::io::Result<()>) -> Result<(), Error> {
+pub fn ended(written: io::Result<()>) -> Result<(), Error> {
     match written {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Error::os(Code::Internal, "writing the output", &error))
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::os(Code::SystemRefused, "writing the output", &error))
         }
         _ => Ok(()),
     }

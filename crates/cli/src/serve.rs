@@ -318,10 +318,10 @@ fn placer(request: &Request, is_sink: bool, sources: &[OsString], destination: &
     let talks = request.tuning.report_done;
     let tell = move |told: &Told| {
         if let Some(trouble) = &told.trouble {
-            eprintln!("haul: at the other end: {}", crate::paths::show(trouble.as_bytes()));
+            report::say_of_far_end(&crate::paths::show(trouble.as_bytes()));
         }
         if talks {
-            eprintln!("haul: at the other end: threads: {}", placement::line(told));
+            report::say_of_far_end(&format!("threads: {}", placement::line(told)));
         }
     };
     placement::placer(choice, storage, threads, Box::new(tell))

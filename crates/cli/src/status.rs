@@ -1,7 +1,7 @@
 //! `haul status` and `haul stop`: what can be continued, and how to end or forget it.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::job::{Record, is_running, now, read_record, runner, state_directory};
 use crate::options;
 use crate::paths::{show, unhex};
-use crate::report::size;
+use crate::report::{ended, size};
 
 struct Found {
     directory: PathBuf,
@@ -71,41 +71,48 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
     let wanted = arguments.job.as_deref().unwrap_or("");
     let mut found = all()?;
     found.retain(|found| found.record.job.starts_with(wanted));
-    let mut out = std::io::stdout().lock();
-    if arguments.json {
-        for found in &found {
-            let record = &found.record;
-            let line = json!({
-                "event": "job",
-                "job": record.job,
-                "state": found.state(),
-                "can_continue": found.can_continue(),
-                "sources": record.sources,
-                "destination": record.destination,
-                "sessions": record.sessions,
-                "started": record.started,
-                "updated": record.updated,
-                "files_done": record.files_done,
-                "files_total": record.files_total,
-                "bytes_done": record.bytes_done,
-                "bytes_total": record.bytes_total,
-                "error": record.error,
-                "state_directory": show(found.directory.as_os_str().as_encoded_bytes()),
-            });
-            let _ = writeln!(out, "{line}");
-        }
-        return Ok(0);
-    }
+    let mut out = io::stdout().lock();
+    let written = match arguments.json {
+        true => found.iter().try_for_each(|found| writeln!(out, "{}", event(found))),
+        false => list(&mut out, found, arguments.all || !wanted.is_empty()),
+    };
+    ended(written)?;
+    Ok(0)
+}
+
+fn event(found: &Found) -> serde_json::Value {
+    let record = &found.record;
+    json!({
+        "event": "job",
+        "job": record.job,
+        "state": found.state(),
+        "can_continue": found.can_continue(),
+        "sources": record.sources,
+        "destination": record.destination,
+        "sessions": record.sessions,
+        "started": record.started,
+        "updated": record.updated,
+        "files_done": record.files_done,
+        "files_total": record.files_total,
+        "bytes_done": record.bytes_done,
+        "bytes_total": record.bytes_total,
+        "error": record.error,
+        "state_directory": show(found.directory.as_os_str().as_encoded_bytes()),
+    })
+}
+
+/// For people; without `past` only how many there are that need nothing more.
+fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<()> {
     let known = found.len();
     let time = now();
-    found.retain(|found| arguments.all || !wanted.is_empty() || !found.is_of_the_past(time));
-    let past = known - found.len();
+    found.retain(|found| past || !found.is_of_the_past(time));
+    let left_out = known - found.len();
     if known == 0 {
-        let _ = writeln!(out, "no transfers");
+        writeln!(out, "no transfers")?;
     }
     for found in &found {
         let record = &found.record;
-        let _ = writeln!(
+        writeln!(
             out,
             "{}  {:<11}  {} ago  {} of {} files, {} of {}",
             &record.job[..12.min(record.job.len())],
@@ -115,19 +122,19 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
             record.files_total,
             size(record.bytes_done),
             size(record.bytes_total),
-        );
-        let _ = writeln!(out, "    {} -> {}", record.sources.join(" "), record.destination);
+        )?;
+        writeln!(out, "    {} -> {}", record.sources.join(" "), record.destination)?;
         if let Some(error) = &record.error {
-            let _ = writeln!(out, "    {error}");
+            writeln!(out, "    {error}")?;
         }
         if found.can_continue() {
-            let _ = writeln!(out, "    run the same command again to continue");
+            writeln!(out, "    run the same command again to continue")?;
         }
     }
-    if past > 0 {
-        let _ = writeln!(out, "{past} ended a day or longer ago and need nothing more: haul status --all");
+    if left_out > 0 {
+        writeln!(out, "{left_out} ended a day or longer ago and need nothing more: haul status --all")?;
     }
-    Ok(0)
+    Ok(())
 }
 
 fn age(seconds: u64) -> String {

@@ -150,3 +150,52 @@ fn explain_promises_no_hash_that_nobody_computes() {
     fs::remove_file(bed.path("copy")).unwrap();
     assert_eq!(copy(&["--bandwidth", "9MiB"])["verified"], "blake3");
 }
+
+#[test]
+fn output_that_is_not_written_is_no_success() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let full = |arguments: &[&str]| {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        bed.command().args(arguments).stdout(full).output().unwrap()
+    };
+    for (options, copy) in [(&["--json"][..], "events"), (&["-v"], "names"), (&[], "line")] {
+        let output = full(&[&["cp"], options, &["file", copy]].concat());
+        says(&output, 1, &["the transfer is done", "writing the output", "no space left on device"]);
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        assert_eq!(fs::read(bed.path(copy)).unwrap(), b"content");
+    }
+    let missing = full(&["cp", "--json", "missing", "other"]);
+    assert_eq!(code(&missing), 3, "what ended it counts: {}", stderr(&missing));
+    assert_eq!(code(&full(&["cp", "-q", "file", "quiet"])), 0, "nothing was to be written");
+    for command in [
+        &["status"][..],
+        &["explain", "file", "x"],
+        &["generate", "man"],
+        &["generate", "completions", "zsh"],
+    ] {
+        says(&full(command), 1, &["writing the output", "no space left on device"]);
+    }
+}
+
+#[test]
+fn who_reads_the_output_may_leave() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    for command in [
+        &["cp", "--json", "file", "events"][..],
+        &["cp", "-v", "file", "names"],
+        &["status"],
+        &["explain", "file", "x"],
+        &["generate", "man"],
+        &["generate", "completions", "zsh"],
+    ] {
+        let mut piped = bed.command();
+        piped.args(command).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = piped.spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((code(&output), &*stderr(&output)), (0, ""), "{command:?}");
+    }
+    assert!(bed.path("events").exists() && bed.path("names").exists());
+}
