@@ -231,7 +231,7 @@ mod tests {
         *sink.waited_nanos_mut(Waiting::Sync) = 9_900_000_000;
         *sink.spent_mut(Stage::Sync) =
             Spent { busy_nanos: 10_000_000_000, processor_nanos: 1_000_000, times: 9, bytes: 0 };
-        Profiles { source: Some(source), sink: Some(sink) }
+        Profiles { source: Some(source), sink: Some(sink), one_process: false }
     }
 
     #[test]
@@ -266,7 +266,10 @@ mod tests {
         assert!(one.starts_with("only one end has told"));
         let slots = "slots        at most 5 of 1024 of 4.0 MiB at the destination; round trip 95.13 ms";
         assert_eq!(one.lines().last(), Some(slots));
-        assert!(!super::table(&Profiles { source: Some(Profile::default()), sink: None }).contains("slots"));
+        assert!(
+            !super::table(&Profiles { source: Some(Profile::default()), ..Profiles::default() })
+                .contains("slots")
+        );
     }
 
     #[test]

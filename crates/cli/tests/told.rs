@@ -199,3 +199,14 @@ fn who_reads_the_output_may_leave() {
     }
     assert!(bed.path("events").exists() && bed.path("names").exists());
 }
+
+#[test]
+fn a_copy_within_one_host_is_not_held_up_by_a_network() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    for arguments in [&["missing", "other"][..], &["file", "copy"], &["--bandwidth", "1GiB", "file", "slow"]]
+    {
+        let output = bed.haul(&[&["cp", "--json"], arguments].concat());
+        assert!(!stdout(&output).contains("\"network\""), "{}", stdout(&output));
+    }
+}

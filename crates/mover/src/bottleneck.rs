@@ -17,6 +17,8 @@ use crate::end::Profiles;
 pub const SHARE_MIN: f64 = 0.5;
 /// How busy the processors of an end's host must be to be the bottleneck.
 const HOST_BUSY_PERMILLE_MIN: u16 = 900;
+/// What lies between two ends of which each is a process.
+const BETWEEN: [Bottleneck; 2] = [Bottleneck::Network, Bottleneck::SinkBuffers];
 /// And how much of that must be this process's own.
 const OWN_SHARE_MIN: f64 = 0.25;
 
@@ -144,6 +146,10 @@ impl Waits {
             Waits { run_nanos: source.wall_nanos.max(sink.wall_nanos) as f64, ..Waits::default() };
         waits.add_source(source, sink);
         waits.add_sink(source, sink);
+        if profiles.one_process {
+            // What nothing else explains is how long threads take to hear of each other.
+            BETWEEN.iter().for_each(|between| waits.nanos[*between as usize] = 0.0);
+        }
         Some(waits)
     }
 
@@ -218,12 +224,15 @@ impl Waits {
         // What that does not explain was on its way, in the hands of the threads that take it from there as well.
         let left = (credit + settle - settling - explained).max(0.0);
         let settle_left = left.min(settle - settling);
-        self.divide(settle_left, &receiving(sink));
-        let credit_left = left - settle_left;
         let [_, by_system, by_cipher] = receiving(sink);
-        let working = credit_left.min(by_system.1 + by_cipher.1);
-        self.divide(working, &[by_system, by_cipher]);
-        self.divide(credit_left - working, &[(Bottleneck::SinkBuffers, 1.0)]);
+        let taking = by_system.1 + by_cipher.1;
+        for (left, on_its_way) in
+            [(settle_left, Bottleneck::Network), (left - settle_left, Bottleneck::SinkBuffers)]
+        {
+            let working = left.min(taking);
+            self.divide(working, &[by_system, by_cipher]);
+            self.divide(left - working, &[(on_its_way, 1.0)]);
+        }
         let answers = waited(source, Waiting::Answers);
         let names = answers.min(busy(sink, Stage::Names));
         self.divide(names, &[(Bottleneck::SinkMetadata, 1.0)]);
@@ -306,7 +315,7 @@ mod tests {
             }
             Some(profile)
         };
-        Profiles { source: profile(source), sink: profile(sink) }
+        Profiles { source: profile(source), sink: profile(sink), one_process: false }
     }
 
     fn named(profiles: &Profiles) -> Option<Bottleneck> {
@@ -390,6 +399,26 @@ mod tests {
     }
 
     #[test]
+    fn within_one_process_nothing_is_on_its_way() {
+        let between = [(Waiting::Settle, Bottleneck::Network), (Waiting::Credit, Bottleneck::SinkBuffers)];
+        for (waited, expected) in between {
+            let apart = profiles((&[(waited, 9)], &[]), (&[(Waiting::Payload, 9)], &[]));
+            assert_eq!(named(&apart), Some(expected));
+            assert_eq!(named(&Profiles { one_process: true, ..apart }), None);
+        }
+        let syncs = (&[(Waiting::Settle, 9)][..], &[(Stage::Sync, 9, 0)][..]);
+        let one = Profiles { one_process: true, ..profiles((&[(Waiting::Settle, 9)], &[]), syncs) };
+        assert_eq!(named(&one), Some(Bottleneck::SinkSync), "everything else is as between processes");
+    }
+
+    #[test]
+    fn what_is_taken_in_a_moment_holds_nothing_up_for_long() {
+        let sink = (&[(Waiting::Payload, 9)][..], &[(Stage::Receive, 1, 1)][..]);
+        let waits = Waits::of(&profiles((&[(Waiting::Settle, 9)], &[]), sink)).unwrap();
+        assert_eq!([Bottleneck::SinkReceive, Bottleneck::Network].map(|part| waits.share(part)), [0.1, 0.8]);
+    }
+
+    #[test]
     fn nothing_is_named_that_does_not_stand_out() {
         let even = profiles(
             (&[(Waiting::Scan, 3), (Waiting::Read, 3), (Waiting::Settle, 4)], &[(Stage::Scan, 9, 1)]),
@@ -441,8 +470,8 @@ mod tests {
             }
             for other in [Profile::default(), wild] {
                 for profiles in [
-                    Profiles { source: Some(wild), sink: Some(other) },
-                    Profiles { source: Some(other), sink: Some(wild) },
+                    Profiles { source: Some(wild), sink: Some(other), one_process: false },
+                    Profiles { source: Some(other), sink: Some(wild), one_process: true },
                 ] {
                     if let Some((_, Why::Waited(share) | Why::Processors(share))) = name(&profiles) {
                         assert!((0.0..=1.0).contains(&share), "{share}");

@@ -132,6 +132,8 @@ pub struct Profiles {
     pub source: Option<Profile>,
     /// Until it said that all is done, where the other end is the one that tells.
     pub sink: Option<Profile>,
+    /// Both are this process: nothing lies between them.
+    pub one_process: bool,
 }
 
 /// How an end ended.

@@ -430,7 +430,7 @@ impl<M: Machine> Running<M> {
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
         self.tells_profile = peer.features & FEATURE_PROFILE != 0;
-        self.master.profiler.connected(round_trip);
+        self.master.profiler.connected(established.shared, round_trip);
         if let (Role::Source, Some(limit)) = (M::ROLE, &self.limit) {
             let data = std::mem::take(&mut established.data);
             established.data = data.into_iter().map(|stream| rate::wrap(stream, limit)).collect();

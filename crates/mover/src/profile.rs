@@ -21,6 +21,7 @@ pub(crate) struct Profiler {
     /// Without those that are in use.
     buffers: Buffers,
     round_trip_nanos: Option<u64>,
+    one_process: bool,
 }
 
 impl Profiler {
@@ -35,11 +36,13 @@ impl Profiler {
             peer: None,
             buffers: Buffers { slots_used: 0, slots: pool.count(), slot_bytes },
             round_trip_nanos: None,
+            one_process: false,
         }
     }
 
-    /// The first connection stands, or another one.
-    pub(crate) fn connected(&mut self, round_trip: Option<Duration>) {
+    /// The first connection stands, or another one; to an end in the same process, or to one elsewhere.
+    pub(crate) fn connected(&mut self, one_process: bool, round_trip: Option<Duration>) {
+        self.one_process = one_process;
         self.round_trip_nanos = round_trip.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         if self.began.is_none() {
             self.began = Some((Instant::now(), HostTime::now()));
@@ -64,7 +67,7 @@ impl Profiler {
         self.peer = Some(peer);
     }
 
-    /// Of this end, until now; so many slots were in use at a time.
+    /// Of this end, until now, with what it still waits for; so many slots were in use at a time.
     pub(crate) fn own(&self, slots_used: u32) -> Option<Profile> {
         let (began, host) = self.began?;
         let now = Instant::now();
@@ -81,15 +84,18 @@ impl Profiler {
         for waiting in Waiting::ALL {
             *profile.waited_nanos_mut(*waiting) = self.waited_nanos[*waiting as usize];
         }
+        if let Some(waiting) = self.waiting {
+            *profile.waited_nanos_mut(waiting) += nanos(self.since, now);
+        }
         Some(profile)
     }
 
     /// Of both.
     pub(crate) fn both(&self, role: Role, slots_used: u32) -> Profiles {
-        let own = self.own(slots_used);
+        let (own, peer, one_process) = (self.own(slots_used), self.peer, self.one_process);
         match role {
-            Role::Source => Profiles { source: own, sink: self.peer },
-            Role::Sink => Profiles { source: self.peer, sink: own },
+            Role::Source => Profiles { source: own, sink: peer, one_process },
+            Role::Sink => Profiles { source: peer, sink: own, one_process },
         }
     }
 }
@@ -161,10 +167,14 @@ mod tests {
         (expected[Waiting::Read as usize], expected[Waiting::Send as usize]) = (20_000_000, 4_000_000);
         assert_eq!(profiler.waited_nanos, expected);
         assert!(profiler.own(0).is_none(), "no connection ever stood");
-        profiler.connected(Some(Duration::from_micros(7)));
+        profiler.connected(false, Some(Duration::from_micros(7)));
         let own = profiler.own(3).unwrap();
         assert_eq!(own.buffers, Buffers { slots_used: 3, slots: 4, slot_bytes: 4096 });
         assert_eq!(own.round_trip_nanos, Some(7000));
         assert_eq!(own.waited_nanos(Waiting::Read), 20_000_000);
+        // It is told of while it is waited for.
+        profiler.waits(Some(Waiting::Settle));
+        profiler.since = start.checked_sub(Duration::from_secs(1)).unwrap();
+        assert!(profiler.own(3).unwrap().waited_nanos(Waiting::Settle) >= 1_000_000_000);
     }
 }
