@@ -66,7 +66,8 @@ impl Identity<'_> {
     }
 }
 
-/// How often it is written how far a transfer is.
+/// How often it is written how far a transfer is: first after so long, then after twice as long each time, as far as this.
+const LIVE_FIRST: Duration = Duration::from_millis(200);
 const LIVE_EVERY: Duration = Duration::from_secs(2);
 /// How long its last writing may take.
 const LIVE_LAST: Duration = Duration::from_secs(2);
@@ -87,14 +88,16 @@ impl Record {
         [self.files_done, self.files_total, self.bytes_done, self.bytes_total] = counts;
     }
 
-    /// A process that runs, or was killed, has not written down in its record how far it is.
-    pub fn look_at_progress(&mut self, directory: &Path) {
+    /// A process that runs, or was killed, has not written down in its record how far it is; one that has just begun, not
+    /// even that it runs.
+    pub fn look_at_progress(&mut self, directory: &Path, running: bool) {
         let told = std::fs::read(directory.join(PROGRESS)).ok();
-        let told = told.and_then(|text| serde_json::from_slice::<Progress>(&text).ok());
-        if let Some(progress) = told.filter(|told| told.sessions == self.sessions && self.state == "running")
-        {
-            self.set_counts(progress.counts);
-            self.updated = self.updated.max(progress.updated);
+        let Some(told) = told.and_then(|text| serde_json::from_slice::<Progress>(&text).ok()) else { return };
+        let of_this_session = told.sessions == self.sessions && self.state == "running";
+        if of_this_session || running && told.sessions > self.sessions {
+            self.set_counts(told.counts);
+            self.sessions = told.sessions;
+            self.updated = self.updated.max(told.updated);
         }
     }
 }
@@ -205,6 +208,8 @@ impl Job {
         job.record.state = "running".into();
         job.record.sessions += 1;
         job.record.error = None;
+        // What an earlier session has counted is not how far this one is. It stays in the record until this one has begun.
+        Progress { sessions: job.record.sessions, updated: now(), counts: [0; 4] }.keep(&job.directory);
         job.save()?;
         Ok(job)
     }
@@ -267,6 +272,15 @@ struct Progress {
 
 const PROGRESS: &str = "progress.json";
 
+impl Progress {
+    fn keep(&self, directory: &Path) {
+        let text = serde_json::to_vec(self).expect("it has only numbers");
+        let fresh = directory.join("progress.json.new");
+        let written = std::fs::write(&fresh, text);
+        drop(written.and_then(|()| std::fs::rename(&fresh, directory.join(PROGRESS))));
+    }
+}
+
 /// Keeps what `haul status` shows of a transfer that runs; nothing depends on it, and nobody waits for it.
 pub struct Live {
     ended: Arc<AtomicBool>,
@@ -279,13 +293,11 @@ impl Live {
         let ended = Arc::new(AtomicBool::new(false));
         let (stop, sessions, directory) = (Arc::clone(&ended), job.record.sessions, job.directory.clone());
         let run = move || {
+            let mut pause = LIVE_FIRST;
             while !stop.load(Ordering::Acquire) {
-                std::thread::park_timeout(LIVE_EVERY);
-                let progress = Progress { sessions, updated: now(), counts: counts(&stats()) };
-                let text = serde_json::to_vec(&progress).expect("it has only numbers");
-                let fresh = directory.join("progress.json.new");
-                let written = std::fs::write(&fresh, text);
-                drop(written.and_then(|()| std::fs::rename(&fresh, directory.join(PROGRESS))));
+                std::thread::park_timeout(pause);
+                Progress { sessions, updated: now(), counts: counts(&stats()) }.keep(&directory);
+                pause = (2 * pause).min(LIVE_EVERY);
             }
         };
         let thread = std::thread::Builder::new().name("haul-status".into()).spawn(run).ok();

@@ -58,8 +58,9 @@ fn all() -> Result<Vec<Found>, Error> {
         .filter_map(|entry| {
             let directory = entry.path();
             let mut record = read_record(&directory)?;
-            record.look_at_progress(&directory);
-            Some(Found { running: is_running(&directory), directory, record })
+            let running = is_running(&directory);
+            record.look_at_progress(&directory, running);
+            Some(Found { running, directory, record })
         })
         .collect();
     found.sort_by_key(|found| std::cmp::Reverse(found.record.updated));

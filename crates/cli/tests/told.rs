@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -209,4 +210,86 @@ fn a_copy_within_one_host_is_not_held_up_by_a_network() {
         let output = bed.haul(&[&["cp", "--json"], arguments].concat());
         assert!(!stdout(&output).contains("\"network\""), "{}", stdout(&output));
     }
+}
+
+impl Bed {
+    /// A copy that takes its time.
+    fn start_slowly(&self, source: &str) -> Child {
+        let mut command = self.command();
+        command.args(["cp", "-q", "--bandwidth", "5MiB", "--object-size", "1MiB", source, "copy"]);
+        command.spawn().unwrap()
+    }
+
+    /// What is told of the only transfer.
+    fn status(&self) -> Value {
+        serde_json::from_slice(&self.haul(&["status", "--json"]).stdout).unwrap()
+    }
+
+    /// The only transfer's directory, once there is one.
+    fn job(&self) -> Option<PathBuf> {
+        let jobs = fs::read_dir(self.path("home/.local/state/haul/jobs")).ok()?;
+        jobs.flatten().map(|entry| entry.path()).next()
+    }
+}
+
+#[test]
+fn status_of_a_transfer_that_runs_again_is_not_that_of_the_time_before() {
+    let bed = Bed::new();
+    bed.write("big", &vec![3; 12 << 20]);
+    assert_eq!(code(&bed.haul(&["cp", "-q", "big", "copy"])), 0);
+    assert_eq!(bed.status()["bytes_done"], 12 << 20);
+    bed.write("big", &vec![4; 13 << 20]);
+    let mut child = bed.start_slowly("big");
+    let mut told = 0;
+    while told < 10 && child.try_wait().unwrap().is_none() {
+        let status = bed.status();
+        if status["sessions"] == 2 {
+            told += 1;
+            assert!(status["bytes_done"].as_u64().unwrap() < 12 << 20, "{status}");
+        }
+    }
+    assert_eq!(told, 10, "it ended too early");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let status = bed.status();
+    assert_eq!(status["state"], "interrupted");
+    assert!(status["bytes_done"].as_u64().unwrap() < 12 << 20, "{status}");
+}
+
+#[test]
+fn status_of_a_transfer_that_does_not_begin_again_is_that_of_the_time_before() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let there = format!("localhost:{}", bed.path("copy").display());
+    assert_eq!(code(&bed.far(&["cp", "-q", "file", &there])), 0);
+    assert_eq!(code(&bed.haul(&["cp", "-q", "--ssh", "false", "file", &there])), 4);
+    let status = bed.status();
+    assert_eq!((&status["state"], &status["bytes_done"]), (&"failed".into(), &7.into()));
+}
+
+#[test]
+fn status_of_a_new_transfer_soon_tells_how_far_it_is() {
+    let bed = Bed::new();
+    bed.write("big", &vec![3; 30 << 20]);
+    let mut child = bed.start_slowly("big");
+    let counted = || {
+        let job = bed.job()?;
+        let progress = job.join("progress.json");
+        let told: Value = serde_json::from_slice(&fs::read(&progress).ok()?).ok()?;
+        let written = |path| fs::metadata(path).and_then(|found| found.modified()).ok();
+        let after = written(progress)?.duration_since(written(job.join("job.json"))?).ok()?;
+        (told["counts"][3] == 30 << 20).then_some(after)
+    };
+    let after = loop {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        if let Some(after) = counted() {
+            break after;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(after < Duration::from_millis(1500), "{after:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let status = bed.status();
+    assert_eq!((&status["state"], &status["bytes_total"]), (&"interrupted".into(), &(30 << 20).into()));
 }
