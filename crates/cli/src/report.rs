@@ -431,7 +431,7 @@ impl Reporter {
             let mut line = progress_line(&stats, totals_are_final, self.rate.value);
             let neighbours = self.neighbours.into_iter().max().unwrap_or(0);
             if neighbours > 0 {
-                line.push_str(&format!("  beside {}", other_transfers(neighbours)));
+                line.push_str(&format!("  beside {}", counted(neighbours as u64, "other transfer")));
             }
             bar.set_message(line);
             bar.tick();
@@ -465,7 +465,7 @@ impl Reporter {
                 line.push_str("; no object log");
             }
             if self.neighbours_peak > 0 {
-                let others = other_transfers(self.neighbours_peak);
+                let others = counted(self.neighbours_peak as u64, "other transfer");
                 line.push_str(&format!("; shared storage targets with {others} on this host"));
             }
             self.line(&line);
@@ -656,8 +656,9 @@ pub fn locked(bytes: usize, locked_bytes: usize) -> String {
     }
 }
 
-fn other_transfers(count: usize) -> String {
-    format!("{count} other transfer{}", if count == 1 { "" } else { "s" })
+/// `1 file`, `2 files`
+pub fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// `1.5 GiB`

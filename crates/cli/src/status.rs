@@ -1,5 +1,6 @@
 //! `haul status` and `haul stop`: what can be continued, and how to end or forget it.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -12,7 +13,7 @@ use serde_json::json;
 use crate::job::{Record, is_running, now, read_record, runner, state_directory};
 use crate::options;
 use crate::paths::{show, unhex};
-use crate::report::{ended, size};
+use crate::report::{counted, ended, size};
 
 struct Found {
     directory: PathBuf,
@@ -162,25 +163,44 @@ pub fn stop(arguments: &options::Stop) -> Result<u8, Error> {
                 .hint("haul status lists them"));
         }
     };
-    let mut out = std::io::stdout().lock();
+    let mut told = Vec::new();
     if found.running {
         end(&found.directory)?;
-        let _ = writeln!(out, "stopped; run the same command again to continue");
+        told.push(stopped(&found.directory, arguments.discard));
     } else if !arguments.discard {
-        let _ = writeln!(out, "not running");
+        told.push("not running");
     }
+    let forgotten;
     if arguments.discard {
         let removed = discard(&found)?;
-        let _ = match found.record.destination_here {
-            Some(_) => writeln!(out, "forgotten; {removed} unfinished files removed"),
-            None => writeln!(
-                out,
-                "forgotten; unfinished files may be left in {}: their names begin with .haul-",
-                found.record.destination
-            ),
-        };
+        forgotten = format!("forgotten{}", left(&found.record, removed));
+        told.push(&forgotten);
     }
+    let mut out = io::stdout().lock();
+    ended(told.iter().try_for_each(|line| writeln!(out, "{line}")))?;
     Ok(0)
+}
+
+/// It may have been done before it heard of it.
+fn stopped(directory: &Path, discard: bool) -> &'static str {
+    match read_record(directory) {
+        Some(record) if record.state == "done" => "done before it was stopped",
+        _ if discard => "stopped",
+        _ => "stopped; run the same command again to continue",
+    }
+}
+
+/// What is there no more of a transfer that is forgotten, or may still be.
+fn left(record: &Record, removed: u64) -> String {
+    let Record { destination, .. } = record;
+    // Unfinished files are where complete ones will be.
+    let place = match (&record.destination_here, record.decision.as_deref()) {
+        (Some(_), _) => return format!("; {} removed", counted(removed, "unfinished file")),
+        (None, Some("into")) => format!("in {destination} or below it"),
+        (None, Some(_)) => format!("beside {destination} or below it"),
+        (None, None) => return String::new(),
+    };
+    format!("; unfinished files may be left {place}, with .haul- in their names")
 }
 
 /// Asks the process to end, and waits until it has.
@@ -219,14 +239,16 @@ fn discard(found: &Found) -> Result<u64, Error> {
 }
 
 fn remove_leftovers(destination: &Path, job_tag: [u8; 6]) -> u64 {
-    let mut removed = 0;
+    // What has the same token is the same file: its contents, and the hashes of its objects.
+    let mut removed = HashSet::new();
     // The unfinished file of a single file lies beside its final name.
     let parent = destination.parent().map(Path::to_owned);
     for directory in std::iter::once(destination.to_owned()).chain(parent) {
         let Ok(leftovers) = haul_storage::sink::leftovers(&directory, Some(job_tag)) else { continue };
-        removed += leftovers.flatten().filter(|leftover| leftover.remove().is_ok()).count() as u64;
+        let gone = leftovers.flatten().filter(|leftover| leftover.remove().is_ok());
+        removed.extend(gone.map(|leftover| leftover.token));
     }
-    removed
+    removed.len() as u64
 }
 
 #[cfg(test)]

@@ -215,9 +215,28 @@ fn a_copy_within_one_host_is_not_held_up_by_a_network() {
 impl Bed {
     /// A copy that takes its time.
     fn start_slowly(&self, source: &str) -> Child {
+        self.start(&[source, "copy"])
+    }
+
+    fn start(&self, paths: &[&str]) -> Child {
         let mut command = self.command();
-        command.args(["cp", "-q", "--bandwidth", "5MiB", "--object-size", "1MiB", source, "copy"]);
+        let haul = env!("CARGO_BIN_EXE_haul");
+        command.args(["cp", "-q", "--bandwidth", "5MiB", "--object-size", "1MiB", "--haul-path", haul]);
+        command.arg("--ssh").arg(format!("'{haul}' bench shell")).args(paths).stderr(Stdio::null());
         command.spawn().unwrap()
+    }
+
+    /// Waits until something is durable, and says what the unfinished file is called.
+    fn unfinished(&self, child: &mut Child, directory: &str) -> String {
+        loop {
+            assert!(child.try_wait().unwrap().is_none(), "it has ended");
+            let names = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
+            let names: Vec<_> = names.map(|entry| entry.file_name().into_string().unwrap()).collect();
+            if let Some(sums) = names.iter().find(|name| name.ends_with(".sums")) {
+                return sums.strip_suffix(".sums").unwrap().to_owned();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// What is told of the only transfer.
@@ -292,4 +311,36 @@ fn status_of_a_new_transfer_soon_tells_how_far_it_is() {
     child.wait().unwrap();
     let status = bed.status();
     assert_eq!((&status["state"], &status["bytes_total"]), (&"interrupted".into(), &(30 << 20).into()));
+}
+
+#[test]
+fn stop_says_what_is_left_and_where() {
+    let bed = Bed::new();
+    bed.write("big", &vec![3; 60 << 20]);
+    fs::create_dir(bed.path("there")).unwrap();
+    let (there, renamed) = (bed.path("there"), bed.path("there/renamed"));
+    let (there, renamed) =
+        (format!("localhost:{}", there.display()), format!("localhost:{}", renamed.display()));
+    let stop = |child: &mut Child, options: &[&str]| {
+        let job = bed.status()["job"].as_str().unwrap().to_owned();
+        let told = bed.haul(&[&["stop", &job], options].concat());
+        assert_eq!(code(&told), 0, "{}", stderr(&told));
+        child.wait().unwrap();
+        stdout(&told)
+    };
+    for (destination, place) in [(&there, "in"), (&renamed, "beside")] {
+        let mut child = bed.start(&["big", destination]);
+        let left = bed.unfinished(&mut child, "there");
+        let told = stop(&mut child, &["--discard"]);
+        let expected = format!(
+            "stopped\nforgotten; unfinished files may be left {place} {destination} or below it, with .haul- in their names\n"
+        );
+        assert_eq!(told, expected);
+        fs::remove_file(bed.path("there").join(&left)).unwrap();
+        fs::remove_file(bed.path("there").join(left + ".sums")).unwrap();
+    }
+    let mut child = bed.start_slowly("big");
+    bed.unfinished(&mut child, ".");
+    assert_eq!(stop(&mut child, &[]), "stopped; run the same command again to continue\n");
+    assert_eq!(stop(&mut child, &["--discard"]), "forgotten; 1 unfinished file removed\n");
 }
