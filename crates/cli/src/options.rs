@@ -84,7 +84,7 @@ pub struct Copy {
     /// At the end, show where the time of both ends went (-v does, too)
     #[arg(long)]
     pub profile: bool,
-    /// No progress line
+    /// No progress line and no summary; what fails is still named
     #[arg(short, long)]
     pub quiet: bool,
     /// One JSON event a line on stdout; the last one is the summary

@@ -344,3 +344,15 @@ fn stop_says_what_is_left_and_where() {
     assert_eq!(stop(&mut child, &[]), "stopped; run the same command again to continue\n");
     assert_eq!(stop(&mut child, &["--discard"]), "forgotten; 1 unfinished file removed\n");
 }
+
+#[test]
+fn who_wants_it_quiet_gets_what_the_help_says() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let help = stdout(&bed.haul(&["cp", "--help"]));
+    assert!(help.contains("No progress line and no summary"), "{help}");
+    let quiet = bed.haul(&["cp", "-q", "file", "copy"]);
+    assert_eq!((code(&quiet), &*stdout(&quiet), &*stderr(&quiet)), (0, "", ""));
+    assert_eq!(summary(&bed.haul(&["cp", "-q", "--json", "file", "copy"]))["state"], "done");
+    says(&bed.haul(&["cp", "-q", "missing", "other"]), 3, &["haul: missing: no such file"]);
+}
