@@ -60,6 +60,17 @@ impl Display for Origin {
     }
 }
 
+impl Origin {
+    /// What somebody has written who is to change it.
+    fn of(&self, name: &str) -> String {
+        match self {
+            Origin::File(path) => format!("{}: {name}", path.display()),
+            Origin::Environment(variable) => variable.clone(),
+            Origin::Flag(_) | Origin::Default(_) => format!("--{name}"),
+        }
+    }
+}
+
 /// A value with its origin.
 #[derive(Clone, Debug)]
 pub struct Setting<T> {
@@ -173,6 +184,15 @@ impl Layers {
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number in range"))
+}
+
+/// `--plain` and the like, where there is no flag.
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => Err(format!("{text:?} is neither true nor false")),
+    }
 }
 
 fn one_of<T: clap::ValueEnum>(text: &str) -> Result<T, String> {
@@ -325,7 +345,7 @@ impl Settings {
             plain: layers.pick(
                 "plain",
                 arguments.plain.then_some(true),
-                number,
+                yes_or_no,
                 false,
                 "data is encrypted between hosts",
             )?,
@@ -384,7 +404,7 @@ impl Settings {
             log_required: layers.pick(
                 "log-required",
                 arguments.log_required.then_some(true),
-                number,
+                yes_or_no,
                 false,
                 "a transfer without a log is better than none",
             )?,
@@ -395,37 +415,42 @@ impl Settings {
 
     fn check(&self) -> Result<(), Error> {
         let wrong = |about: &str| Err(Error::new(Code::Usage, about));
+        let out_of_range =
+            |origin: &Origin, name: &str, range: &str| wrong(&format!("{} {range}", origin.of(name)));
         let object = self.object_bytes.value;
         let range = u64::from(OBJECT_BYTES_MIN)..=u64::from(OBJECT_BYTES_MAX);
         if !object.is_power_of_two() || !range.contains(&object) {
-            return wrong("--object-size must be a power of two from 64KiB to 64MiB");
+            let range = "must be a power of two from 64KiB to 64MiB";
+            return out_of_range(&self.object_bytes.origin, "object-size", range);
         }
         if self.memory.value < 2 * object {
-            return wrong("--memory must hold at least two objects");
+            return out_of_range(&self.memory.origin, "memory", "must hold at least two objects");
         }
         if self.spill.value.is_some() && self.congestion.value == Congestion::None {
             return wrong("--spill and --congestion none contradict each other");
         }
         if self.spill_max.value.is_some_and(|max| max < object) {
-            return wrong("--spill-max must hold at least one object");
+            return out_of_range(&self.spill_max.origin, "spill-max", "must hold at least one object");
         }
         if self.spill_max.value.is_some() && self.spill.value.is_none() {
             return wrong("--spill-max says how much is kept in --spill DIR, which is not given");
         }
         if !(1..=STREAMS_MAX as u16).contains(&self.streams.value) {
-            return wrong("--streams must be from 1 to 64");
+            return out_of_range(&self.streams.origin, "streams", "must be from 1 to 64");
         }
         if !(1..=64).contains(&self.io_threads.value) {
-            return wrong("--io-threads must be from 1 to 64");
+            return out_of_range(&self.io_threads.origin, "io-threads", "must be from 1 to 64");
         }
         if !(1..=1_000_000).contains(&self.log_transaction_files.value) {
-            return wrong("--log-transaction-files must be from 1 to 1000000");
+            let origin = &self.log_transaction_files.origin;
+            return out_of_range(origin, "log-transaction-files", "must be from 1 to 1000000");
         }
         if self.log_required.value && self.log_mechanism.value == LogMechanism::None {
             return wrong("--log-required and --log-mechanism none contradict each other");
         }
         if !(1..=SKIPS_MAX).contains(&self.congestion_skips.value.unwrap_or(1)) {
-            return wrong("--congestion-skips must be from 1 to 1000000");
+            let origin = &self.congestion_skips.origin;
+            return out_of_range(origin, "congestion-skips", "must be from 1 to 1000000");
         }
         self.limits().check(self.congestion.value).or_else(wrong)
     }

@@ -356,3 +356,21 @@ fn who_wants_it_quiet_gets_what_the_help_says() {
     assert_eq!(summary(&bed.haul(&["cp", "-q", "--json", "file", "copy"]))["state"], "done");
     says(&bed.haul(&["cp", "-q", "missing", "other"]), 3, &["haul: missing: no such file"]);
 }
+
+#[test]
+fn values_are_taken_as_people_write_them_or_it_is_said_where_they_stand() {
+    let bed = Bed::new();
+    let with = |variable: &str, value: &str| {
+        bed.command().args(["explain", ".", "host:x", "-r"]).env(variable, value).output().unwrap()
+    };
+    for (value, shown) in [("1", "CLEAR"), ("yes", "CLEAR"), ("True", "CLEAR"), ("0", "TLS"), ("no", "TLS")] {
+        let output = with("HAUL_PLAIN", value);
+        assert!(code(&output) == 0 && stdout(&output).contains(shown), "{value}: {}", stderr(&output));
+    }
+    says(&with("HAUL_PLAIN", "maybe"), 2, &["HAUL_PLAIN", "neither true nor false"]);
+    says(&with("HAUL_STREAMS", "0"), 2, &["HAUL_STREAMS must be from 1 to 64"]);
+    let memory = bed.haul(&["explain", "-r", "--memory", "64.5MiB", ".", "x"]);
+    assert!(stdout(&memory).contains("at most 64.5 MiB"), "{}", stdout(&memory));
+    bed.write("home/.config/haul/config.toml", b"streams = 0\n");
+    says(&bed.haul(&["explain", "-r", ".", "x"]), 2, &["config.toml: streams must be from 1 to 64"]);
+}
