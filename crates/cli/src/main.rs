@@ -31,11 +31,10 @@ mod topology;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use options::{Command, LogCommand, Options};
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = Options::of_command_line();
     let result = match options.command {
         Command::Cp(arguments) => session::copy(&arguments),
         Command::Status(arguments) => status::status(&arguments),

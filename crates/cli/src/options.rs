@@ -1,20 +1,22 @@
 //! The command line: each flag is declared here, once. Help, man page and completions are generated from it.
 
 mod bench;
+mod mistyped;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use haul_model::HashKind;
 pub use haul_model::size::parse as parse_size;
+use haul_model::{Code, HashKind};
 use haul_mover::Error;
 use haul_storage::layout::stripe::StripeSpec;
 
 pub use self::bench::*;
 use crate::congestion::{SKIPS_MAX, Time};
 use crate::report::ended;
+use crate::ssh::quoted;
 
 /// Moves datasets between file systems and hosts, and never loses its place.
 #[derive(Parser, Debug)]
@@ -536,12 +538,17 @@ pub enum Generated {
 /// `haul generate`
 pub fn generate(arguments: &Generate) -> Result<u8, Error> {
     let command = Options::command();
-    let failed = |error: std::io::Error| Error::os(haul_model::Code::Internal, "generating", &error);
+    let failed = |error: std::io::Error| Error::os(Code::Internal, "generating", &error);
     // Not written at once: the generator of completions panics where it cannot.
     let mut page = Vec::new();
     match (arguments.what, &arguments.to) {
         (Generated::Man, Some(directory)) => {
-            clap_mangen::generate_to(command, directory).map_err(failed)?;
+            let about = directory.display().to_string();
+            clap_mangen::generate_to(command, directory).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::new(Code::SinkMissing, about)
+                    .hint(format!("make it first: mkdir -p {}", quoted(&directory.to_string_lossy()))),
+                _ => Error::os(Code::SystemRefused, about, &error),
+            })?;
         }
         (Generated::Man, None) => clap_mangen::Man::new(command).render(&mut page).map_err(failed)?,
         (Generated::Completions, _) => {

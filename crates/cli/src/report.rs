@@ -485,7 +485,7 @@ impl Reporter {
                 self.placement.iter().for_each(|line| self.line(&format!("threads      {line}")));
             }
         } else if !self.json && state == "incomplete" {
-            self.note(&format!("{} files failed", stats.files_failed));
+            self.note(&format!("{} failed", counted(stats.files_failed, "file")));
         }
         if setup.wished.is_unusual() {
             setup.engines.1.iter().for_each(|note| self.note(&note.to_string()));
@@ -691,11 +691,12 @@ fn progress_line(stats: &Stats, totals_are_final: bool, rate: f64) -> String {
     let files = stats.files_done + stats.files_skipped;
     let more = if totals_are_final { "" } else { "+" };
     let mut line = format!(
-        "{}/s  {} of {}{more}  {files} of {}{more} files",
+        "{}/s  {} of {}{more}  {files} of {}{more} file{}",
         size(rate as u64),
         size(done),
         size(stats.bytes_total),
         stats.files_total,
+        if stats.files_total == 1 && totals_are_final { "" } else { "s" },
     );
     if stats.files_failed > 0 {
         line.push_str(&format!("  {} failed", stats.files_failed));
@@ -719,35 +720,36 @@ fn summary_line(
     let seconds = elapsed.as_secs_f64();
     let mut parts = Vec::new();
     if state == "done" && stats.files_done == 0 {
-        parts.push(format!(
-            "nothing to do: all {} files are there already; 0 bytes moved",
-            stats.files_skipped
-        ));
+        let there = match stats.files_skipped {
+            1 => "the file is".into(),
+            files => format!("all {files} files are"),
+        };
+        parts.push(format!("nothing to do: {there} there already; 0 bytes moved"));
     } else {
         let rate = stats.bytes_sent as f64 / seconds.max(0.001);
         parts.push(format!(
-            "{state}: {} of {} files, {} sent in {seconds:.1} s ({}/s)",
+            "{state}: {} of {}, {} sent in {seconds:.1} s ({}/s)",
             stats.files_done + stats.files_skipped,
-            stats.files_total,
+            counted(stats.files_total, "file"),
             size(stats.bytes_sent),
             size(rate as u64),
         ));
         if stats.files_skipped > 0 || stats.bytes_skipped > 0 {
             let skipped = size(stats.bytes_skipped);
-            parts.push(format!("{} files and {skipped} were there already", stats.files_skipped));
+            parts.push(format!("{} and {skipped} were there already", counted(stats.files_skipped, "file")));
         }
     }
     if stats.files_failed > 0 {
         parts.push(format!("{} failed", stats.files_failed));
     }
     if stats.objects_repaired > 0 {
-        parts.push(format!("{} objects sent again", stats.objects_repaired));
+        parts.push(format!("{} sent again", counted(stats.objects_repaired, "object")));
     }
     if stats.bytes_spilled > 0 {
         parts.push(format!("{} waited in the spill", size(stats.bytes_spilled)));
     }
     if stats.hard_links > 0 {
-        parts.push(format!("{} hard links copied as files", stats.hard_links));
+        parts.push(format!("{} copied as files", counted(stats.hard_links, "hard link")));
     }
     if state == "done" && stats.files_done > 0 {
         parts.push(match setup.verified {

@@ -20,7 +20,7 @@ use haul_storage::engine::Wish;
 use haul_storage::sink::SourceName;
 use haul_topology::placer::Told;
 use haul_topology::{Placer, Threads};
-use haul_transport::{Bound, Identity, Listener, Role, Session, StreamKey, tcp};
+use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
@@ -28,7 +28,7 @@ use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::options::Seating;
 use crate::plan::{check_can_become, decision, is_file, labels};
-use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
+use crate::session::{EndEngines, Ends, Spill, bind, greeting_bytes, response};
 use crate::settings::{slots_far_here, slots_here};
 use crate::{placement, policy, report};
 
@@ -229,7 +229,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let keys = Session::new(session, role, &identity, peer, key).map_err(stream)?;
     let (listener, port) = match request.listen {
         true => {
-            let bound = Bound::bind(None, request.ports.0..=request.ports.1).map_err(stream)?;
+            let bound = bind(request.ports)?;
             let port = bound.address().port();
             let started = Listener::start(bound, keys.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT);
             (Some(started.map_err(stream)?), port)

@@ -752,8 +752,7 @@ impl InitiatorConnector {
 
     fn accept(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
         let failed = |error: std::io::Error| Error::stream("listening", &error);
-        let (first, last) = self.ports;
-        let bound = Bound::bind(None, first..=last).map_err(failed)?;
+        let bound = bind(self.ports)?;
         let port = bound.address().port();
         let listener =
             Listener::start(bound, self.session.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT)
@@ -767,6 +766,13 @@ impl InitiatorConnector {
         self.way = Way::Accept(acceptor);
         result
     }
+}
+
+/// Takes the first of these ports that is free.
+pub fn bind((first, last): (u16, u16)) -> Result<Bound, Error> {
+    Bound::bind(None, first..=last).map_err(|error| {
+        Error::stream("listening", &error).hint("name others with --port or --port-range, or none at all")
+    })
 }
 
 /// Reads bytes that the greeting carries as hex.

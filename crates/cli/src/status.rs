@@ -73,6 +73,9 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
     let wanted = arguments.job.as_deref().unwrap_or("");
     let mut found = all()?;
     found.retain(|found| found.record.job.starts_with(wanted));
+    if found.is_empty() && !wanted.is_empty() {
+        return Err(no_such_transfer(wanted));
+    }
     let mut out = io::stdout().lock();
     let written = match arguments.json {
         true => found.iter().try_for_each(|found| writeln!(out, "{}", event(found))),
@@ -116,12 +119,12 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
         let record = &found.record;
         writeln!(
             out,
-            "{}  {:<11}  {} ago  {} of {} files, {} of {}",
+            "{}  {:<11}  {} ago  {} of {}, {} of {}",
             &record.job[..12.min(record.job.len())],
             found.state(),
             age(time.saturating_sub(record.updated)),
             record.files_done,
-            record.files_total,
+            counted(record.files_total, "file"),
             size(record.bytes_done),
             size(record.bytes_total),
         )?;
@@ -139,6 +142,11 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
     Ok(())
 }
 
+fn no_such_transfer(wanted: &str) -> Error {
+    let about = format!("{}: no such transfer", show(wanted.as_bytes()));
+    Error::new(Code::Usage, about).hint("haul status lists them")
+}
+
 fn age(seconds: u64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
@@ -150,6 +158,9 @@ fn age(seconds: u64) -> String {
 
 /// `haul stop`
 pub fn stop(arguments: &options::Stop) -> Result<u8, Error> {
+    if arguments.job.is_empty() {
+        return Err(Error::new(Code::Usage, "the id of a transfer is empty").hint("haul status lists them"));
+    }
     let mut matching: Vec<_> =
         all()?.into_iter().filter(|found| found.record.job.starts_with(&arguments.job)).collect();
     let found = match (matching.pop(), matching.is_empty()) {
@@ -158,10 +169,7 @@ pub fn stop(arguments: &options::Stop) -> Result<u8, Error> {
             return Err(Error::new(Code::Usage, format!("{}: more than one transfer", arguments.job))
                 .hint("give more of the id; haul status lists them"));
         }
-        (None, _) => {
-            return Err(Error::new(Code::Usage, format!("{}: no such transfer", arguments.job))
-                .hint("haul status lists them"));
-        }
+        (None, _) => return Err(no_such_transfer(&arguments.job)),
     };
     let mut told = Vec::new();
     if found.running {

@@ -29,6 +29,7 @@ use crate::options::{self, TopologyCommand, TopologyEnds, TopologyRun, TopologyS
 use crate::paths::{self, Place};
 use crate::report::ended;
 use crate::settings::configuration;
+use crate::ssh::ResolvedHost;
 
 /// How long the load is looked at.
 const LOOK: Duration = Duration::from_millis(300);
@@ -52,6 +53,10 @@ fn show(arguments: &options::TopologyShow) -> Result<u8, Error> {
     let root = arguments.root.clone().unwrap_or_else(|| PathBuf::from("/"));
     let here = arguments.root.is_none();
     let (machine, map) = machine(&root, arguments.ends.map.as_deref(), here)?;
+    if !here && machine.usable().is_empty() {
+        let about = format!("{}: no machine is described there", root.display());
+        return Err(Error::new(Code::Usage, about).hint("it has copies of a machine's /sys and /proc"));
+    }
     let load = if here { load(&root) } else { Load::default() };
     let leased = if here { leased() } else { Cpus::new() };
     let wanted = arguments.ends.from.is_some() || arguments.ends.to.is_some();
@@ -221,9 +226,9 @@ fn reach(root: &Path, machine: &Machine, map: &Map, text: &OsStr) -> Result<(Rea
     Ok((Reach::Network(reached.devices), reached.because))
 }
 
-/// The first address of `[user@]host`.
+/// The first address of `[user@]host`, which may be an alias that ssh knows.
 fn resolve(host: &str) -> Result<IpAddr, Error> {
-    let name = host.rsplit('@').next().unwrap_or(host).trim_matches(['[', ']']);
+    let name = &*ResolvedHost::ask("ssh", host).wait();
     let mut found =
         (name, SOME_PORT).to_socket_addrs().map_err(|error| Error::os(Code::HostUnknown, name, &error))?;
     found.next().map(|address| address.ip()).ok_or_else(|| Error::new(Code::HostUnknown, name))

@@ -1,10 +1,12 @@
 //! What haul tells its user is what is so, and helps.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use haul_model::Code;
 use serde_json::Value;
 
 struct Bed {
@@ -373,4 +375,75 @@ fn values_are_taken_as_people_write_them_or_it_is_said_where_they_stand() {
     assert!(stdout(&memory).contains("at most 64.5 MiB"), "{}", stdout(&memory));
     bed.write("home/.config/haul/config.toml", b"streams = 0\n");
     says(&bed.haul(&["explain", "-r", ".", "x"]), 2, &["config.toml: streams must be from 1 to 64"]);
+}
+
+#[test]
+fn every_code_that_a_transfer_can_end_with_is_in_the_guide() {
+    let guide =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/copying.md")).unwrap();
+    let table = guide.split_once("| code (in `failed`").unwrap().1;
+    let of_other_commands = [Code::SocketUnusable, Code::BenchFailed];
+    for code in Code::ALL.iter().filter(|code| !of_other_commands.contains(code)) {
+        assert!(table.contains(&format!("`{}`", code.name())), "{}", code.name());
+    }
+}
+
+#[test]
+fn one_file_is_no_files() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let copied = stdout(&bed.haul(&["cp", "file", "copy"]));
+    assert!(copied.starts_with("done: 1 of 1 file, 7 B sent"), "{copied}");
+    let again = stdout(&bed.haul(&["cp", "file", "copy"]));
+    assert!(again.starts_with("nothing to do: the file is there already"), "{again}");
+    assert!(stderr(&bed.haul(&["cp", "-q", "missing", "other"])).ends_with("haul: 1 file failed\n"));
+    assert!(stdout(&bed.haul(&["status"])).contains("1 of 1 file, 7 B of 7 B"));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_what_helps() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    says(&bed.haul(&["generate", "man", "--to", "missing"]), 1, &["missing: no such directory", "mkdir -p"]);
+    says(&bed.haul(&["stop", ""]), 2, &["the id of a transfer is empty", "haul status"]);
+    for nobody in [&["status", "f00"][..], &["status", "--json", "f00"], &["stop", "f00"]] {
+        says(&bed.haul(nobody), 2, &["f00: no such transfer", "haul status"]);
+    }
+    assert_eq!(stdout(&bed.haul(&["status"])), "no transfers\n");
+    says(&bed.haul(&["topology", "--root", "missing"]), 2, &["missing: no machine is described there"]);
+    for resume in ["resume", "continue"] {
+        let told = bed.haul(&[resume, "file", "copy"]);
+        let text = stderr(&told);
+        assert!(code(&told) == 2 && text.contains("the same 'haul cp' command again continues"), "{text}");
+        assert!(!text.contains("serve"), "{text}");
+    }
+    assert!(!stderr(&bed.haul(&["serv"])).contains("'serve'"));
+    assert!(stderr(&bed.haul(&["statu"])).contains("'status'"));
+}
+
+#[test]
+fn a_port_that_is_taken_is_not_one_that_is_blocked() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let taken = std::net::TcpListener::bind(("::", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let there = format!("localhost:{}", bed.path("copy").display());
+    for listen in ["far", "here"] {
+        let output = bed.far(&["cp", "--port", &port, "--listen", listen, "file", &there]);
+        says(&output, 4, &[&port, "in use", "name others with --port"]);
+        assert!(!stderr(&output).contains("open a TCP port"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn topology_knows_the_names_that_ssh_knows() {
+    let bed = Bed::new();
+    let ssh = bed.write("bin/ssh", b"#!/bin/sh\necho hostname 127.0.0.1\n");
+    fs::set_permissions(ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = bed.command();
+    command
+        .args(["topology", "--to", "alias.invalid:/x"])
+        .env("PATH", format!("{}:/bin", bed.path("bin").display()));
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
