@@ -1,8 +1,12 @@
-//! `haul explain`: what a copy would do, each setting with its origin. Nothing is contacted and nothing is changed.
+//! `haul explain`: what a copy would do, each setting with its origin, and what it would refuse at once. Nothing is contacted and nothing
+//! is changed.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use haul_model::Code;
 use haul_mover::Error;
 use haul_storage::source::is_lent;
 
@@ -10,8 +14,8 @@ use crate::engines;
 use crate::job::{directory, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
-use crate::plan::{Direction, Plan};
-use crate::report::{ended, locked, size};
+use crate::plan::{Direction, Plan, check_not_within, decision, is_file};
+use crate::report::{self, counted, ended, locked, size};
 use crate::session::lends;
 use crate::settings::{Settings, slots_far_here};
 
@@ -27,7 +31,9 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let job = directory(&state_directory()?, &plan.id);
     let record = read_record(&job);
     let earlier = match &record {
-        Some(record) => format!("{}, {} sessions so far; it continues", record.state, record.sessions),
+        Some(record) => {
+            format!("{}, {} so far; it continues", record.state, counted(record.sessions, "session"))
+        }
         None => "new".into(),
     };
     let mut rows = vec![
@@ -147,7 +153,42 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("hash", hash, hashing(settings, lent));
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
     ended(show(&rows))?;
-    Ok(0)
+    check_destination(&plan, record.and_then(|record| record.decision).as_deref())?;
+    let refused: Vec<Error> = match plan.direction {
+        Direction::Pull(_) => Vec::new(),
+        _ => plan.sources.iter().filter_map(|source| refused(source, plan.recursive)).collect(),
+    };
+    refused.iter().for_each(report::error);
+    Ok(refused.first().map_or(0, |error| error.failure.code.exit()))
+}
+
+/// What a copy would find wrong with DEST before anything else, as far as that is seen from here.
+fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<(), Error> {
+    let local = plan.direction == Direction::Local;
+    if local && plan.recursive {
+        check_not_within(&plan.sources, &plan.destination)?;
+    }
+    if matches!(plan.direction, Direction::Push(_)) {
+        return Ok(());
+    }
+    let file = local && is_file(&plan.sources, plan.recursive);
+    decision(&plan.destination, &plan.names, file, earlier).map(drop)
+}
+
+/// Why a copy would name this SOURCE and leave it out.
+fn refused(source: &OsStr, recursive: bool) -> Option<Error> {
+    let path = Path::new(source);
+    let found = if recursive { path.symlink_metadata() } else { path.metadata() };
+    let about = || crate::paths::show(source.as_bytes());
+    match found {
+        Ok(found) if found.is_dir() && !recursive => Some(Error::new(Code::SourceDirectory, about())),
+        Ok(_) => None,
+        Err(error) => {
+            let denied = error.kind() == io::ErrorKind::PermissionDenied;
+            let code = if denied { Code::SourcePermission } else { Code::SourceMissing };
+            Some(Error::os(code, about(), &error))
+        }
+    }
 }
 
 fn show(rows: &[(String, String, String)]) -> io::Result<()> {

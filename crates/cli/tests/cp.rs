@@ -451,6 +451,7 @@ fn what_is_no_file_is_neither_replaced_nor_taken_for_an_empty_one() {
 #[test]
 fn explain_names_each_settings_origin_and_does_nothing() {
     let bed = Bed::new();
+    bed.write("x", b"content");
     bed.write("home/.config/haul/config.toml", b"streams = 3\n");
     let output = bed
         .command()
@@ -488,6 +489,7 @@ fn explain_says_which_end_uses_more_memory_where_nobody_limits_it() {
 #[test]
 fn limits_of_congestion_come_from_anywhere_and_have_to_make_sense() {
     let bed = Bed::new();
+    bed.write("x", b"content");
     let explained = |arguments: &[&str]| {
         let output = bed.haul(&[&["explain"], arguments, &["x", "y"]].concat());
         assert_eq!(code(&output), 0, "{}", stderr(&output));

@@ -447,3 +447,29 @@ fn topology_knows_the_names_that_ssh_knows() {
     let output = command.output().unwrap();
     assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
+
+#[test]
+fn explain_says_what_a_copy_would_refuse_and_ends_like_it() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    bed.write("tree/name", b"content");
+    for (arguments, expected, words) in [
+        (&["missing", "x"][..], 3, "haul: missing: no such file or directory\n"),
+        (&["missing", "localhost:x"], 3, "haul: missing: no such file or directory\n"),
+        (&["tree", "x"], 3, "haul: tree: is a directory, and -r was not given\n"),
+        (&["file", "none/x"], 1, "haul: none/: no such directory at the destination\n"),
+        (&["file", "none/"], 1, "haul: none/: no such directory at the destination\n"),
+        (&["-r", "tree", "tree/inner"], 2, "into itself"),
+    ] {
+        let explained = bed.haul(&[&["explain"], arguments].concat());
+        says(&explained, expected, &[words]);
+        assert!(stdout(&explained).contains("\nhash "), "all the rest is told, too");
+        assert!(bed.job().is_none());
+    }
+    let copied = bed.haul(&["cp", "-q", "tree", "x"]);
+    assert!(
+        code(&copied) == 3 && stderr(&copied).contains("haul: tree: is a directory, and -r was not given\n")
+    );
+    assert_eq!(code(&bed.haul(&["explain", "localhost:missing", "x"])), 0, "nothing is contacted");
+    assert_eq!(code(&bed.haul(&["explain", "-r", "tree", "file", "tree/.."])), 0);
+}
