@@ -180,7 +180,7 @@ pub(crate) fn drop_behind(file: impl AsFd, offset: u64, length: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haul_testkit::{DISK, lacks};
+    use haul_testkit::{DISK, lacks_here};
     use std::fs::File;
 
     const SIZE: usize = 100 * 4096 + 5;
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn samples_tell_what_the_kernel_tells() {
-        let Some((_scratch, file)) = on_disk() else { return lacks(DISK) };
+        let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
         let all = || Range { offset: 0, length: 0 };
         assert_eq!(sampled(&file, all()), Some(101), "what was just written is there");
         assert_eq!(sampled(&file, Range { offset: 4096 * 3 + 7, length: 10 }), Some(1));

@@ -18,7 +18,7 @@ use haul_storage::conformance_source::scan_all;
 use haul_storage::engine::{Direction, Engine, Engines, Io, Note, Trouble, Way, Wish};
 use haul_storage::sink::{SourceName, SyncMode};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
-use haul_testkit::{COUNTED, DISK, lacks};
+use haul_testkit::{COUNTED, DISK, lacks, lacks_here};
 use sink_support::Scratch;
 
 const OBJECT: usize = 4 << 20;
@@ -230,7 +230,7 @@ fn the_best_way_to_read_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
     let contents = bytes(30 * OBJECT);
     let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
     if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
-        return lacks(DISK);
+        return lacks_here(DISK);
     }
     drop_from_cache(&bed.path());
     if cached(&bed.path()).is_none() {
@@ -254,7 +254,7 @@ fn the_best_way_to_write_is_measured_on_a_disk_and_nothing_stays_in_the_cache() 
     let contents = bytes(30 * OBJECT);
     let scratch = Scratch::on_disk(SyncMode::Measured).written_by(Wish::default(), Trouble::default());
     if haul_storage::engine::is_measured(&scratch.destination) != Some(true) {
-        return lacks(DISK);
+        return lacks_here(DISK);
     }
     let sink = scratch.posix([1; 4], &[SourceName::Named(b"top".to_vec())], None);
     let engines = Arc::clone(sink.engines());
@@ -279,7 +279,7 @@ fn what_is_in_the_page_cache_is_read_from_there_and_not_measured() {
     let contents = bytes(8 * OBJECT);
     let bed = Bed::new(&contents, Wish::default(), Trouble::default(), true);
     if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
-        return lacks(DISK);
+        return lacks_here(DISK);
     }
     bed.check_hashes(&contents, "cached");
     let (told, _) = bed.engines.told();

@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use haul_testkit::lacks;
+use haul_testkit::lacks_here;
 use haul_topology::zone::{Kind, Site, Zone};
 use haul_topology::{Cpus, Machine, affinity};
 
@@ -19,7 +19,7 @@ fn a_process_is_in_its_zone_until_that_is_dropped() {
         // Then it says why, and there is nothing else to see.
         Err(reason) => {
             assert!(!reason.is_empty());
-            return lacks(&format!("a place for a cpuset: {reason}"));
+            return lacks_here(&format!("a place for a cpuset: {reason}"));
         }
     };
     let machine = Machine::read(root);
@@ -28,7 +28,7 @@ fn a_process_is_in_its_zone_until_that_is_dropped() {
         Err(reason) => {
             assert!(reason.contains("haul-zone-"), "{reason}");
             assert_eq!(affinity().unwrap(), before, "nothing has changed");
-            return lacks(&format!("a cpuset: {reason}"));
+            return lacks_here(&format!("a cpuset: {reason}"));
         }
     };
     let directory = zone.directory().to_owned();

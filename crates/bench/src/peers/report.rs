@@ -58,8 +58,8 @@ impl Report<'_> {
             "haul and other movers on the same data, one run after the other in an order drawn by lot, after one run of each that \
              does not count and whose result is compared with the source byte for byte; after every other run files and bytes \
              are counted. Both ends are processes of this machine and share its {} cores; the network is loopback. Values \
-             are medians, in parentheses the shortest and the longest run. Each peer is there as it comes and as its manual \
-             recommends it.\n",
+             are medians, in parentheses the shortest and the longest run. A peer can be asked as it comes and as its manual \
+             recommends it (`-tuned`); the fastest peer is the fastest of those that were asked, which each table names.\n",
             machine::cores()
         ));
         self.page

@@ -324,7 +324,7 @@ mod tests {
     use haul_buffers::Pool;
     use haul_model::op::{SourceDone, SourceOp};
     use haul_model::{BlockId, SlotId};
-    use haul_testkit::{COUNTED, DISK, lacks};
+    use haul_testkit::{COUNTED, DISK, lacks, lacks_here};
 
     use super::*;
     use crate::SourceStorage;
@@ -544,7 +544,7 @@ mod tests {
         fs::write(&cold, contents(BIG)).unwrap();
         let cold = File::open(cold).unwrap();
         if !local::is_disk(&cold).unwrap() {
-            return lacks(DISK);
+            return lacks_here(DISK);
         }
         if !is_counted() {
             return lacks(COUNTED);
