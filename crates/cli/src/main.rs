@@ -10,6 +10,7 @@ mod bootstrap;
 mod congestion;
 mod engines;
 mod explain;
+mod initiator;
 mod job;
 mod layout;
 mod layout_report;

@@ -24,11 +24,12 @@ use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
+use crate::initiator::bind;
 use crate::job::{state_directory, substitute};
 use crate::options;
 use crate::options::Seating;
 use crate::plan::{check_can_become, decision, is_file, labels};
-use crate::session::{EndEngines, Ends, Spill, bind, greeting_bytes, response};
+use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
 use crate::settings::{slots_far_here, slots_here};
 use crate::{placement, policy, report};
 

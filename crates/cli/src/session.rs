@@ -1,15 +1,13 @@
 //! `haul cp`: plans, starts the ends, waits, reports.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
 use haul_model::{Code, HashKind, SessionId};
-use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial, local};
+use haul_mover::connection::{Connector, local};
 use haul_mover::end::{Common, Outcome, Profiles, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log, threads};
@@ -25,11 +23,12 @@ use haul_storage::spill::{SpillFile, Spilling};
 use haul_storage::synthetic::SyntheticSource;
 use haul_topology::Placer;
 use haul_topology::placer::Told as Placed;
-use haul_transport::{Bound, Fingerprint, Identity, Listener, Role, Session, StreamKey, tcp};
+use haul_transport::{Fingerprint, Identity, Role, Session, StreamKey};
 
 use crate::bench::Measure;
-use crate::bootstrap::{self, Line, Request, Response, TuningWords};
+use crate::bootstrap::{Line, Request, Response, TuningWords};
 use crate::congestion::{self, Time};
+use crate::initiator::{InitiatorConnector, Way};
 use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
@@ -41,11 +40,6 @@ use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::{policy, report};
-
-/// For one address of the other host.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// For one handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// `haul cp`
 pub fn copy(arguments: &Copy) -> Result<u8, Error> {
@@ -670,109 +664,6 @@ fn run_remote(
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
     let (encrypted, verified) = (Some(!plain), ends.verified());
     Ok((summary, Setup { encrypted, verified, hashed_early, log, engines, wished }))
-}
-
-/// Which way connections are made, once that is known.
-enum Way {
-    Undecided,
-    Dial(Dialer<TcpDial>),
-    Accept(Acceptor<Listener>),
-}
-
-/// The initiator dials the far end; where that does not work, the far end dials the initiator.
-struct InitiatorConnector {
-    host: String,
-    response_addresses: Vec<String>,
-    port: u16,
-    streams: u16,
-    ports: (u16, u16),
-    listen: Listen,
-    session: Session,
-    /// Kept open: its end would tell the far end nothing, but a second line can.
-    input: Option<ChildStdin>,
-    way: Way,
-}
-
-impl Connector for InitiatorConnector {
-    fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
-        match &mut self.way {
-            Way::Dial(dialer) => return dialer.connect(introduction, patience),
-            Way::Accept(acceptor) => return acceptor.connect(introduction, patience),
-            Way::Undecided => {}
-        }
-        if self.listen == Listen::Here {
-            return self.accept(introduction, patience);
-        }
-        let mut dialer = Dialer {
-            dial: TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT },
-            session: self.session.clone(),
-            streams: self.streams,
-            connected: false,
-        };
-        match dialer.connect(introduction, patience) {
-            Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
-                self.accept(introduction, patience.min(Duration::from_secs(20))).map_err(|_| error)
-            }
-            result => {
-                self.way = Way::Dial(dialer);
-                result
-            }
-        }
-    }
-}
-
-/// Something between the hosts does not let the connection through.
-fn is_blocked(error: &Error) -> bool {
-    matches!(error.failure.code, Code::PortBlocked | Code::HostUnreachable | Code::HostUnknown)
-}
-
-impl InitiatorConnector {
-    /// The name that ssh uses comes first; the address under which the far end was reached helps where that name
-    /// belongs to a jump host or an alias.
-    fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
-        let mut addresses = Vec::new();
-        let mut first_error = None;
-        for host in std::iter::once(&self.host).chain(&self.response_addresses) {
-            match tcp::resolve(host, self.port, DIAL_TIMEOUT) {
-                Ok(found) => {
-                    for address in found {
-                        if !addresses.contains(&address) {
-                            addresses.push(address);
-                        }
-                    }
-                }
-                Err(error) => drop(first_error.get_or_insert(error)),
-            }
-        }
-        match first_error {
-            Some(error) if addresses.is_empty() => Err(Error::stream(&self.host, &error)),
-            _ => Ok(addresses),
-        }
-    }
-
-    fn accept(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
-        let failed = |error: std::io::Error| Error::stream("listening", &error);
-        let bound = bind(self.ports)?;
-        let port = bound.address().port();
-        let listener =
-            Listener::start(bound, self.session.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT)
-                .map_err(failed)?;
-        if let Some(input) = &mut self.input {
-            bootstrap::write(input, &Line::Dial { port })
-                .map_err(|error| Error::os(Code::SshFailed, "writing to ssh", &error))?;
-        }
-        let mut acceptor = Acceptor { accept: listener, streams: self.streams };
-        let result = acceptor.connect(introduction, patience);
-        self.way = Way::Accept(acceptor);
-        result
-    }
-}
-
-/// Takes the first of these ports that is free.
-pub fn bind((first, last): (u16, u16)) -> Result<Bound, Error> {
-    Bound::bind(None, first..=last).map_err(|error| {
-        Error::stream("listening", &error).hint("name others with --port or --port-range, or none at all")
-    })
 }
 
 /// Reads bytes that the greeting carries as hex.

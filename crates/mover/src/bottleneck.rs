@@ -17,10 +17,10 @@ use crate::end::Profiles;
 pub const SHARE_MIN: f64 = 0.5;
 /// How busy the processors of an end's host must be to be the bottleneck.
 const HOST_BUSY_PERMILLE_MIN: u16 = 900;
-/// What lies between two ends of which each is a process.
-const BETWEEN: [Bottleneck; 2] = [Bottleneck::Network, Bottleneck::SinkBuffers];
 /// And how much of that must be this process's own.
 const OWN_SHARE_MIN: f64 = 0.25;
+/// What lies between two ends of which each is a process.
+const BETWEEN: [Bottleneck; 2] = [Bottleneck::Network, Bottleneck::SinkBuffers];
 
 /// What can hold a transfer up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -91,7 +91,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, vec![2; 8192]).unwrap();
         let Some(direct) = Direct::open(&file) else {
-            return haul_testkit::lacks("direct I/O where it is built");
+            return haul_testkit::lacks_here("direct I/O where it is built");
         };
         assert!(direct.unit >= 4096 && fs::fcntl_getfl(&direct.file).unwrap().contains(OFlags::DIRECT));
         assert!(!fs::fcntl_getfl(&file).unwrap().contains(OFlags::DIRECT), "the first one is as it was");

@@ -31,7 +31,7 @@ use crate::source::{Directories, Noatime, Place, Status, link_target};
 
 /// Directories that the scan itself keeps open.
 const FRAMES_HELD: usize = 48;
-/// And those that it is to come to.
+/// And those that it is to come to, if the process may have so many.
 const SCOUTED_MAX: usize = 64;
 /// A batch ends early once the paths of its errors are this long: one path may have megabytes.
 const ERROR_BYTES_SOFT: usize = 1 << 20;
@@ -242,7 +242,8 @@ impl PosixScan {
         while !batch.is_full() {
             let directory = held.descriptor.as_fd();
             let (placed, noatime, stack) = (self.placed.as_ref(), &self.noatime, &self.stack);
-            let room = || SCOUTED_MAX.saturating_sub(scouted(stack));
+            let most = SCOUTED_MAX.min(self.directories.descriptors_max());
+            let room = || most.saturating_sub(scouted(stack));
             held.ahead.fill(&held.listing, directory, &mut self.pace, room, |directory, name, file_type| {
                 let at = At::Below { directory, name };
                 match file_type {

@@ -94,6 +94,11 @@ impl Directories {
         self.roots.get(index as usize)
     }
 
+    /// So many descriptors are kept at most: fewer where the process may have few.
+    pub fn descriptors_max(&self) -> usize {
+        self.descriptors_max
+    }
+
     /// Where a SOURCE is found.
     pub fn locate_root<'a>(&self, root: &'a Root) -> Location<'a> {
         Location { directory: None, name: &root.path, follow: self.follow_roots }

@@ -1,0 +1,132 @@
+//! How the end that was started by the user gets its connections.
+
+use std::net::SocketAddr;
+use std::process::ChildStdin;
+use std::time::Duration;
+
+use haul_model::Code;
+use haul_mover::Error;
+use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial};
+use haul_transport::{Bound, Listener, Session, tcp};
+
+use crate::bootstrap::{self, Line};
+use crate::options::Listen;
+
+/// For one address of the other host.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// For one handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Which way connections are made, once that is known.
+pub enum Way {
+    /// Nothing was tried yet.
+    Undecided,
+    /// The far end listens.
+    Dial(Dialer<TcpDial>),
+    /// This end does.
+    Accept(Acceptor<Listener>),
+}
+
+/// The initiator dials the far end; where that does not work, the far end dials the initiator.
+pub struct InitiatorConnector {
+    /// The name that ssh uses.
+    pub host: String,
+    /// Under which it was reached.
+    pub response_addresses: Vec<String>,
+    /// Of its listener.
+    pub port: u16,
+    /// Of data.
+    pub streams: u16,
+    /// On which this end may listen.
+    pub ports: (u16, u16),
+    /// Which end listens.
+    pub listen: Listen,
+    /// Who proves what to whom.
+    pub session: Session,
+    /// Kept open: its end would tell the far end nothing, but a second line can.
+    pub input: Option<ChildStdin>,
+    /// Undecided at first.
+    pub way: Way,
+}
+
+impl Connector for InitiatorConnector {
+    fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
+        match &mut self.way {
+            Way::Dial(dialer) => return dialer.connect(introduction, patience),
+            Way::Accept(acceptor) => return acceptor.connect(introduction, patience),
+            Way::Undecided => {}
+        }
+        if self.listen == Listen::Here {
+            return self.accept(introduction, patience);
+        }
+        let mut dialer = Dialer {
+            dial: TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT },
+            session: self.session.clone(),
+            streams: self.streams,
+            connected: false,
+        };
+        match dialer.connect(introduction, patience) {
+            Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
+                self.accept(introduction, patience.min(Duration::from_secs(20))).map_err(|_| error)
+            }
+            result => {
+                self.way = Way::Dial(dialer);
+                result
+            }
+        }
+    }
+}
+
+/// Something between the hosts does not let the connection through.
+fn is_blocked(error: &Error) -> bool {
+    matches!(error.failure.code, Code::PortBlocked | Code::HostUnreachable | Code::HostUnknown)
+}
+
+impl InitiatorConnector {
+    /// The name that ssh uses comes first; the address under which the far end was reached helps where that name
+    /// belongs to a jump host or an alias.
+    fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
+        let mut addresses = Vec::new();
+        let mut first_error = None;
+        for host in std::iter::once(&self.host).chain(&self.response_addresses) {
+            match tcp::resolve(host, self.port, DIAL_TIMEOUT) {
+                Ok(found) => {
+                    for address in found {
+                        if !addresses.contains(&address) {
+                            addresses.push(address);
+                        }
+                    }
+                }
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        match first_error {
+            Some(error) if addresses.is_empty() => Err(Error::stream(&self.host, &error)),
+            _ => Ok(addresses),
+        }
+    }
+
+    fn accept(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
+        let failed = |error: std::io::Error| Error::stream("listening", &error);
+        let bound = bind(self.ports)?;
+        let port = bound.address().port();
+        let listener =
+            Listener::start(bound, self.session.clone(), tcp::Settings::default(), HANDSHAKE_TIMEOUT)
+                .map_err(failed)?;
+        if let Some(input) = &mut self.input {
+            bootstrap::write(input, &Line::Dial { port })
+                .map_err(|error| Error::os(Code::SshFailed, "writing to ssh", &error))?;
+        }
+        let mut acceptor = Acceptor { accept: listener, streams: self.streams };
+        let result = acceptor.connect(introduction, patience);
+        self.way = Way::Accept(acceptor);
+        result
+    }
+}
+
+/// Takes the first of these ports that is free.
+pub fn bind((first, last): (u16, u16)) -> Result<Bound, Error> {
+    Bound::bind(None, first..=last).map_err(|error| {
+        Error::stream("listening", &error).hint("name others with --port or --port-range, or none at all")
+    })
+}
