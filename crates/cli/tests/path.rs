@@ -1,7 +1,7 @@
 //! Somebody on the path of a clear stream (`--plain`), between two real processes: who alters bytes, and who delays them.
 //!
-//! The far end's greeting is altered so that the near end connects to a relay of the test. Both ends think that they are on one
-//! host, which they are, so members of bundles are hashed on their way and their hashes follow them in clear.
+//! The far end's greeting is altered so that the near end connects to a relay of the test. Members of bundles stay in their files
+//! until the kernel moves them to the stream.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -16,14 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Longer than anything here lasts.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A member of a bundle that is hashed on its way (`docs/decisions/0026-hashed-on-the-way.md`).
+/// A member of a bundle that stays in its file (`docs/decisions/0007-clear-streams-take-objects-from-files.md`).
 const FILE_BYTES: usize = 3 << 20;
-
-/// A payload, as it passes.
-struct Payload<'a> {
-    bytes: &'a mut [u8],
-    hashes: &'a mut [[u8; 32]],
-}
 
 /// What somebody on the path does.
 trait Meddler: Send + Sync + 'static {
@@ -31,7 +25,7 @@ trait Meddler: Send + Sync + 'static {
     fn begins(&self) {}
 
     /// A payload has come, and has not been passed on.
-    fn passes(&self, _payload: Payload<'_>) {}
+    fn passes(&self, _header: &mut [u8; 24], _bytes: &mut Vec<u8>) {}
 }
 
 /// A source with one file, and a relay to the sink.
@@ -81,8 +75,6 @@ impl Bed {
             .env_clear()
             .env("HOME", self.path("home"))
             .env("PATH", std::env::var_os("PATH").unwrap())
-            // Or hashes may be known before, and none follows.
-            .env("HAUL_TEST_HASHES_LATE", "1")
             .stdin(Stdio::null())
             .args(["cp", "-r", "--plain", "--streams", "1", "--haul-path", haul])
             .arg("--ssh")
@@ -145,55 +137,57 @@ fn carry(near: &mut TcpStream, far: &mut TcpStream, meddler: &dyn Meddler) -> io
         near.read_exact(&mut header)?;
         meddler.begins();
         let length = u32::from_le_bytes(header[20..].try_into().unwrap());
-        let mut bytes = vec![0; (length & 0x07ff_ffff) as usize];
+        assert_eq!(length >> 27, 0, "a hash follows in clear");
+        let mut bytes = vec![0; length as usize];
         near.read_exact(&mut bytes)?;
-        let mut hashes = vec![[0; 32]; (length >> 27) as usize];
-        for hash in &mut hashes {
-            near.read_exact(hash)?;
-        }
-        let mut proof = vec![0; if hashes.is_empty() { 0 } else { 32 }];
-        near.read_exact(&mut proof)?;
-        meddler.passes(Payload { bytes: &mut bytes, hashes: &mut hashes });
-        far.write_all(&[&header, &bytes[..], hashes.as_flattened(), &proof].concat())?;
+        meddler.passes(&mut header, &mut bytes);
+        far.write_all(&[&header, &bytes[..]].concat())?;
     }
 }
 
-/// Alters a byte of the first payloads, and where its hash follows, alters that to fit.
-#[derive(Default)]
+/// Alters a byte of the first payloads.
 struct Alters {
     payloads: usize,
+    /// And puts a hash that fits behind it.
+    fits: bool,
     passed: AtomicUsize,
-    fitted: AtomicUsize,
+}
+
+impl Alters {
+    fn first(payloads: usize, fits: bool) -> Arc<Alters> {
+        Arc::new(Alters { payloads, fits, passed: AtomicUsize::new(0) })
+    }
 }
 
 impl Meddler for Alters {
-    fn passes(&self, payload: Payload<'_>) {
+    fn passes(&self, header: &mut [u8; 24], bytes: &mut Vec<u8>) {
         if self.passed.fetch_add(1, Ordering::SeqCst) >= self.payloads {
             return;
         }
-        payload.bytes[0] ^= 1;
-        if let [hash] = payload.hashes {
-            *hash = *blake3::hash(payload.bytes).as_bytes();
-            self.fitted.fetch_add(1, Ordering::SeqCst);
+        bytes[0] ^= 1;
+        if self.fits {
+            header[23] |= 1 << 3;
+            bytes.extend(*blake3::hash(bytes).as_bytes());
         }
     }
 }
 
 #[test]
-fn bytes_that_are_altered_with_their_hash_are_not_believed() {
-    let bed = Bed::new();
-    let meddler = Arc::new(Alters { payloads: 1, ..Alters::default() });
-    let output = bed.push(meddler.clone(), &[]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert_eq!(meddler.fitted.load(Ordering::SeqCst), 1, "no hash followed a payload");
-    assert!(meddler.passed.load(Ordering::SeqCst) > 1, "it was sent again");
-    assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+fn bytes_that_are_altered_are_not_believed_whatever_hash_follows_them() {
+    for fits in [false, true] {
+        let bed = Bed::new();
+        let meddler = Alters::first(1, fits);
+        let output = bed.push(meddler.clone(), &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(meddler.passed.load(Ordering::SeqCst) > 1, "it was sent again");
+        assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+    }
 }
 
 #[test]
 fn who_alters_everything_prevents_a_transfer_and_nothing_else() {
     let bed = Bed::new();
-    let meddler = Arc::new(Alters { payloads: usize::MAX, ..Alters::default() });
+    let meddler = Alters::first(usize::MAX, true);
     let began = Instant::now();
     let output = bed.push(meddler.clone(), &["--reconnect", "2"]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
@@ -209,7 +203,6 @@ fn who_alters_everything_prevents_a_transfer_and_nothing_else() {
 struct Holds {
     change: Box<dyn Fn() + Send + Sync>,
     begun: AtomicUsize,
-    followed: AtomicUsize,
 }
 
 impl Meddler for Holds {
@@ -218,10 +211,6 @@ impl Meddler for Holds {
             (self.change)();
         }
     }
-
-    fn passes(&self, payload: Payload<'_>) {
-        self.followed.fetch_add(payload.hashes.len(), Ordering::SeqCst);
-    }
 }
 
 /// The file is changed while it is sent: what stands at the sink in the end, and how often a payload was sent.
@@ -229,10 +218,9 @@ fn changed_on_its_way(change: impl Fn(&Path) + Send + Sync + 'static) -> (Vec<u8
     let bed = Bed::new();
     let file = bed.path("source/file");
     let change = Box::new(move || change(&file));
-    let meddler = Arc::new(Holds { change, begun: AtomicUsize::new(0), followed: AtomicUsize::new(0) });
+    let meddler = Arc::new(Holds { change, begun: AtomicUsize::new(0) });
     let output = bed.push(meddler.clone(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(meddler.followed.load(Ordering::SeqCst) > 0, "no hash followed a payload");
     (fs::read(bed.path("sink/file")).unwrap(), meddler.begun.load(Ordering::SeqCst))
 }
 
@@ -262,4 +250,20 @@ fn a_member_that_is_replaced_while_it_is_sent_arrives_whole() {
         fs::rename(next, file).unwrap();
     });
     assert!(arrived == content(1) || arrived == content(2), "a mixture");
+}
+
+#[test]
+fn what_is_never_right_is_named_and_not_stored() {
+    let bed = Bed::new();
+    let meddler = Alters::first(usize::MAX, false);
+    let output = bed.push(meddler.clone(), &[]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(
+        said(&output).contains("sink/file: arrived with other bytes than were read"),
+        "{}",
+        said(&output)
+    );
+    assert!(!bed.path("sink/file").exists());
+    let passed = meddler.passed.load(Ordering::SeqCst);
+    assert!((2..10).contains(&passed), "{passed} payloads");
 }

@@ -424,8 +424,13 @@ impl<M: Machine> Running<M> {
             Err(failure) => return self.event(Event::Stop(failure)),
         };
         let cipher = established.data.first().and_then(|stream| stream.about().cipher);
-        let one_host =
-            !established.data.is_empty() && established.data.iter().all(|stream| stream.about().same_host);
+        // Where bytes go through a processor's cache to be encrypted, they can be hashed there; clear streams take them from
+        // their files without looking.
+        let hashes_on_the_way = !established.data.is_empty()
+            && established
+                .data
+                .iter()
+                .all(|stream| stream.about().same_host && stream.about().cipher.is_some());
         let round_trip = established.data.iter().filter_map(|stream| stream.about().round_trip).min();
         (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
@@ -453,7 +458,7 @@ impl<M: Machine> Running<M> {
             self.event(Event::RoundTrip { nanos: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX) });
         }
         if M::ROLE == Role::Source {
-            self.event(Event::OneHost(one_host));
+            self.event(Event::HashesOnTheWay(hashes_on_the_way));
         }
         self.event(Event::LinkUp { epoch, peer });
     }

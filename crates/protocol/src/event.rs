@@ -25,8 +25,8 @@ pub enum Event {
         /// As the network was at its fastest.
         nanos: u64,
     },
-    /// Source: both ends of the connection that comes up next are on one host, or not.
-    OneHost(bool),
+    /// Source: whoever sends over the connection that comes up next may hash bytes on their way, or not.
+    HashesOnTheWay(bool),
     /// The connection is gone. No thread sends from or receives into a slot any more.
     LinkDown,
     /// A message of the other end, in order, each once.

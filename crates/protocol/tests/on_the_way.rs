@@ -39,20 +39,20 @@ struct From {
 }
 
 impl From {
-    fn new(one_host: bool, objects: u32) -> From {
-        From::with(source_config(), one_host, source_begins(objects))
+    fn new(may: bool, objects: u32) -> From {
+        From::with(source_config(), may, source_begins(objects))
     }
 
-    fn with(config: source::Config, one_host: bool, begins: Vec<Event>) -> From {
+    fn with(config: source::Config, may: bool, begins: Vec<Event>) -> From {
         let (source, may_be_on_the_way) = (Source::new(config), Vec::new());
         let mut from = From { source, may_be_on_the_way, announced: Vec::new(), manifests: Vec::new() };
-        from.event(Event::OneHost(one_host));
+        from.event(Event::HashesOnTheWay(may));
         begins.into_iter().for_each(|event| from.event(event));
         from
     }
 
     /// Of small files.
-    fn of_small(one_host: bool) -> From {
+    fn of_small(may: bool) -> From {
         let config = source::Config { bundle_bytes_max: OBJECT.into(), roots: roots(), ..source_config() };
         let slots = (0..8).map(SlotId).collect();
         let answers = SMALL.iter().map(|(id, _)| (*id, Answer::Start(Token::NONE))).collect();
@@ -63,7 +63,7 @@ impl From {
             Event::Message(Message::BlockDone { slots, allowances: Vec::new() }),
             Event::Message(Message::FileId { answers, laid: Vec::new(), unlike: Vec::new() }),
         ];
-        From::with(config, one_host, begins)
+        From::with(config, may, begins)
     }
 
     fn event(&mut self, event: Event) {

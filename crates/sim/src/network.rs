@@ -233,8 +233,8 @@ impl World {
                 end.generation += 1;
                 again.into_iter().for_each(|frame| self.transmit(Role::Sink, frame));
                 note!(self, "source is connected ({})", header.epoch);
-                let one_host = self.random.coin();
-                self.source_event(Event::OneHost(one_host));
+                let may = self.random.coin();
+                self.source_event(Event::HashesOnTheWay(may));
                 self.source_event(Event::LinkUp { epoch: header.epoch, peer });
             }
             Err(failure) => self.violate(format!("the source refuses an honest CONNECT: {failure}")),

@@ -12,7 +12,6 @@
 //! | [`Closer`] | ends the stream from any thread |
 //! | [`Session`] | what the two ends agreed on beforehand (id, roles, pinned certificates, key for clear streams) |
 //! | [`Purpose`] | which stream of the session this is: control, or data number k |
-//! | [`Proofs`] | on a clear stream: vouch for the few bytes that nobody on the path may alter |
 //! | [`Cause`] | what went wrong, as a closed table; [`cause`] reads it from any `io::Error` of this crate |
 //!
 //! # The stack
@@ -47,7 +46,6 @@ mod identity;
 mod listen;
 pub mod memory;
 mod plain;
-mod proofs;
 pub mod rate;
 mod session;
 pub mod tcp;
@@ -57,7 +55,6 @@ pub mod trace;
 pub use error::{Cause, cause};
 pub use identity::{Fingerprint, Identity, StreamKey};
 pub use listen::{Bound, Listener, Refusals};
-pub use proofs::{PROOF_BYTES, Proofs};
 pub use session::{HELLO_BYTES, Purpose, Role, Session};
 
 /// The half that sends. Dropped before [`finish`](Sender::finish), it ends its direction uncleanly (which a clear TCP
@@ -83,15 +80,27 @@ pub trait Sender: Send {
         room: &mut [u8],
         see: Option<See<'_>>,
     ) -> io::Result<()> {
-        read_or_zero(file, offset, room)?;
-        if let Some(see) = see {
-            see(room);
-        }
-        self.send(&[IoSlice::new(head), IoSlice::new(room)])
+        send_through_room(self, head, file, offset, room, see)
     }
 
     /// The clean end of this direction; the other direction stays open. A second call does nothing.
     fn finish(&mut self) -> io::Result<()>;
+}
+
+/// As [`Sender::send_file`] does it where bytes cannot be taken straight from the file.
+pub(crate) fn send_through_room(
+    sender: &mut (impl Sender + ?Sized),
+    head: &[u8],
+    file: BorrowedFd<'_>,
+    offset: u64,
+    room: &mut [u8],
+    see: Option<See<'_>>,
+) -> io::Result<()> {
+    read_or_zero(file, offset, room)?;
+    if let Some(see) = see {
+        see(room);
+    }
+    sender.send(&[IoSlice::new(head), IoSlice::new(room)])
 }
 
 /// Whoever sees bytes on their way.
@@ -136,38 +145,6 @@ pub(crate) fn read_or_zero(file: BorrowedFd<'_>, offset: u64, room: &mut [u8]) -
         }
     }
     Ok(())
-}
-
-/// Bytes of a file that are read, seen and sent at a time where nothing but the processors moves them: they are still in the
-/// core's cache, its second, when they are sent, and so is what they were read to.
-pub(crate) const PASSAGE_BYTES: usize = 64 << 10;
-
-/// Reads `length` bytes of the file through `passage`, piece by piece, and shows each before `send` has it; `send` also learns
-/// whether more follows. Of nothing it is one empty piece.
-pub(crate) fn pass(
-    file: BorrowedFd<'_>,
-    (offset, length): (u64, usize),
-    passage: &mut Vec<u8>,
-    mut see: Option<See<'_>>,
-    mut send: impl FnMut(&[u8], bool) -> io::Result<()>,
-) -> io::Result<()> {
-    passage.resize(PASSAGE_BYTES, 0);
-    let mut done = 0;
-    loop {
-        let piece = &mut passage[..PASSAGE_BYTES.min(length - done)];
-        {
-            let _read = haul_meter::within(haul_model::profile::Stage::Read);
-            read_or_zero(file, offset + done as u64, piece)?;
-        }
-        done += piece.len();
-        if let Some(see) = &mut see {
-            see(piece);
-        }
-        send(piece, done < length)?;
-        if done == length {
-            return Ok(());
-        }
-    }
 }
 
 /// Fills `into` by repeated calls; see [`Receiver::receive`] for the errors.
@@ -226,13 +203,12 @@ pub struct Stream {
     pub(crate) receiver: Box<dyn Receiver>,
     pub(crate) closer: Closer,
     pub(crate) about: About,
-    pub(crate) proofs: Option<Proofs>,
 }
 
 impl Stream {
     /// From the parts of a driver or decorator.
     pub fn new(sender: Box<dyn Sender>, receiver: Box<dyn Receiver>, closer: Closer, about: About) -> Self {
-        Stream { sender, receiver, closer, about, proofs: None }
+        Stream { sender, receiver, closer, about }
     }
 
     /// The halves, each for a thread of its own, and the handle that ends both.
@@ -258,12 +234,6 @@ impl Stream {
     /// What may be told about it.
     pub fn about(&self) -> About {
         self.about
-    }
-
-    /// On a clear stream, with which its ends prove to each other what no one on the path may alter. None where the stream
-    /// protects all that it carries, or where nobody could alter it.
-    pub fn proofs(&self) -> Option<Proofs> {
-        self.proofs.clone()
     }
 }
 

@@ -20,15 +20,15 @@ use aws_lc_rs::hmac;
 
 use crate::identity::random;
 use crate::session::{Answer, Deadline, HELLO_BYTES};
-use crate::{Cause, PROOF_BYTES, Proofs, Purpose, Stream, StreamKey};
+use crate::{Cause, Purpose, Stream, StreamKey};
 
 const NONCE_BYTES: usize = 32;
+const PROOF_BYTES: usize = 32;
 /// Bytes of the dialer's first message.
 pub(crate) const OPENING_BYTES: usize = HELLO_BYTES + NONCE_BYTES;
 
 const LABEL_DIALER: &[u8; 16] = b"haul-s1-dialer\0\0";
 const LABEL_LISTENER: &[u8; 16] = b"haul-s1-listener";
-const LABEL_PROOFS: &[u8; 16] = b"haul-s1-proofs\0\0";
 
 struct Prover {
     key: hmac::Key,
@@ -48,11 +48,6 @@ impl Prover {
     fn prove(&self, label: &[u8; 16], answer: &[u8]) -> [u8; PROOF_BYTES] {
         let tag = hmac::sign(&self.key, &self.message(label, answer));
         tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
-    }
-
-    /// For what the stream carries from here on. Their key is made as a proof is, with a label whose proof is never sent.
-    fn proofs(&self) -> Proofs {
-        Proofs::new(&self.prove(LABEL_PROOFS, &[]))
     }
 
     /// In constant time.
@@ -87,7 +82,6 @@ pub(crate) fn dial(
         }));
     }
     Answer::read(answer[0])?;
-    stream.proofs = Some(prover.proofs());
     Ok(())
 }
 
@@ -115,7 +109,6 @@ pub(crate) fn answer(
     let answer = [decision.err().unwrap_or(Answer::Accepted) as u8];
     let proof = prover.prove(LABEL_LISTENER, &answer);
     stream.sender.send(&[IoSlice::new(&answer), IoSlice::new(&proof)])?;
-    stream.proofs = Some(prover.proofs());
     decision.map_err(Answer::refusal)
 }
 
@@ -137,10 +130,6 @@ mod tests {
         assert_eq!(
             hex(prover.prove(LABEL_LISTENER, &[0])),
             "5faa4594eab3bcfc527d409275019a29dd9366e59c51412ff09deb1eca900f8e"
-        );
-        assert_eq!(
-            hex(prover.proofs().prove(&[b"header", b"hash"])),
-            "892b3a740b595a9ed3a7d4e579a951dffe2ebeb86eb6ca6c5798ed9d827174c3"
         );
     }
 

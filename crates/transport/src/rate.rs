@@ -64,14 +64,14 @@ impl Limit {
 
 /// Sends through `stream` no faster than `limit` allows.
 pub fn wrap(stream: Stream, limit: &Limit) -> Stream {
-    let Stream { sender, receiver, closer, about, proofs } = stream;
+    let Stream { sender, receiver, closer, about } = stream;
     let closed = Arc::new(Gate::default());
     let sender = Box::new(RateSender { lower: sender, limit: limit.clone(), closed: closed.clone() });
     let closer = Closer::new(move || {
         closed.open();
         closer.close();
     });
-    Stream { sender, receiver, closer, about, proofs }
+    Stream { sender, receiver, closer, about }
 }
 
 struct RateSender {

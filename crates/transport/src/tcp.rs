@@ -199,7 +199,7 @@ pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io:
     if same_host {
         leave_unpaced(&socket.fd);
     }
-    let sender = TcpSender { socket: socket.clone(), ended: false, same_host, passage: Vec::new() };
+    let sender = TcpSender { socket: socket.clone(), ended: false };
     let receiver = TcpReceiver { socket };
     Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about))
 }
@@ -241,10 +241,6 @@ impl Socket {
 struct TcpSender {
     socket: Arc<Socket>,
     ended: bool,
-    /// Nothing but this host's processors moves the bytes.
-    same_host: bool,
-    /// What bytes of files pass through; empty until there are some.
-    passage: Vec<u8>,
 }
 
 /// Parts handed to the kernel in one call (it takes up to 1024; messages have 2 or 3).
@@ -307,8 +303,8 @@ impl Sender for TcpSender {
         self.send_flags(parts, SendFlags::empty())
     }
 
-    /// `sendfile`: SIGPIPE cannot be switched off for it, but Rust programs ignore that signal from the start. Where both ends
-    /// are on one host nobody but its processors moves the bytes: there they pass through their caches, as where they are seen.
+    /// `sendfile`: SIGPIPE cannot be switched off for it, but Rust programs ignore that signal from the start. What somebody is to
+    /// see is read and sent.
     fn send_file(
         &mut self,
         head: &[u8],
@@ -317,14 +313,8 @@ impl Sender for TcpSender {
         room: &mut [u8],
         see: Option<See<'_>>,
     ) -> io::Result<()> {
-        if self.same_host || see.is_some() {
-            let mut passage = std::mem::take(&mut self.passage);
-            let mut head = head;
-            let result = crate::pass(file, (offset, room.len()), &mut passage, see, |piece, more| {
-                let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
-                self.send_flags(&[IoSlice::new(std::mem::take(&mut head)), IoSlice::new(piece)], flags)
-            });
-            self.passage = passage;
+        if see.is_some() {
+            let result = crate::send_through_room(self, head, file, offset, room, see);
             self.ended |= result.is_err();
             return result;
         }

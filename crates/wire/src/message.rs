@@ -22,9 +22,9 @@ use crate::profile::{profile, put_profile};
 use crate::stripes::{plan, put_plan};
 
 /// The protocol version that this code speaks best.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// The oldest version that this code still speaks. (No release has spoken an older one.)
-pub const VERSION_MIN: u16 = 5;
+pub const VERSION_MIN: u16 = 6;
 
 /// Feature bit of CONNECT: PROFILE is understood.
 pub const FEATURE_PROFILE: u64 = 1;

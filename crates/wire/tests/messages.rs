@@ -1,4 +1,4 @@
-//! Every message survives its bytes; any bytes give a message or an error; version 5 is pinned byte for byte.
+//! Every message survives its bytes; any bytes give a message or an error; version 6 is pinned byte for byte.
 
 use std::sync::Arc;
 

@@ -393,7 +393,7 @@ impl Sink {
             | Event::ScanFailed { .. }
             | Event::ScanEnded
             | Event::SourceDone(_)
-            | Event::OneHost(_)
+            | Event::HashesOnTheWay(_)
             | Event::Sent(_) => return Err(Failure::new(Code::Internal)),
         }
         Ok(())

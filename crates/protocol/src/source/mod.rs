@@ -217,7 +217,7 @@ pub struct Source {
     clock: Clock,
     epoch: u32,
     link_up: bool,
-    one_host: bool,
+    hashes_on_the_way: bool,
     connected: bool,
     scan_ended: bool,
     bye_sent: bool,
@@ -266,7 +266,7 @@ impl Source {
             clock: Clock::default(),
             epoch: 0,
             link_up: false,
-            one_host: false,
+            hashes_on_the_way: false,
             connected: false,
             scan_ended: false,
             bye_sent: false,
@@ -390,7 +390,7 @@ impl Source {
     fn handle(&mut self, event: Event, log: &mut dyn LogView) -> Result<(), Failure> {
         match event {
             Event::LinkUp { epoch, peer } => self.on_link_up(epoch, peer.slots),
-            Event::OneHost(one_host) => self.one_host = one_host,
+            Event::HashesOnTheWay(may) => self.hashes_on_the_way = may,
             Event::LinkDown => self.on_link_down(),
             Event::Scanned(items) => return self.on_scanned(items, log),
             Event::ScanFailed { path, failure } => self.on_scan_failed(path, failure),

@@ -87,7 +87,7 @@ impl Source {
         }
         let asked = members.iter().map(|entry| entry.id).collect();
         let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() }, ticket);
-        let on_the_way = self.one_host && !again && !self.hands.has_several_targets();
+        let on_the_way = self.hashes_on_the_way && !again && !self.hands.has_several_targets();
         let op = SourceOp::ReadMembers { block, slot: local, members, again, on_the_way };
         self.actions.push_back(Action::Source(op));
         true
@@ -109,9 +109,8 @@ impl Source {
         let block = self.new_block(local, length, content, ticket);
         let slot = local;
         let gently = self.hands.has_several_targets();
-        // Within one host the processors are all that a transfer uses, and bytes are hashed where they are in a cache anyway. Of a
-        // file that is one object FILE_CLOSE tells the hash.
-        let on_the_way = self.one_host && !single && !again && !gently;
+        // Of a file that is one object FILE_CLOSE tells the hash.
+        let on_the_way = self.hashes_on_the_way && !single && !again && !gently;
         let op =
             SourceOp::ReadObject { block, entry, offset, length, slot, single, again, on_the_way, gently };
         self.actions.push_back(Action::Source(op));

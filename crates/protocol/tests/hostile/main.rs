@@ -269,8 +269,8 @@ fn a_source_survives_whatever_a_sink_says() {
                 _ if !up => {
                     epoch += 1;
                     up = true;
-                    let one_host = random.one_in(2);
-                    source.on_event(Event::OneHost(one_host), &mut log, step * 1_000_000);
+                    let may = random.one_in(2);
+                    source.on_event(Event::HashesOnTheWay(may), &mut log, step * 1_000_000);
                     Event::LinkUp { epoch, peer: peer(Role::Sink, random) }
                 }
                 0 if random.one_in(6) => {

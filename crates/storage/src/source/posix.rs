@@ -29,10 +29,6 @@ use crate::{SourceStorage, faults, local, page_cache, spill};
 /// Above so many ranges of files in slots, members of bundles are copied: each of them keeps a file open.
 const MEMBERS_IN_PLACE_MAX: usize = 256;
 
-/// From this size on a member of a bundle may be hashed on its way: below it is read whole at once, and what is looked up before
-/// it can stay costs as much as it saves.
-const ON_THE_WAY_MEMBER_BYTES_MIN: usize = 256 << 10;
-
 /// A range of a file is left there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stays {
@@ -60,7 +56,8 @@ pub struct SourceOptions {
     /// range. Only where the page cache is the file's own and local, so that what was just read is still there; and only
     /// where something is hashed: what cannot be read any more is sent as zeros, and nobody else would notice.
     pub in_place: bool,
-    /// Then members of bundles too, from this size on: below it, the calls cost more than the copies.
+    /// Members of bundles stay in their files from this size on, where they may: below it, what is looked up before costs as much
+    /// as it saves.
     pub in_place_member_bytes_min: usize,
     /// The sink is in this process and takes what it is lent ([`Lender`](super::Lender)): of files on known local file systems
     /// nothing is read here, but for what is asked for again.
@@ -74,7 +71,7 @@ impl Default for SourceOptions {
             hash: HashKind::default(),
             directory_descriptors_max: 1024,
             in_place: false,
-            in_place_member_bytes_min: 512 << 10,
+            in_place_member_bytes_min: 256 << 10,
             lend: false,
         }
     }
@@ -256,8 +253,7 @@ impl PosixSource {
         let on_the_way = on_the_way && !self.read_in_vain.load(Ordering::Relaxed);
         Staying {
             hashed: self.in_place.then_some(self.in_place_member_bytes_min),
-            hashed_on_the_way: on_the_way
-                .then_some(self.in_place_member_bytes_min.min(ON_THE_WAY_MEMBER_BYTES_MIN)),
+            hashed_on_the_way: on_the_way.then_some(self.in_place_member_bytes_min),
         }
     }
 

@@ -48,6 +48,10 @@ const KEY_UPDATE_RECORD_BYTES: usize = RECORD_HEADER_BYTES + KEY_UPDATE.len() + 
 /// Read from the layer below in one call.
 const INPUT_BYTES: usize = 512 << 10;
 
+/// Bytes of a file that are read, seen, encrypted and sent at a time: they are still in the core's second cache when they are
+/// encrypted, and so is what they were read to.
+const PASSAGE_BYTES: usize = 64 << 10;
+
 /// Records under one key. AES-GCM loses its margin beyond 2^24.5 full ones (RFC 8446, 5.5); the last is the key update.
 const RECORDS_PER_KEY: u64 = (1 << 24) - 1;
 
@@ -271,17 +275,27 @@ impl RecordSender {
         &mut self,
         head: &[u8],
         file: BorrowedFd<'_>,
-        range: (u64, usize),
-        see: Option<See<'_>>,
+        (offset, length): (u64, usize),
+        mut see: Option<See<'_>>,
     ) -> io::Result<()> {
+        self.seal_all(&[IoSlice::new(head)])?;
         let mut passage = std::mem::take(&mut self.passage);
-        let mut head = head;
-        let result = crate::pass(file, range, &mut passage, see, |piece, more| {
-            self.seal_all(&[IoSlice::new(std::mem::take(&mut head)), IoSlice::new(piece)])?;
-            if more || self.used == 0 { Ok(()) } else { self.flush() }
-        });
+        passage.resize(PASSAGE_BYTES, 0);
+        let mut done = 0;
+        while done < length {
+            let piece = &mut passage[..PASSAGE_BYTES.min(length - done)];
+            {
+                let _read = within(Stage::Read);
+                crate::read_or_zero(file, offset + done as u64, piece)?;
+            }
+            done += piece.len();
+            if let Some(see) = &mut see {
+                see(piece);
+            }
+            self.seal_all(&[IoSlice::new(piece)])?;
+        }
         self.passage = passage;
-        result
+        if self.used == 0 { Ok(()) } else { self.flush() }
     }
 
     fn checked(&mut self, action: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
