@@ -30,6 +30,8 @@ need sftp openssh-client
 need fusermount3 fuse3
 need mkfs.ext4 e2fsprogs
 need mount mount
+# Shares blocks between files.
+need mkfs.xfs xfsprogs
 # Hosts are networks of their own.
 need ip iproute2
 need nsenter util-linux

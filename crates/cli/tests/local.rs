@@ -213,6 +213,73 @@ fn a_file_that_changes_meanwhile_arrives_as_it_is_in_the_end_or_is_named() {
     }
 }
 
+/// XFS in a file, on a loop device.
+struct Xfs {
+    at: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+impl Xfs {
+    fn make() -> Xfs {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (image, at) = (directory.path().join("image"), directory.path().join("mount"));
+        fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
+        fs::create_dir(&at).unwrap();
+        let run = |command: &mut Command| {
+            let ended = command.output().unwrap();
+            assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        };
+        run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&image));
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at));
+        Xfs { at, directory }
+    }
+
+    /// Bytes that are taken.
+    fn used(&self) -> u64 {
+        rustix::fs::syncfs(fs::File::open(&self.at).unwrap()).unwrap();
+        let status = rustix::fs::statvfs(&self.at).unwrap();
+        (status.f_blocks - status.f_bfree) * status.f_frsize
+    }
+}
+
+impl Drop for Xfs {
+    fn drop(&mut self) {
+        let ended = Command::new("umount").arg("-l").arg(&self.at).status();
+        assert!(ended.is_ok_and(|status| status.success()), "{}", self.directory.path().display());
+    }
+}
+
+#[test]
+fn a_copy_shares_its_blocks_where_the_file_system_can() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, to mount an XFS");
+    }
+    let xfs = Xfs::make();
+    let within = || tempfile::tempdir_in(&xfs.at).unwrap();
+    let bed = Bed { from: within(), to: within() };
+    fs::create_dir(bed.from("tree")).unwrap();
+    let (large, small) = (content(1, 64 * MIB + 5), content(2, MIB));
+    fs::write(bed.from("tree/large"), &large).unwrap();
+    fs::write(bed.from("tree/small"), &small).unwrap();
+    for (options, hashed) in [(&[][..], true), (&["--hash", "none"], false)] {
+        let before = xfs.used();
+        let (code, events) = bed.copy(options, "tree");
+        assert_eq!(code, Some(0), "{events:?}");
+        let taken = xfs.used().saturating_sub(before);
+        assert!(taken < 8 << 20, "{taken} bytes are taken for 64 MiB that could be shared");
+        assert!(fs::read(bed.to("there/large")).unwrap() == large);
+        assert!(fs::read(bed.to("there/small")).unwrap() == small);
+        if hashed {
+            assert_eq!(told(&events, "large")["hash"], blake3::hash(&large).to_string());
+        }
+        // What is written to one is not in the other.
+        let copy = fs::File::options().write(true).open(bed.to("there/large")).unwrap();
+        copy.write_all_at(b"another", 1 << 20).unwrap();
+        assert!(fs::read(bed.from("tree/large")).unwrap() == large);
+        fs::remove_dir_all(bed.to("there")).unwrap();
+    }
+}
+
 #[test]
 fn a_limit_of_the_rate_holds_also_here() {
     let bed = Bed::together();
