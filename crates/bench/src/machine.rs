@@ -43,16 +43,11 @@ const SPARED_BYTES: usize = 3 << 29;
 const PIECE_BYTES: usize = 256 << 20;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// On a virtual machine, memory that nobody uses is written to, once, and given back. Such a machine may have to get it from its
-/// host first, which costs more than a copy: whoever came first would pay for it. (Space that is only set aside in a memory file
-/// system is not touched.)
-pub fn touch_free_memory() {
-    drop(hold_free_memory(SPARED_BYTES));
-}
-
-/// On a virtual machine: all memory that nobody uses and this process may have, but for so many bytes. What is left is soon
-/// touched, and soon used again.
-pub fn hold_free_memory(left_bytes: usize) -> Held {
+/// On a virtual machine, so many bytes of memory that nobody uses are written to, once, and given back. Such a machine may have to
+/// get them from its host first, which costs more than a copy: whoever came first would pay for it. No more than are needed: the
+/// more there are, the longer the host is busy taking them back while a run goes on. (Space that is only set aside in a memory
+/// file system is not touched.)
+pub fn touch_free_memory(bytes: usize) {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let free = match is_virtual(&read("/proc/cpuinfo".as_ref())) {
         true => free_bytes(&read("/proc/meminfo".as_ref())).unwrap_or(0),
@@ -60,8 +55,8 @@ pub fn hold_free_memory(left_bytes: usize) -> Held {
     };
     let group = read("/proc/self/cgroup".as_ref());
     let free = free.min(group_room_bytes("/sys/fs/cgroup".as_ref(), &group));
-    let pieces = free.saturating_sub(left_bytes) / PIECE_BYTES;
-    Held { _pieces: (0..pieces).map(|_| touched()).collect() }
+    let pieces = free.saturating_sub(SPARED_BYTES).min(bytes) / PIECE_BYTES;
+    let _all_at_a_time: Vec<_> = (0..pieces).map(|_| touched()).collect();
 }
 
 fn is_virtual(cpuinfo: &str) -> bool {
@@ -83,11 +78,6 @@ fn group_room_bytes(root: &Path, groups: &str) -> usize {
         .filter_map(room)
         .min()
         .unwrap_or(usize::MAX)
-}
-
-/// Memory that is given back when this is dropped.
-pub struct Held {
-    _pieces: Vec<Vec<u8>>,
 }
 
 /// A piece of memory of which each byte was written, in huge pages: a host gives those at once.

@@ -33,7 +33,6 @@ use servers::Servers;
 use tool::{TOOLS, Tool};
 
 use crate::evaluation::{Lottery, say, tool as system};
-use crate::machine::hold_free_memory;
 use crate::tree::Totals;
 use crate::{process, tree};
 
@@ -170,9 +169,6 @@ impl Places {
     }
 }
 
-/// Memory for programs, beside that of the results.
-const FREE_BYTES: usize = 3 << 30;
-
 fn compare(
     settings: &Settings,
     places: &Places,
@@ -215,10 +211,6 @@ fn compare(
         servers: &servers,
     };
     stage.prepare()?;
-    // The less is free, the sooner it is touched before each run.
-    let needed = (dataset.bytes + dataset.files * 4096) as usize + FREE_BYTES;
-    let fills_memory = !case.is_on_disk() && dataset.bytes >= run::WARM_BYTES_MIN;
-    let _held = fills_memory.then(|| hold_free_memory(needed));
     let contest = Contest { settings, stage, files };
     let done = contest.rounds(present, results);
     contest.stage.clear()?;

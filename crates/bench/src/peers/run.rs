@@ -25,7 +25,9 @@ use crate::process::{
 use crate::tree::{self, Difference, Options, Totals};
 
 /// Datasets of fewer bytes fit into memory that was used a moment ago.
-pub const WARM_BYTES_MIN: u64 = 512 << 20;
+const WARM_BYTES_MIN: u64 = 512 << 20;
+/// Memory for programs, beside that of results.
+const PROGRAM_BYTES: usize = 3 << 29;
 /// A run that takes longer is ended.
 const RUN_LIMIT: Duration = Duration::from_secs(600);
 /// How often memory is looked at.
@@ -125,7 +127,8 @@ impl Stage<'_> {
         }
         // Also before runs on a disk: its page cache is memory.
         if self.dataset.bytes >= WARM_BYTES_MIN {
-            touch_free_memory();
+            let result_bytes = self.dataset.bytes + self.dataset.files * 4096;
+            touch_free_memory(result_bytes as usize + PROGRAM_BYTES);
         }
         let errors = self.scratch.join("errors");
         let mut command = self.with_place(|place| tool.command(place));
