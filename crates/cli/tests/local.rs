@@ -216,22 +216,28 @@ fn a_file_that_changes_meanwhile_arrives_as_it_is_in_the_end_or_is_named() {
 /// XFS in a file, on a loop device.
 struct Xfs {
     at: PathBuf,
-    directory: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Xfs {
-    fn make() -> Xfs {
+    /// `None` where none can be mounted, which is told.
+    fn make() -> Option<Xfs> {
+        if !rustix::process::geteuid().is_root() {
+            haul_testkit::lacks("root, to mount an XFS");
+            return None;
+        }
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (image, at) = (directory.path().join("image"), directory.path().join("mount"));
         fs::File::create(&image).unwrap().set_len(512 << 20).unwrap();
         fs::create_dir(&at).unwrap();
-        let run = |command: &mut Command| {
-            let ended = command.output().unwrap();
-            assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ended.stderr));
-        };
-        run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&image));
-        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at));
-        Xfs { at, directory }
+        let made = Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&image).output().unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let mounted = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at).output().unwrap();
+        if !mounted.status.success() {
+            haul_testkit::lacks(&format!("loop devices: {}", String::from_utf8_lossy(&mounted.stderr)));
+            return None;
+        }
+        Some(Xfs { at, _directory: directory })
     }
 
     /// Bytes that are taken.
@@ -244,17 +250,14 @@ impl Xfs {
 
 impl Drop for Xfs {
     fn drop(&mut self) {
-        let ended = Command::new("umount").arg("-l").arg(&self.at).status();
-        assert!(ended.is_ok_and(|status| status.success()), "{}", self.directory.path().display());
+        // Where that fails the directory stays, which is all that can be done about it here.
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
 }
 
 #[test]
 fn a_copy_shares_its_blocks_where_the_file_system_can() {
-    if !rustix::process::geteuid().is_root() {
-        return haul_testkit::lacks("root, to mount an XFS");
-    }
-    let xfs = Xfs::make();
+    let Some(xfs) = Xfs::make() else { return };
     let within = || tempfile::tempdir_in(&xfs.at).unwrap();
     let bed = Bed { from: within(), to: within() };
     fs::create_dir(bed.from("tree")).unwrap();
