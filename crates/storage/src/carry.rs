@@ -1,15 +1,13 @@
 //! Bytes from one file into another within one host, and the hash of what arrived.
 //!
 //! Called by a sink that shares its process with the source. Where both files are on one file system the kernel copies
-//! (`copy_file_range`, which shares blocks where the file system can); from a memory file system with huge pages the source
-//! is written from where it is. What is hashed then is the *new* file, where its
-//! pages are in the cache: so the hash is that of what is there, whatever has become of the source meanwhile. Elsewhere, and
-//! where a file is small, bytes are read into a buffer, hashed in it and written from it.
+//! (`copy_file_range`, which shares blocks where the file system can). What is hashed then is the *new* file, where its
+//! pages are in the cache: so the hash is that of what is there, whatever has become of the source meanwhile. Elsewhere, from memory
+//! file systems with huge pages, and where a file is small, bytes are read into a buffer, hashed in it and written from it.
 //!
 //! What must stay true: every byte of the range is in the hash as the new file has it, once; nothing but the range is
 //! written; holes of the source stay holes, and cost no page of either file.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use haul_model::profile::Stage;
@@ -19,22 +17,21 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::confine::sink_failure;
 use crate::faults;
-use crate::hashing::ObjectHasher;
-use crate::source::{Status, mapping};
+use crate::hashing::{self, ObjectHasher};
+use crate::piece::with_piece;
+use crate::source::Status;
 
 /// At a time: one thread copies while another hashes.
 const PIECE_BYTES: usize = 4 << 20;
-/// Where pages are as large as this, files of as many bytes and more are looked at where they are.
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
-/// At a time through a buffer: it stays in the core's cache. Up to here, where the bytes are hashed, it costs less than what the
-/// kernel sets up for a copy, and the bytes are looked at only once.
+/// Written from a buffer at a time. Whole huge pages need not be cleared first.
+const WRITTEN_BYTES: usize = 2 << 20;
+/// Read into it at a time: they are in the core's cache when they are hashed.
+const READ_BYTES: usize = hashing::PIECE_BYTES;
+/// Up to here, where the bytes are hashed, a buffer costs less than what the kernel sets up for a copy, and the bytes are looked
+/// at only once.
 const BUFFERED_BYTES_MAX: usize = 128 << 10;
 /// Where nothing is hashed, the kernel's copy is the faster one from here on.
 const UNHASHED_BUFFERED_BYTES_MAX: usize = 8 << 10;
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A range of a file. It is at the same place in the new one.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +66,6 @@ impl Range {
 
 /// How bytes are copied.
 enum Way {
-    /// Written from where they are: whole huge pages at a time, which then need not be cleared first.
-    Mapping,
     Kernel,
     Buffer,
 }
@@ -110,8 +105,8 @@ pub(crate) fn carry(
     };
     let mut way = match range.length {
         length if length <= buffered as u64 => Way::Buffer,
-        // A look at a hole would make a page of it.
-        length if length >= HUGE_PAGE_BYTES && !sparse && status()?.has_huge_pages(source) => Way::Mapping,
+        // The kernel would copy 64 KiB at a time, and clear a huge page before the first of them.
+        _ if status()?.has_huge_pages(source) => Way::Buffer,
         _ => Way::Kernel,
     };
     let mut at = range.offset;
@@ -124,7 +119,6 @@ pub(crate) fn carry(
         while at < data_end {
             let length = (data_end - at).min(range.piece as u64) as usize;
             let copied = match way {
-                Way::Mapping => copy_from_mapping(source, sink, at, length)?,
                 Way::Kernel => copy_in_kernel(source, sink, at, length).is_ok(),
                 Way::Buffer => false,
             };
@@ -174,7 +168,7 @@ fn leave_hole(
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let punched = there == 0 || fs::fallocate(sink, punch, offset, there).is_ok();
     let piece = piece.min(BUFFERED_BYTES_MAX);
-    with_buffer(piece, |buffer| {
+    with_piece(piece, |buffer| {
         let zeros = &mut buffer[..piece];
         zeros.fill(0);
         let mut done = 0;
@@ -190,27 +184,6 @@ fn leave_hole(
         }
         Ok(())
     })
-}
-
-/// False if the bytes could not all be had.
-fn copy_from_mapping(
-    source: BorrowedFd<'_>,
-    sink: BorrowedFd<'_>,
-    offset: u64,
-    length: usize,
-) -> Result<bool, Trouble> {
-    let status = || Status::of(source).map_err(|_| Trouble::Source);
-    let mut written = Ok(());
-    let seen = mapping::with_bytes(source, &status()?, (offset, length), |bytes| {
-        written = write_at(sink, bytes, offset);
-    });
-    match written {
-        // What is mapped there has gone.
-        Err(Errno::FAULT) => Ok(false),
-        Err(errno) => Err(Trouble::Sink(errno)),
-        // What a mapping shows between the end of a file and the end of its last page are zeros, not an error.
-        Ok(()) => Ok(seen && offset + length as u64 <= status()?.identity().size),
-    }
 }
 
 /// `Err` where the kernel does not do it, or not to the end: which of the files is to blame it does not tell.
@@ -242,20 +215,7 @@ fn hash_file(
     hasher: &mut Option<&mut ObjectHasher>,
 ) -> Result<(), Trouble> {
     let Some(hasher) = hasher else { return Ok(()) };
-    let status = Status::of(file).map_err(Trouble::Sink)?;
-    let mut seen = false;
-    let whole = mapping::with_bytes(file, &status, (offset, length), |bytes| {
-        seen = true;
-        hasher.update(bytes);
-    });
-    if whole {
-        return Ok(());
-    }
-    // Somebody has cut the new file short, or its disk fails.
-    if seen {
-        return Err(Trouble::Sink(Errno::IO));
-    }
-    with_buffer(BUFFERED_BYTES_MAX, |buffer| {
+    with_piece(BUFFERED_BYTES_MAX, |buffer| {
         let mut done = 0;
         while done < length {
             let part = &mut buffer[..(length - done).min(BUFFERED_BYTES_MAX)];
@@ -278,37 +238,42 @@ fn copy_through_buffer(
     length: usize,
     hasher: &mut Option<&mut ObjectHasher>,
 ) -> Result<(), Trouble> {
-    with_buffer(length.min(BUFFERED_BYTES_MAX), |buffer| {
+    with_piece(length.min(WRITTEN_BYTES), |buffer| {
         let mut done = 0;
         while done < length {
-            let part = (length - done).min(BUFFERED_BYTES_MAX);
-            let at = offset + done as u64;
-            let reading = haul_meter::within(Stage::Read);
-            let count =
-                retry_on_intr(|| pread(source, &mut buffer[..part], at)).map_err(|_| Trouble::Source)?;
-            drop(reading.bytes(count as u64));
-            if count == 0 {
-                return Err(Trouble::Source);
-            }
-            let bytes = &buffer[..count];
-            if let Some(hasher) = hasher {
-                hasher.update(bytes);
-            }
-            write_at(sink, bytes, at).map_err(Trouble::Sink)?;
-            done += count;
+            let part = (length - done).min(buffer.len());
+            let (buffer, at) = (&mut buffer[..part], offset + done as u64);
+            read_and_hash(source, buffer, at, hasher)?;
+            write_at(sink, buffer, at).map_err(Trouble::Sink)?;
+            done += part;
         }
         Ok(())
     })
 }
 
-/// A buffer of this thread, of at least so many bytes.
-fn with_buffer<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < bytes {
-            buffer.resize(bytes, 0);
+/// Fills the buffer.
+fn read_and_hash(
+    source: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    offset: u64,
+    hasher: &mut Option<&mut ObjectHasher>,
+) -> Result<(), Trouble> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let end = buffer.len().min(filled + READ_BYTES);
+        let (space, at) = (&mut buffer[filled..end], offset + filled as u64);
+        let reading = haul_meter::within(Stage::Read);
+        let count = retry_on_intr(|| pread(source, &mut *space, at)).map_err(|_| Trouble::Source)?;
+        drop(reading.bytes(count as u64));
+        if count == 0 {
+            return Err(Trouble::Source);
         }
-        work(&mut buffer[..])
-    })
+        if let Some(hasher) = hasher {
+            hasher.update(&space[..count]);
+        }
+        filled += count;
+    }
+    Ok(())
 }
 
 fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
@@ -450,27 +415,6 @@ mod tests {
             for length in [10, 4 << 20] {
                 let result = carried(HashKind::Blake3, &source, &only_read, Range::new(0, length, length));
                 assert_eq!(result, Err(Trouble::Sink(Errno::BADF)));
-            }
-        });
-    }
-
-    #[test]
-    fn huge_pages_are_written_whole() {
-        let place = tempfile::tempdir().unwrap();
-        with_huge_pages(place.path(), || {
-            let source = made(&place, "source");
-            source.write_all_at(&bytes(8 << 20), 0).unwrap();
-            let sink = made(&place, "sink");
-            assert_eq!(copy_from_mapping(source.as_fd(), sink.as_fd(), 4 << 20, 4 << 20), Ok(true));
-            assert!(read(&sink)[4 << 20..] == read(&source)[4 << 20..]);
-            // Cut short since: within its last page it shows zeros, behind that there is nothing.
-            for left in [(4 << 20) + 1, 5 << 20, (8 << 20) - 1] {
-                source.set_len(left).unwrap();
-                assert_eq!(
-                    copy_from_mapping(source.as_fd(), sink.as_fd(), 4 << 20, 4 << 20),
-                    Ok(false),
-                    "{left}"
-                );
             }
         });
     }

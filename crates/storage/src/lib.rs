@@ -17,6 +17,7 @@ mod local;
 pub mod memory_sink;
 pub mod memory_source;
 mod page_cache;
+mod piece;
 pub mod placing;
 pub mod scan;
 pub mod sink;

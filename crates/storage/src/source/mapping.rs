@@ -1,9 +1,8 @@
 //! Looking at a range of a file where it is: in memory, through a mapping, without a copy.
 //!
-//! Called for files on memory file systems with huge pages, to hash them or to write them to another file. There a mapping costs
-//! next to nothing beside that; where pages are small it costs more than reading them through a buffer that stays in the core's
-//! cache, and is not made. A thread keeps two mappings for the objects that follow, one of the file that it copies from and
-//! one of the file that it copies to: to take one away makes all threads of the process forget where their pages are.
+//! Called for files on memory file systems with huge pages, to hash them. There a mapping costs next to nothing beside that;
+//! where pages are small it costs more than reading them through a buffer that stays in the core's cache, and is not made. A thread
+//! keeps its mapping for the objects that follow: to take one away makes all threads of the process forget where their pages are.
 //!
 //! A mapped file that is cut short answers an access with SIGBUS. The handler that is installed here lets zeros stand where the
 //! file's bytes were and takes a note; what was made of the bytes is then thrown away and the range is read with system calls,
@@ -30,8 +29,7 @@ thread_local! {
     /// First and last address, exclusive, of what this thread is reading.
     static WINDOW: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     static LOST: Cell<bool> = const { Cell::new(false) };
-    /// The one used last is the second.
-    static MAPPED: RefCell<[Option<Mapped>; 2]> = const { RefCell::new([None, None]) };
+    static MAPPED: RefCell<Option<Mapped>> = const { RefCell::new(None) };
 }
 
 /// A part of a file. As long as it is mapped no other file can have its inode number.
@@ -71,7 +69,7 @@ impl Drop for Mapped {
 
 /// Gives `see` the bytes of the range, where the file's pages are huge. There should be no hole: a look at one makes a page of
 /// it. False, whatever `see` has made of them, if they could not all be had.
-pub(crate) fn with_bytes(
+pub(super) fn with_bytes(
     file: impl AsFd,
     status: &Status,
     range: (u64, usize),
@@ -88,27 +86,22 @@ fn with_mapped(file: impl AsFd, place: Place, range: (u64, usize), see: impl FnO
         return false;
     }
     MAPPED.with_borrow_mut(|mapped| {
-        let holds =
-            |mapped: &Option<Mapped>| mapped.as_ref().is_some_and(|it| it.find(place, range).is_some());
-        if !holds(&mapped[1]) {
-            mapped.swap(0, 1);
+        let find = |mapped: &Option<Mapped>| mapped.as_ref().and_then(|mapped| mapped.find(place, range));
+        if find(mapped).is_none() {
+            *mapped = Mapped::new(file, place, range);
         }
-        if !holds(&mapped[1]) {
-            mapped[1] = Mapped::new(file, place, range);
-        }
-        let found = mapped[1].as_ref().and_then(|mapped| mapped.find(place, range));
-        let Some(start) = found else { return false };
+        let Some(start) = find(mapped) else { return false };
         LOST.set(false);
         WINDOW.set((start as usize, start as usize + length.next_multiple_of(page)));
         // The handler runs between the two fences, whatever the compiler thinks of the order.
         compiler_fence(Ordering::SeqCst);
         // SAFETY: mapped and readable, for as long as the slice lives. Another process may write to the file meanwhile:
-        // then the bytes are any bytes, which is all that a hash or the kernel needs, and the sink finds out.
+        // then the bytes are any bytes, which is all that a hash needs, and the sink finds out.
         see(unsafe { std::slice::from_raw_parts(start, length) });
         compiler_fence(Ordering::SeqCst);
         WINDOW.set((0, 0));
         if LOST.get() {
-            mapped[1] = None;
+            *mapped = None;
         }
         !LOST.get()
     })
@@ -210,8 +203,7 @@ mod tests {
                 (byte, descriptor)
             })
             .collect();
-        let mapped =
-            || MAPPED.with_borrow(|mapped| mapped[1].as_ref().map(|it| (it.start as usize, it.length)));
+        let mapped = || MAPPED.with_borrow(|mapped| mapped.as_ref().map(|it| (it.start as usize, it.length)));
         for (byte, descriptor) in files.iter().chain(&files) {
             assert!(see(descriptor, (0, 4096), |bytes| assert!(bytes.iter().all(|at| at == byte))));
             let first = mapped();
@@ -225,20 +217,6 @@ mod tests {
             );
             assert!(see(descriptor, (MAPPED_BYTES, 4096), |bytes| assert_eq!(bytes[0], byte + 10)));
         }
-    }
-
-    #[test]
-    fn two_files_in_turn_are_mapped_once_each() {
-        let files =
-            [file_of(&[1; 4096]), file_of(&[2; 4096]), file_of(&[3; 4096])].map(|(_, descriptor)| descriptor);
-        let start_of = |file: &OwnedFd| {
-            assert!(see(file, (0, 4096), |_| ()));
-            MAPPED.with_borrow(|mapped| mapped[1].as_ref().map(|it| it.start as usize))
-        };
-        let first = [start_of(&files[0]), start_of(&files[1])];
-        assert_eq!([start_of(&files[0]), start_of(&files[1])], first);
-        start_of(&files[2]);
-        assert_eq!(start_of(&files[1]), first[1], "the one that was used longest ago has gone");
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod directories;
 mod early;
 mod files;
 mod lend;
-pub(crate) mod mapping;
+mod mapping;
 mod members;
 mod objects;
 mod posix;

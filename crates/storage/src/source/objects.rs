@@ -1,6 +1,5 @@
 //! One object of a large file into a slot.
 
-use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 use haul_buffers::{Lease, Pool};
@@ -15,6 +14,7 @@ use crate::confine::source_failure;
 use crate::engine::{Attempt, Way};
 use crate::faults;
 use crate::hashing::{ObjectHasher, PIECE_BYTES};
+use crate::piece::with_piece;
 
 /// Where nothing is copied, so much is hashed at a time.
 const SEEN_BYTES: usize = 512 << 10;
@@ -96,9 +96,6 @@ pub(crate) fn hash_in_place(
     read: impl Fn(u64, &mut [u8]) -> Result<(), Failure>,
     pause: impl Fn() -> Result<(), Failure>,
 ) -> Result<Hash, Failure> {
-    thread_local! {
-        static PIECE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    }
     let end = offset.saturating_add(length.into());
     let mut hasher = new()?;
     let status = Status::of(file).map_err(source_failure)?;
@@ -117,10 +114,7 @@ pub(crate) fn hash_in_place(
         return Ok(hasher.finish());
     }
     let mut hasher = new()?;
-    PIECE.with_borrow_mut(|bytes| {
-        if bytes.len() < piece_bytes {
-            bytes.resize(piece_bytes, 0);
-        }
+    with_piece(piece_bytes, |bytes| {
         let mut at = offset;
         while at < end {
             let piece = &mut bytes[..piece_bytes.min((end - at) as usize)];
