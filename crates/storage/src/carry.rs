@@ -40,8 +40,6 @@ pub(crate) struct Range {
     pub length: u64,
     /// So many bytes at a time at most; a multiple of a page.
     pub piece: usize,
-    /// Whether the source has holes, where that is known.
-    pub sparse: Option<bool>,
     /// Nothing of the file is behind it.
     pub ends_file: bool,
 }
@@ -50,17 +48,12 @@ impl Range {
     /// Of a file of so many bytes, in pieces as they suit the copy.
     pub fn new(offset: u64, length: u64, file_bytes: u64) -> Range {
         let ends_file = offset.checked_add(length) == Some(file_bytes);
-        Range { offset, length, piece: PIECE_BYTES, sparse: None, ends_file }
+        Range { offset, length, piece: PIECE_BYTES, ends_file }
     }
 
     /// In pieces of this size, or smaller ones.
     pub fn in_pieces(self, piece: usize) -> Range {
         Range { piece: piece.min(self.piece), ..self }
-    }
-
-    /// It is known whether the source has holes.
-    pub fn with_holes(self, sparse: bool) -> Range {
-        Range { sparse: Some(sparse), ..self }
     }
 }
 
@@ -91,22 +84,18 @@ impl From<Trouble> for Failure {
 
 /// Copies the range from `source` to `sink` (open for both) and gives its bytes to `hasher`, if there is one.
 pub(crate) fn carry(
-    source: BorrowedFd<'_>,
+    (source, status): (BorrowedFd<'_>, &Status),
     sink: BorrowedFd<'_>,
     range: Range,
     mut hasher: Option<&mut ObjectHasher>,
 ) -> Result<(), Trouble> {
     let end = range.offset.checked_add(range.length).ok_or(Trouble::Source)?;
     let buffered = if hasher.is_some() { BUFFERED_BYTES_MAX } else { UNHASHED_BUFFERED_BYTES_MAX };
-    let status = || Status::of(source).map_err(|_| Trouble::Source);
-    let sparse = match range.sparse {
-        Some(sparse) => sparse,
-        None => status()?.has_holes(),
-    };
+    let sparse = status.has_holes();
     let mut way = match range.length {
         length if length <= buffered as u64 => Way::Buffer,
         // The kernel would copy 64 KiB at a time, and clear a huge page before the first of them.
-        _ if status()?.has_huge_pages(source) => Way::Buffer,
+        _ if status.has_huge_pages(source) => Way::Buffer,
         _ => Way::Kernel,
     };
     let mut at = range.offset;
@@ -345,7 +334,8 @@ mod tests {
     /// Carries it as an object of its own; the hash of what arrived.
     fn carried(kind: HashKind, source: &File, sink: &File, range: Range) -> Result<Hash, Trouble> {
         let mut hasher = ObjectHasher::new(kind, range.offset, range.length as u32, false).unwrap();
-        carry(source.as_fd(), sink.as_fd(), range, Some(&mut hasher))?;
+        let status = Status::of(source).unwrap();
+        carry((source.as_fd(), &status), sink.as_fd(), range, Some(&mut hasher))?;
         Ok(hasher.finish())
     }
 
@@ -390,7 +380,8 @@ mod tests {
             assert_eq!(hash, object_hash(kind, &all, 0, false));
         }
         let sink = made(place, "sink");
-        carry(source.as_fd(), sink.as_fd(), Range::new(0, 2 << 20, 2 << 20), None).unwrap();
+        let status = Status::of(&source).unwrap();
+        carry((source.as_fd(), &status), sink.as_fd(), Range::new(0, 2 << 20, 2 << 20), None).unwrap();
         assert!(read(&sink) == all);
     }
 
@@ -455,14 +446,14 @@ mod tests {
             source.set_len(3 << 16).unwrap();
             source.write_all_at(b"begins", 0).unwrap();
             source.write_all_at(b"ends", 3 << 16).unwrap();
-            let size = source.metadata().unwrap().len();
+            let (size, status) = (source.metadata().unwrap().len(), Status::of(&source).unwrap());
             for _ in 0..500 {
                 let sink = made(&place, "sink");
                 std::thread::scope(|scope| {
                     for (offset, length) in [(0, 3 << 16), (3 << 16, 4)] {
-                        let (source, sink) = (source.as_fd(), sink.as_fd());
+                        let (source, sink, status) = (source.as_fd(), sink.as_fd(), &status);
                         scope.spawn(move || {
-                            carry(source, sink, Range::new(offset, length, size), None).unwrap()
+                            carry((source, status), sink, Range::new(offset, length, size), None).unwrap()
                         });
                     }
                 });

@@ -17,7 +17,7 @@ use super::objects::Object;
 use crate::carry::{Range, carry};
 use crate::confine::sink_failure;
 use crate::hashing::ObjectHasher;
-use crate::source::LentMembers;
+use crate::source::{LentMembers, Status};
 
 /// As the source says it when it is asked for the bytes again and reads them itself.
 const ASK_AGAIN: Code = Code::HashMismatch;
@@ -42,7 +42,8 @@ impl PosixSink {
         let range = if gently { range.in_pieces(GENTLE_PIECE_BYTES) } else { range };
         let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
         let looked_at = (self.hash != HashKind::None).then_some(&mut hasher);
-        carry(source.descriptor.as_fd(), contents, range, looked_at)?;
+        let status = Status::of(&source.descriptor).map_err(|_| ASK_AGAIN)?;
+        carry((source.descriptor.as_fd(), &status), contents, range, looked_at)?;
         source.was_read(offset, length);
         Ok(hasher.finish())
     }
@@ -60,9 +61,8 @@ impl PosixSink {
         if entry.size() > 0 {
             let _passing = lent.passing(&source, &status);
             let range = Range::new(0, entry.size(), entry.size()).in_pieces(piece);
-            let range = range.with_holes(status.has_holes());
             let _at = within(Stage::Write);
-            carry(source.as_fd(), contents, range, None)?;
+            carry((source.as_fd(), &status), contents, range, None)?;
             lent.check(&source, entry).map_err(|_| ASK_AGAIN)?;
         }
         Ok(())
