@@ -387,6 +387,25 @@ pub fn totals(root: &Path) -> io::Result<Totals> {
     Ok(totals)
 }
 
+/// Cuts every file in a tree to nothing.
+pub fn empty_files(root: &Path) -> io::Result<()> {
+    fn visit(directory: &OwnedFd) -> io::Result<()> {
+        for (name, stat) in entries(directory)? {
+            let name = OsStr::from_bytes(&name);
+            match kind(&stat) {
+                FileType::Directory => visit(&open_directory(directory, name)?)?,
+                FileType::RegularFile => {
+                    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    rustix::fs::openat(directory, name, flags, Mode::empty())?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+    visit(&open_root(root)?)
+}
+
 /// Removes what is in a directory, also read-only directories and paths of any length, and the directory itself.
 pub fn remove(root: &Path) -> io::Result<()> {
     fn empty(directory: &OwnedFd) -> io::Result<()> {

@@ -109,8 +109,29 @@ impl Stage<'_> {
 
     /// Removes the result of the run before.
     pub fn clear(&self) -> io::Result<()> {
-        tree::remove(&self.result())?;
+        if self.dataset.case.is_on_disk() {
+            self.put_aside()?;
+        } else {
+            tree::remove(&self.result())?;
+        }
         tree::remove(&self.state())
+    }
+
+    /// Its files stay until the case ends, without their contents. Before ext4 without a journal makes a file, it looks at all that
+    /// were removed in the minutes before, so each run would wait for what the ones before it have left.
+    fn put_aside(&self) -> io::Result<()> {
+        let result = self.result();
+        if result.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        if result.is_dir() {
+            tree::empty_files(&result)?;
+        } else {
+            File::create(&result)?;
+        }
+        let mut places = (0u32..).map(|number| self.sink.join(format!("earlier-{number}")));
+        let place = places.find(|place| place.symlink_metadata().is_err());
+        fs::rename(result, place.expect("there are few"))
     }
 
     /// One run into an empty destination. What went wrong is in words.
@@ -431,6 +452,34 @@ mod tests {
         assert!(stage.check(tar).is_err());
         fs::write(sink.join("result/a/link/file"), "tex!").unwrap();
         assert!(stage.check(gridftp).unwrap_err().to_string().contains("a/real"));
+    }
+
+    #[test]
+    fn on_a_disk_results_stay_without_their_contents_until_the_case_ends() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (source, sink) = (scratch.path().join("source"), scratch.path().join("sink"));
+        let (work, servers) = (scratch.path().join("work"), Servers::none());
+        for (case, left) in [(Case::TreeDisk, 2), (Case::Tree, 0)] {
+            let dataset = Dataset { case, title: String::new(), files: 2, bytes: 8 };
+            let stage = Stage {
+                haul: Path::new("haul"),
+                dataset: &dataset,
+                source: &source,
+                sink: &sink,
+                scratch: &work,
+                servers: &servers,
+            };
+            for _ in 0..2 {
+                fs::create_dir_all(sink.join("result/a")).unwrap();
+                fs::write(sink.join("result/a/file"), "text").unwrap();
+                std::os::unix::fs::symlink("a/file", sink.join("result/link")).unwrap();
+                stage.clear().unwrap();
+                assert!(!sink.join("result").exists());
+            }
+            let found = tree::totals(&sink).unwrap();
+            assert_eq!((found.files, found.bytes, found.symlinks), (left, 0, left), "{case:?}");
+            tree::remove(&sink).unwrap();
+        }
     }
 
     #[test]
