@@ -124,10 +124,11 @@ impl Stage<'_> {
         if result.symlink_metadata().is_err() {
             return Ok(());
         }
-        if result.is_dir() {
-            tree::empty_files(&result)?;
-        } else {
+        if !result.is_dir() {
             File::create(&result)?;
+        } else if tree::empty_files(&result).is_err() {
+            // What may not be written to can be removed all the same.
+            return tree::remove(&result);
         }
         let mut places = (0u32..).map(|number| self.sink.join(format!("earlier-{number}")));
         let place = places.find(|place| place.symlink_metadata().is_err());
@@ -387,6 +388,14 @@ mod tests {
     use crate::peers::case::make;
     use crate::peers::tool::from_name;
 
+    fn stage<'a>(
+        dataset: &'a Dataset,
+        (source, sink, scratch): (&'a Path, &'a Path, &'a Path),
+        servers: &'a Servers,
+    ) -> Stage<'a> {
+        Stage { haul: Path::new("haul"), dataset, source, sink, scratch, servers }
+    }
+
     #[test]
     fn the_longer_job_of_fio_counts() {
         let report = "fio: a warning\n{\"jobs\": [{\"job_runtime\": 1500}, {\"job_runtime\": 2250}]}";
@@ -402,14 +411,7 @@ mod tests {
         let dataset = make(Case::Thirty, 0.001, &source).unwrap();
         let servers = Servers::none();
         let (sink, work) = (scratch.path().join("sink"), scratch.path().join("work"));
-        let stage = Stage {
-            haul: Path::new("haul"),
-            dataset: &dataset,
-            source: &source,
-            sink: &sink,
-            scratch: &work,
-            servers: &servers,
-        };
+        let stage = stage(&dataset, (&source, &sink, &work), &servers);
         stage.prepare().unwrap();
         for name in ["cp", "tar"] {
             let tool = from_name(name).unwrap();
@@ -438,15 +440,8 @@ mod tests {
         fs::write(sink.join("result/a/link/file"), "text").unwrap();
         let dataset = Dataset { case: Case::Tree, title: String::new(), files: 1, bytes: 4 };
         let servers = Servers::none();
-        let (work, haul) = (scratch.path().join("work"), Path::new("haul"));
-        let stage = Stage {
-            haul,
-            dataset: &dataset,
-            source: &source,
-            sink: &sink,
-            scratch: &work,
-            servers: &servers,
-        };
+        let work = scratch.path().join("work");
+        let stage = stage(&dataset, (&source, &sink, &work), &servers);
         let (gridftp, tar) = (from_name("gridftp").unwrap(), from_name("tar").unwrap());
         assert_eq!(stage.check(gridftp).unwrap().files, 1);
         assert!(stage.check(tar).is_err());
@@ -461,14 +456,7 @@ mod tests {
         let (work, servers) = (scratch.path().join("work"), Servers::none());
         for (case, left) in [(Case::TreeDisk, 2), (Case::Tree, 0)] {
             let dataset = Dataset { case, title: String::new(), files: 2, bytes: 8 };
-            let stage = Stage {
-                haul: Path::new("haul"),
-                dataset: &dataset,
-                source: &source,
-                sink: &sink,
-                scratch: &work,
-                servers: &servers,
-            };
+            let stage = stage(&dataset, (&source, &sink, &work), &servers);
             for _ in 0..2 {
                 fs::create_dir_all(sink.join("result/a")).unwrap();
                 fs::write(sink.join("result/a/file"), "text").unwrap();
@@ -489,15 +477,7 @@ mod tests {
         let servers = Servers::none();
         let (source, sink) = (scratch.path().join("missing"), scratch.path().join("sink"));
         let work = scratch.path().join("work");
-        let haul = Path::new("haul");
-        let stage = Stage {
-            haul,
-            dataset: &dataset,
-            source: &source,
-            sink: &sink,
-            scratch: &work,
-            servers: &servers,
-        };
+        let stage = stage(&dataset, (&source, &sink, &work), &servers);
         stage.prepare().unwrap();
         let error = stage.run(from_name("cp").unwrap()).unwrap_err().to_string();
         assert!(error.contains("missing"), "{error}");
