@@ -19,6 +19,10 @@ const KNOWN: [u64; 4] = [
 /// cache, and what does not it leaves as it is.
 const ON_DISK: [u64; 2] = [KNOWN[0], KNOWN[1]];
 
+/// Those among them where a file that gets its only name late costs less than one that is renamed: XFS and btrfs write down, too,
+/// which files have no name.
+const LATE_NAMES: [u64; 2] = [KNOWN[0], KNOWN[3]];
+
 /// Is what the descriptor holds on one of them?
 pub(crate) fn is_known(descriptor: impl AsFd) -> rustix::io::Result<bool> {
     Ok(KNOWN.contains(&kind(descriptor)?))
@@ -27,6 +31,11 @@ pub(crate) fn is_known(descriptor: impl AsFd) -> rustix::io::Result<bool> {
 /// Is it on a disk, so that it can be worth the while to go past the page cache?
 pub(crate) fn is_disk(descriptor: impl AsFd) -> rustix::io::Result<bool> {
     Ok(ON_DISK.contains(&kind(descriptor)?))
+}
+
+/// Does a file that gets its only name late cost less there than one that is renamed?
+pub(crate) fn prefers_late_names(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(LATE_NAMES.contains(&kind(descriptor)?))
 }
 
 /// Is it in memory?

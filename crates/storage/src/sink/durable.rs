@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use haul_model::{Code, EntryId, Failure};
+use haul_model::{Code, Entry, EntryId, Failure};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
@@ -28,6 +28,11 @@ const CALLS_PER_THREAD: usize = 4;
 
 /// Smaller ones stay in the page cache: to open them again costs more than their few pages are worth.
 const DROPPED_MEMBER_BYTES_MIN: u64 = 16 << 10;
+
+/// Whether a member's pages are worth a call that drops them.
+pub(super) fn is_worth_dropping(member: &Entry) -> bool {
+    member.size() >= DROPPED_MEMBER_BYTES_MIN
+}
 
 /// The row for a sync that failed; a full disk keeps its own row, as it is often only noticed then.
 pub(super) fn sync_failure(errno: Errno) -> Failure {
@@ -121,7 +126,7 @@ impl PosixSink {
     }
 
     /// Members that a `syncfs` made durable are opened once more, to drop them from the page cache: the larger ones, which are
-    /// most of all bytes and few of all files.
+    /// most of all bytes and few of all files. Those without a name are still open when they get it: see `name_at_last`.
     fn drop_members(&self, group: &[(EntryId, Work)], results: &[Result<(), Failure>]) {
         let covered = |work: &Work| match work {
             Work::Member { descriptor: None, file_system, .. } => file_system.whole && !file_system.in_memory,
@@ -136,7 +141,8 @@ impl PosixSink {
             if let Some(State::Member(member)) = states.get(id)
                 && result.is_ok()
                 && covered(work)
-                && member.entry.size() >= DROPPED_MEMBER_BYTES_MIN
+                && member.nameless.is_none()
+                && is_worth_dropping(&member.entry)
             {
                 let name = self.temporary_name(&member.entry, &member.directory, member.token);
                 large.push((Arc::clone(&member.directory), name));

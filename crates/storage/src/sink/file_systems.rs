@@ -46,7 +46,9 @@ pub(crate) struct FileSystem {
     started: AtomicU64,
     running: Mutex<()>,
     unit_nanos: OnceLock<u64>,
-    /// Whether a file can get its first name when it is complete, once that was tried.
+    /// A file that gets its first name when it is complete costs less here than one that is renamed then.
+    pub prefers_late_names: bool,
+    /// Whether that can be done, once it was tried.
     pub names_late: OnceLock<bool>,
 }
 
@@ -60,6 +62,7 @@ impl FileSystem {
             whole: mode == SyncMode::Measured && local::is_known(&anchor)?,
             in_memory: local::is_memory(&anchor)?,
             gluster: layout::is_gluster(anchor.as_fd()),
+            prefers_late_names: local::prefers_late_names(&anchor)?,
             anchor,
             errors: AtomicU64::new(0),
             started: AtomicU64::new(0),

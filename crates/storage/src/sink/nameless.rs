@@ -2,7 +2,7 @@
 //!
 //! A file without a name is gone when its last descriptor is closed, as it is when the process is killed: nothing is left
 //! over. It costs a descriptor until it is named, and one change of the directory less than a temporary name that becomes
-//! the final one. Only where the page cache is all there is: on disks journals make up for what is saved.
+//! the final one. Only on file systems where that is more than what they do about files without a name.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,15 +15,17 @@ use rustix::path::Arg;
 
 use super::PosixSink;
 use super::directories::Directory;
+use super::durable::is_worth_dropping;
 use super::objects::PRIVATE;
 use super::tokens::TempName;
 use crate::confine::sink_failure;
+use crate::page_cache;
 
 impl PosixSink {
     /// A new file in this directory, if it can do without a name there.
     pub(super) fn make_nameless(&self, directory: &Directory, held: BorrowedFd<'_>) -> Option<OwnedFd> {
         let file_system = &directory.file_system;
-        let comes_into_question = file_system.in_memory && file_system.whole;
+        let comes_into_question = file_system.prefers_late_names && file_system.whole;
         if !comes_into_question || !file_system.names_late.get_or_init(|| self.can_name_late(held)) {
             return None;
         }
@@ -62,7 +64,7 @@ impl PosixSink {
         link(file, held.as_fd(), name.as_c_str()).map_err(sink_failure)
     }
 
-    /// Gives it its final name. A file that has lost a name cannot get one again: what fails here is written anew.
+    /// Gives it, durable as it is, its final name. A file that has lost a name cannot get one again: what fails here is written anew.
     pub(super) fn name_at_last(
         &self,
         file: &OwnedFd,
@@ -72,6 +74,9 @@ impl PosixSink {
     ) -> Result<(), Failure> {
         let name = self.name_of(entry)?;
         let held = self.directories.descriptor(directory)?;
+        if !directory.file_system.in_memory && is_worth_dropping(entry) {
+            page_cache::drop_all(file);
+        }
         match link(file, held.as_fd(), name) {
             // What is there is replaced, if it may be, at once.
             Err(Errno::EXIST) => {
