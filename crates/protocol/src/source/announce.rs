@@ -144,7 +144,7 @@ impl Source {
             state: SourceState::Announced,
             laid,
             stripes,
-            logged,
+            logged: logged.map(Box::new),
             attempts: 0,
             restarts,
             at_sink: None,

@@ -83,8 +83,8 @@ struct Held {
     laid: Laid,
     /// What it is striped as, if that was chosen for it.
     stripes: Option<Box<Plan>>,
-    /// What the log said when it was announced; until it is answered.
-    logged: Option<Logged>,
+    /// What the log said when it was announced; until it is answered. Few have it.
+    logged: Option<Box<Logged>>,
     /// How often it was asked for again as a member.
     attempts: u8,
     /// How often it has started again because it changed.
