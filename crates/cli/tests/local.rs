@@ -1,13 +1,14 @@
 //! `haul cp` within one host: contents go from file to file, and everything else is as between hosts.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -211,6 +212,32 @@ fn a_file_that_changes_meanwhile_arrives_as_it_is_in_the_end_or_is_named() {
             other => panic!("{other:?}: {events:?}"),
         }
     }
+}
+
+#[test]
+fn files_that_may_not_be_read_are_named_and_none_of_them_counts_as_sent_again() {
+    // What this thread starts from here on may not read everything, even as root.
+    for privilege in [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH] {
+        let _ = remove_capability_from_bounding_set(privilege);
+    }
+    let bed = Bed::together();
+    fs::create_dir(bed.from("tree")).unwrap();
+    let closed = [("small", 10), ("large", 5 * MIB)];
+    for (name, size) in closed.into_iter().chain([("open", 10)]) {
+        fs::write(bed.from("tree").join(name), content(1, size)).unwrap();
+    }
+    for (name, _) in closed {
+        fs::set_permissions(bed.from("tree").join(name), fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let (code, events) = bed.copy(&[], "tree");
+    assert_eq!(code, Some(3), "{events:?}");
+    let failed = events.iter().filter(|event| event["event"] == "failed");
+    let mut failed: Vec<_> = failed.map(|event| event["path"].as_str().unwrap()).collect();
+    failed.sort_unstable();
+    assert!(failed.len() == 2 && failed[0].ends_with("large") && failed[1].ends_with("small"), "{failed:?}");
+    let summary = events.last().unwrap();
+    assert_eq!((&summary["files_done"], &summary["objects_repaired"]), (&1.into(), &0.into()), "{summary}");
+    assert_eq!(fs::read(bed.to("there/open")).unwrap(), content(1, 10));
 }
 
 /// XFS in a file, on a loop device.

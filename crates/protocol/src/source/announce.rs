@@ -146,6 +146,7 @@ impl Source {
             stripes,
             logged: logged.map(Box::new),
             attempts: 0,
+            lent: false,
             restarts,
             at_sink: None,
             objects: None,

@@ -87,6 +87,8 @@ struct Held {
     logged: Option<Box<Logged>>,
     /// How often it was asked for again as a member.
     attempts: u8,
+    /// It was lent as a member: nobody has looked at it yet.
+    lent: bool,
     /// How often it has started again because it changed.
     restarts: u8,
     /// How it lies there; until it is answered.

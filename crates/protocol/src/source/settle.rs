@@ -157,11 +157,13 @@ impl Source {
         let bundled = |held: &&mut super::Held| held.state == SourceState::Bundled;
         let Some(held) = self.entries.get_mut(&id).filter(bundled) else { return Ok(()) };
         held.attempts += u8::from(counts);
+        // What could not be had where it was lent has not been sent: this end is asked to look what is wrong with it.
+        let was_sent = !core::mem::take(&mut held.lent);
         if held.attempts >= ATTEMPTS_MAX {
             return self.give_up(id, SourceCause::GivenUp, failure);
         }
         self.step(id, SourceCause::RepairAsked)?;
-        self.stats.objects_repaired += 1;
+        self.stats.objects_repaired += u64::from(was_sent);
         self.queue_small(id);
         Ok(())
     }

@@ -286,6 +286,11 @@ impl Source {
                 Message::NewBlock { block: id, slot, epoch, id: *file, index: *index, length, hash: *hash }
             }
             Content::Bundle { members, .. } => {
+                for member in members.iter().filter(|member| member.hash == Some(Hash::LENT)) {
+                    if let Some(held) = self.entries.get_mut(&member.id) {
+                        held.lent = true;
+                    }
+                }
                 Message::Manifest { block: id, slot, epoch, length, members: core::mem::take(members) }
             }
         };
