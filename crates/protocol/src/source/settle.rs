@@ -158,7 +158,8 @@ impl Source {
         let Some(held) = self.entries.get_mut(&id).filter(bundled) else { return Ok(()) };
         held.attempts += u8::from(counts);
         // What could not be had where it was lent has not been sent: this end is asked to look what is wrong with it.
-        let was_sent = !core::mem::take(&mut held.lent);
+        let was_lent = core::mem::take(&mut held.lent);
+        let was_sent = !was_lent || failure.code == Code::SinkSync;
         if held.attempts >= ATTEMPTS_MAX {
             return self.give_up(id, SourceCause::GivenUp, failure);
         }
