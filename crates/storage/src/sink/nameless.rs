@@ -21,6 +21,12 @@ use super::tokens::TempName;
 use crate::confine::sink_failure;
 use crate::page_cache;
 
+/// Of the descriptors that members may have those without a name leave so many: directories, and files of both ends in one process,
+/// need some, too, and can do nothing without.
+const LEFT: usize = 2048;
+/// Where there are few, they get along with one part of so many.
+const SHARE: usize = 4;
+
 impl PosixSink {
     /// A new file in this directory, if it can do without a name there.
     pub(super) fn make_nameless(&self, directory: &Directory, held: BorrowedFd<'_>) -> Option<OwnedFd> {
@@ -29,7 +35,9 @@ impl PosixSink {
         if !comes_into_question || !file_system.names_late.get_or_init(|| self.can_name_late(held)) {
             return None;
         }
-        if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < self.member_descriptors_max
+        let all = self.member_descriptors_max;
+        let most = all.saturating_sub(LEFT).max(all / SHARE);
+        if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < most
             && let Ok(file) = open_nameless(held)
         {
             return Some(file);
