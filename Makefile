@@ -58,7 +58,7 @@ sim: deps ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
 torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
-crash: build ## Power cuts on a file system that loses what was not synced: ROUNDS=n SEED=s REPORT=directory
+crash: build ## Power cuts on file systems that lose what was not synced (as root or with sudo -n, for ext4 and XFS images): ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
 syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root or with sudo -n, for an ext4 image)

@@ -86,7 +86,7 @@ table! {
     28 SinkSync          "sink-sync"           Sink    Again     3 "could not be made durable";
     29 SinkMissing       "sink-missing"        User    Never     1 "no such directory at the destination";
     30 Confinement       "confinement"         Peer    Never     3 "would leave the destination";
-    31 NameInvalid       "name-invalid"        Sink    Never     3 "has a name that the sink cannot store";
+    31 NameInvalid       "name-invalid"        Sink    Never     3 "has a name, or as a symlink a target, that the sink cannot store";
     32 SinkAttributes    "sink-attributes"     Sink    Never     3 "attributes could not be set";
     33 SinkSpecial       "sink-special"        Sink    Never     3 "a device, fifo or socket stands there";
     34 SinkHangs         "sink-hangs"          Sink    Rerun     1 "half of the buffers wait for files that the destination never makes";

@@ -1,23 +1,23 @@
-//! The power-cut loop: both hosts keep their state, and the sink its files, on file systems that lose what was not
-//! synced. At a random instant one host, or both, lose power; what was claimed before must be there right after it.
+//! The power-cut loop: both hosts keep their state, and the sink its files, on disks that lose what was not
+//! synced: those of every other round on the crash file system, the others on ext4 or XFS. At a random instant one host, or both, lose power; what was claimed before must be there right after it.
 //!
 //! With [`Settings::lies`] syncs of some class do nothing. Then the loop must fail: that is the proof that it would
 //! notice if the program forgot that sync.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use haul_crashfs::random::Random;
-use haul_crashfs::{CrashFs, CrashReport, Mood, Mount, SyncClass};
+use haul_crashfs::{CrashReport, Mood, SyncClass};
 use rustix::process::Signal;
 
+use crate::disk::{Disk, Medium};
 use crate::process::{descendants, is_alive, own_pid, reap_orphans, signal, wait_gone};
-use crate::remember_mount;
 use crate::rounds::{
-    Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time, mib,
+    Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time,
 };
 use crate::tree::{self, Options, compare};
 use crate::world::{Job, LogChoice, Outcome, Program, Route, Running, World, claims};
@@ -26,6 +26,8 @@ const RUN_LIMIT: Duration = Duration::from_secs(120);
 const RECONNECT: Duration = Duration::from_secs(5);
 const RUNS_MAX: u32 = 8;
 
+/// Every other round is on the crash file system: it loses more, and other things each time.
+const MEDIA: [Medium; 4] = [Medium::Crashfs, Medium::Crashfs, Medium::Ext4, Medium::Xfs];
 const DATASETS: [&str; 4] = ["crash-small", "crash-edges", "crash-big", "crash-mixed"];
 
 /// What to run.
@@ -51,6 +53,8 @@ pub struct Settings {
     pub until_violation: bool,
     /// Only these datasets; none: all.
     pub datasets: Vec<String>,
+    /// Only disks of this kind.
+    pub medium: Option<Medium>,
 }
 
 /// Which host loses power.
@@ -76,19 +80,20 @@ struct Loop {
     world: World,
     datasets: Datasets,
     login: Duration,
-    usual: BTreeMap<(Route, bool, &'static str), Duration>,
+    usual: BTreeMap<(Route, bool, Medium, &'static str), Duration>,
     lost: CrashReport,
+    rounds: BTreeMap<Medium, u64>,
 }
 
 /// The disks of both hosts, mounted for one round.
 struct Disks {
-    near: CrashFs,
-    far: CrashFs,
-    _mounts: [Mount; 2],
+    near: Disk,
+    far: Disk,
 }
 
 struct Plan {
     random: Random,
+    medium: Medium,
     job: Job,
     dataset: Dataset,
     cuts: Vec<Cut>,
@@ -101,7 +106,6 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
     let directory = settings.directory.clone();
     for host in ["near", "far"] {
         fs::create_dir_all(directory.join(host))?;
-        remember_mount(directory.join(host));
     }
     let states = (directory.join("near/state"), directory.join("far/state"));
     let world = World::new(program, &directory.join("world"), Some(states))?;
@@ -116,6 +120,7 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
         login,
         usual: BTreeMap::new(),
         lost: CrashReport::default(),
+        rounds: BTreeMap::new(),
     };
     let started = std::time::Instant::now();
     for number in settings.only_round.map_or(0..settings.rounds, |only| only..only + 1) {
@@ -132,7 +137,10 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
             break;
         }
     }
-    summary.notes.push(("lost / found unsynced".into(), looped.lost.to_string()));
+    for (medium, rounds) in &looped.rounds {
+        summary.notes.push((format!("rounds on {medium}"), rounds.to_string()));
+    }
+    summary.notes.push(("lost / found unsynced on crashfs".into(), looped.lost.to_string()));
     Ok(summary.finish())
 }
 
@@ -168,25 +176,31 @@ impl Loop {
                 _ => *random.pick(&[Cut::Near, Cut::Far, Cut::Both]),
             })
             .collect();
-        Ok(Plan { job, dataset, cuts, idle_run: random.chance(64), random })
+        // A kernel's file system does not lie, and has one mood.
+        let own = !self.settings.lies.is_empty() || self.settings.mood.is_some();
+        let media = if own { &MEDIA[..1] } else { &MEDIA[..] };
+        let medium = self.settings.medium.unwrap_or(*Random::fork(seed, "crash medium").pick(media));
+        Ok(Plan { job, dataset, cuts, idle_run: random.chance(64), medium, random })
     }
 
     fn round(&mut self, number: u64, report: &mut Report) -> io::Result<String> {
         let mut plan = self.plan(number)?;
         let usual = self.usual(&plan)?;
         let variation = Variation::add(&plan.dataset.path, &mut plan.random, 3 * MIB)?;
-        let disks = self.mount(plan.random.next(), &plan.job)?;
+        let disks = self.mount(plan.medium, plan.random.next(), &plan.job)?;
         let head = format!(
-            "{:<5} {:<5} streams {} {:<11}{}",
+            "{:<7} {:<5} {:<5} streams {} {:<11}{}",
+            plan.medium,
             plan.job.route.name(),
             if plan.job.plain { "plain" } else { "tls" },
             plan.job.streams.unwrap_or(0),
             plan.dataset.name,
             if plan.job.into { " into" } else { "" },
         );
+        *self.rounds.entry(plan.medium).or_default() += 1;
         self.cut_until_done(&mut plan, &disks, usual, report)?;
-        self.lost += disks.near.statistics().lost;
-        self.lost += disks.far.statistics().lost;
+        self.lost += disks.near.lost();
+        self.lost += disks.far.lost();
         end_far_ends(&self.world);
         drop(disks);
         drop(variation);
@@ -195,20 +209,13 @@ impl Loop {
     }
 
     /// New, empty disks with the directories that an operator would have made, all durable.
-    fn mount(&self, seed: u64, job: &Job) -> io::Result<Disks> {
+    fn mount(&self, medium: Medium, seed: u64, job: &Job) -> io::Result<Disks> {
         let directory = &self.settings.directory;
-        let mount = |host: &str, seed: u64| -> io::Result<(CrashFs, Mount)> {
-            let filesystem = CrashFs::new(seed);
-            let mount = Mount::new(&filesystem, &directory.join(host)).map_err(|error| {
-                io::Error::new(
-                    error.kind(),
-                    format!("mounting needs fuse3 and /dev/fuse (make deps): {error}"),
-                )
-            })?;
-            Ok((filesystem, mount))
+        let mount = |host: &str, seed: u64| {
+            let image = directory.join(host).with_extension("image");
+            Disk::new(medium, seed, &directory.join(host), &image)
         };
-        let (near, near_mount) = mount("near", seed)?;
-        let (far, far_mount) = mount("far", seed.wrapping_add(1))?;
+        let disks = Disks { near: mount("near", seed)?, far: mount("far", seed.wrapping_add(1))? };
         for host in ["near", "far"] {
             fs::create_dir(directory.join(host).join("state"))?;
             fs::create_dir(directory.join(host).join("data"))?;
@@ -216,13 +223,11 @@ impl Loop {
         if job.into {
             fs::create_dir(&job.destination)?;
         }
-        for filesystem in [&near, &far] {
-            filesystem.sync_all();
-            for class in &self.settings.lies {
-                filesystem.faults().lie(class.clone());
-            }
+        for disk in [&disks.near, &disks.far] {
+            disk.sync()?;
+            disk.lie(&self.settings.lies);
         }
-        Ok(Disks { near, far, _mounts: [near_mount, far_mount] })
+        Ok(disks)
     }
 
     fn cut_until_done(
@@ -240,7 +245,7 @@ impl Loop {
             report.runs += 1;
             if run.wait_for_instant(instant) {
                 let seed = plan.random.next();
-                self.power_cut(plan, disks, cut, seed, &mut run, report);
+                self.power_cut(plan, disks, cut, seed, &mut run, report)?;
                 report.tell(format!(
                     "{} at {:.3} of {:.3} s",
                     cut.name(),
@@ -280,8 +285,8 @@ impl Loop {
     /// "Done" means durable: both hosts lose power once more, and exactly what was synced is left.
     fn cut_after_the_end(&self, plan: &Plan, disks: &Disks, report: &mut Report) -> io::Result<()> {
         end_far_ends(&self.world);
-        disks.near.crash(1, Some(Mood::Nothing));
-        disks.far.crash(1, Some(Mood::Nothing));
+        disks.near.cut_power(1, Some(Mood::Nothing))?;
+        disks.far.cut_power(1, Some(Mood::Nothing))?;
         let comparison = compare(&plan.job.source, &plan.job.result(), &Options::default());
         let durable = report.check("false done", &comparison);
         if plan.idle_run && durable {
@@ -307,18 +312,10 @@ impl Loop {
         seed: u64,
         run: &mut Running,
         report: &mut Report,
-    ) {
+    ) -> io::Result<()> {
         let mood = self.settings.mood;
         self.world.sshd().pause();
-        let mut doomed = Vec::new();
-        if cut != Cut::Near {
-            doomed.extend(descendants(self.world.sshd().pid()).iter().map(|seen| seen.pid));
-            doomed.extend(run.far());
-        }
-        if cut != Cut::Far {
-            doomed.push(run.near());
-            doomed.extend(run.ssh());
-        }
+        let doomed = self.stop_hosts(cut, run);
         for pid in &doomed {
             signal(*pid, Signal::KILL);
         }
@@ -333,10 +330,10 @@ impl Loop {
         }
         let claimed = claims(&run.events());
         if cut != Cut::Near {
-            disks.far.crash(seed, mood);
+            disks.far.cut_power(seed, mood)?;
         }
         if cut != Cut::Far {
-            disks.near.crash(seed.wrapping_add(1), mood);
+            disks.near.cut_power(seed.wrapping_add(1), mood)?;
         }
         let (source, result) = (&plan.job.source, plan.job.result());
         for path in &claimed {
@@ -348,6 +345,32 @@ impl Loop {
             report.tell(format!("{} claims checked", claimed.len()));
         }
         self.world.sshd().resume();
+        Ok(())
+    }
+
+    /// Stops every process of the hosts that lose power: those of earlier runs, too, and what is forked meanwhile.
+    fn stop_hosts(&self, cut: Cut, run: &Running) -> BTreeSet<i32> {
+        let mut stopped = BTreeSet::new();
+        loop {
+            let mut near: BTreeSet<i32> = descendants(run.near()).iter().map(|seen| seen.pid).collect();
+            near.insert(run.near());
+            let is_doomed = |pid: i32| match cut {
+                _ if pid == self.world.sshd().pid() => false,
+                Cut::Near => near.contains(&pid),
+                Cut::Far => !near.contains(&pid),
+                Cut::Both => true,
+            };
+            let running = descendants(own_pid()).into_iter().filter(|seen| !seen.has_ended());
+            let doomed = running.map(|seen| seen.pid).filter(|pid| is_doomed(*pid));
+            let new: Vec<i32> = doomed.filter(|pid| !stopped.contains(pid)).collect();
+            if new.is_empty() {
+                return stopped;
+            }
+            for pid in new {
+                signal(pid, Signal::STOP);
+                stopped.insert(pid);
+            }
+        }
     }
 
     /// Waits for the end of a run; true if it is done, and then the trees are the same.
@@ -372,11 +395,11 @@ impl Loop {
     }
 
     fn usual(&mut self, plan: &Plan) -> io::Result<Duration> {
-        let key = (plan.job.route, plan.job.plain, plan.dataset.name);
+        let key = (plan.job.route, plan.job.plain, plan.medium, plan.dataset.name);
         if let Some(usual) = self.usual.get(&key) {
             return Ok(*usual);
         }
-        let disks = self.mount(7, &plan.job)?;
+        let disks = self.mount(plan.medium, 7, &plan.job)?;
         let mut run = self.world.start(&plan.job)?;
         let outcome =
             run.wait(RUN_LIMIT).ok_or_else(|| io::Error::other("an undisturbed run does not end"))?;
@@ -388,12 +411,7 @@ impl Loop {
                 outcome.summary()
             )));
         }
-        let used = disks.near.statistics().bytes_used + disks.far.statistics().bytes_used;
-        println!(
-            "crash: {key:?} takes {:.2} s undisturbed, {:.0} MiB",
-            outcome.elapsed.as_secs_f64(),
-            mib(used)
-        );
+        println!("crash: {key:?} takes {:.2} s undisturbed", outcome.elapsed.as_secs_f64());
         run.forget();
         end_far_ends(&self.world);
         drop(disks);

@@ -16,6 +16,8 @@ use crate::tree::{open_directory, open_root};
 
 /// The default object of haul: sizes are chosen around it.
 pub const OBJECT_BYTES: u64 = 4 << 20;
+/// Longest target of a symlink, near what any file system takes.
+pub const LINK_BYTES: usize = 4000;
 
 /// Bytes written at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -49,6 +51,8 @@ pub struct Plan {
     pub object_bytes: u64,
     /// Entries around every edge, hard names, odd attributes (see [`edges`]).
     pub edges: bool,
+    /// Longest target of a symlink among these: ext4 and XFS take about 1,000 bytes, memory file systems 4,000.
+    pub link_bytes: usize,
     /// Small files (0 to 64 KiB) in nested directories.
     pub small_files: u64,
     /// Files of several objects.
@@ -66,6 +70,7 @@ impl Plan {
             seed,
             object_bytes: OBJECT_BYTES,
             edges: false,
+            link_bytes: LINK_BYTES,
             small_files: 0,
             big_files: 0,
             big_bytes: 0,
@@ -78,7 +83,7 @@ impl Plan {
         if self.edges {
             let directory = root.join("edges");
             fs::create_dir(&directory)?;
-            edges(&directory, self.seed, self.object_bytes)?;
+            edges(&directory, self.seed, self.object_bytes, self.link_bytes)?;
         }
         if self.small_files > 0 {
             small_files(&root.join("small"), self.seed, self.small_files)?;
@@ -102,12 +107,12 @@ impl Plan {
 }
 
 /// Entries around every edge: sizes, names, depths, modes, times, links.
-pub fn edges(root: &Path, seed: u64, object_bytes: u64) -> io::Result<()> {
+pub fn edges(root: &Path, seed: u64, object_bytes: u64, link_bytes: usize) -> io::Result<()> {
     let mut random = Random::fork(seed, "edges");
     sizes(&root.join("sizes"), &mut random, object_bytes)?;
     hard_names(&root.join("names"), &mut random)?;
     attributes(&root.join("attributes"), &mut random)?;
-    links(&root.join("links"), &mut random)?;
+    links(&root.join("links"), &mut random, link_bytes)?;
     deep(root, &mut random)?;
     for empty in ["empty", "empty/within", "empty/within/empty"] {
         fs::create_dir(root.join(empty))?;
@@ -183,13 +188,13 @@ fn attributes(directory: &Path, random: &mut Random) -> io::Result<()> {
     set_time(directory, 1_700_000_000, 0)
 }
 
-fn links(directory: &Path, random: &mut Random) -> io::Result<()> {
+fn links(directory: &Path, random: &mut Random, longest: usize) -> io::Result<()> {
     fs::create_dir(directory)?;
     big_file(&directory.join("file"), random.next(), 1000)?;
     fs::hard_link(directory.join("file"), directory.join("file-again"))?;
     fs::create_dir(directory.join("directory"))?;
     fs::hard_link(directory.join("file"), directory.join("directory/file-once-more"))?;
-    let long = "x/".repeat(2000);
+    let long = "x/".repeat(longest / 2);
     for (name, target) in [
         ("to-file", "file"),
         ("to-directory", "directory"),
@@ -317,7 +322,7 @@ mod tests {
     #[test]
     fn every_edge_is_there() {
         let directory = tempfile::tempdir().unwrap();
-        edges(directory.path(), 1, OBJECT_BYTES).unwrap();
+        edges(directory.path(), 1, OBJECT_BYTES, LINK_BYTES).unwrap();
         for size in [0, 1, 4095, 4096, 4097, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, 3 * (4 << 20) - 1] {
             let path = directory.path().join("sizes").join(size.to_string());
             assert_eq!(fs::metadata(path).unwrap().len(), size);

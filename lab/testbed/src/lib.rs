@@ -3,6 +3,7 @@
 //! - [`sshd`], [`dataset`], [`tree`], [`process`]: a host, something to move, an independent look at the result, and
 //!   a hand on every process.
 //! - [`world`], [`attack`], [`rounds`]: two hosts, runs between them, and what is done to these.
+//! - [`disk`]: what can lose power.
 //! - [`torture`], [`crash`]: loops that kill, stop, cut and power off at random instants, and check every claim.
 //! - [`syncs`]: each sync is removed from the program in turn, and a power cut must show it.
 //! - [`striped`]: what is slow, fails or hangs on one target of an emulated parallel file system stays with it.
@@ -20,6 +21,7 @@ pub mod ceph;
 pub mod crash;
 pub mod dataset;
 pub mod demo;
+pub mod disk;
 pub mod gluster;
 pub mod network;
 pub mod parallel;

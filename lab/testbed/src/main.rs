@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use haul_crashfs::{Mood, SyncClass};
+use haul_testbed::disk::Medium;
 use haul_testbed::process::{
     adopt_orphans, end_all_on_signal, end_descendants, leave_the_rest_to_a_signal, own_pid,
 };
@@ -97,6 +98,9 @@ enum Command {
         /// Every crash is of this kind (nothing, everything, coin, names-without-data, ...).
         #[arg(long, value_parser = parse_mood)]
         mood: Option<Mood>,
+        /// Only disks of this kind (crashfs, ext4, xfs); the latter two need root, or `sudo -n`, and can neither lie nor have a mood.
+        #[arg(long, value_parser = parse_medium)]
+        medium: Option<Medium>,
     },
 }
 
@@ -267,6 +271,11 @@ fn parse_mood(text: &str) -> Result<Mood, String> {
     Mood::from_name(text).ok_or_else(|| format!("expected one of {}", names.join(" ")))
 }
 
+fn parse_medium(text: &str) -> Result<Medium, String> {
+    let found = Medium::ALL.into_iter().find(|medium| medium.name() == text);
+    found.ok_or_else(|| format!("expected one of {}", Medium::ALL.map(Medium::name).join(" ")))
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     end_all_on_signal(haul_testbed::leave_nothing);
@@ -365,7 +374,7 @@ fn run(command: Command) -> io::Result<bool> {
                 mib: arguments.mib,
             })
         }),
-        Command::Crash { arguments, lies, mood } => in_directory(&arguments, 1 << 30, |directory| {
+        Command::Crash { arguments, lies, mood, medium } => in_directory(&arguments, 1 << 30, |directory| {
             crash::run(&crash::Settings {
                 rounds: arguments.rounds,
                 seed: arguments.seed,
@@ -375,6 +384,7 @@ fn run(command: Command) -> io::Result<bool> {
                 time_limit: arguments.seconds.map(Duration::from_secs),
                 lies: lies.clone(),
                 mood,
+                medium,
                 until_violation: arguments.until_violation,
                 datasets: arguments.datasets.clone(),
             })

@@ -56,7 +56,13 @@ impl Datasets {
             "mixed" => Plan { edges: true, small_files: 1000, big_files: 2, big_bytes: 50 * MIB, ..plan },
             "huge" => Plan { big_files: 1, big_bytes: 500 * MIB, ..plan },
             "crash-small" => Plan { small_files: 400, ..plan },
-            "crash-edges" => Plan { edges: true, object_bytes: OBJECT_BYTES / 4, small_files: 50, ..plan },
+            "crash-edges" => Plan {
+                edges: true,
+                object_bytes: OBJECT_BYTES / 4,
+                link_bytes: 1000,
+                small_files: 50,
+                ..plan
+            },
             "crash-big" => Plan { big_files: 2, big_bytes: 30 * MIB, ..plan },
             "crash-mixed" => Plan { small_files: 200, big_files: 1, big_bytes: 30 * MIB, ..plan },
             _ => return Err(io::Error::other(format!("no dataset {name}"))),

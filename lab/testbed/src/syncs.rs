@@ -2,8 +2,7 @@
 //!
 //! Called by `make syncs` with a binary that has the feature `faults`: `HAUL_TEST_SKIP_SYNC` names one of the sink's
 //! syncs, `HAUL_TEST_SKIP_STATE_SYNC` one of those on the state directory. Syncs of single files and directories are
-//! shown on the crash file system, those of whole file systems on ext4 in an image that is copied, as it is, at the
-//! instant of the cut. Each scenario also runs with nothing removed, and then nothing may be missing.
+//! shown on the crash file system, those of whole file systems on ext4 in an image that is shut down. Each scenario also runs with nothing removed, and then nothing may be missing.
 
 use std::fmt;
 use std::fs::{self, File, Permissions};
@@ -13,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use haul_crashfs::{CrashFs, Kind, Mood, Mount};
+use haul_crashfs::Mood;
 use serde_json::Value;
 
 use crate::dataset::{Plan, big_file, set_time};
+use crate::disk::{Disk, Medium};
 use crate::process::{Guarded, unblock_signals};
-use crate::remember_mount;
 use crate::rounds::MIB;
 use crate::tree::{self, Options, compare};
 use crate::world::{claims, parse_events};
@@ -28,7 +27,6 @@ const RUN_LIMIT: Duration = Duration::from_secs(120);
 const ATTEMPTS: u32 = 25;
 const RESUMED_BYTES: u64 = 160 * MIB;
 const RESUMED_BANDWIDTH: &str = "64MiB";
-const IMAGE_BYTES: u64 = 400 * MIB;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -54,12 +52,6 @@ enum Scenario {
     Resume,
     /// A file was complete but for its mode: the mode is right.
     Attributes,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Medium {
-    Crashfs,
-    Ext4,
 }
 
 /// Everything that haul makes durable, and where its absence must show.
@@ -155,130 +147,6 @@ impl Sources {
     }
 }
 
-/// A disk that can lose power.
-enum Disk {
-    Crashfs { filesystem: CrashFs, _mount: Mount },
-    Ext4(Image),
-}
-
-impl Disk {
-    fn new(medium: Medium, directory: &Path) -> io::Result<Disk> {
-        let at = directory.join("disk");
-        fs::create_dir_all(&at)?;
-        remember_mount(at.clone());
-        match medium {
-            Medium::Crashfs => {
-                let filesystem = CrashFs::new(1);
-                let mount = Mount::new(&filesystem, &at)?;
-                Ok(Disk::Crashfs { filesystem, _mount: mount })
-            }
-            Medium::Ext4 => Ok(Disk::Ext4(Image::make(&directory.join("image"), &at)?)),
-        }
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        match self {
-            Disk::Crashfs { filesystem, .. } => filesystem.sync_all(),
-            Disk::Ext4(image) => rustix::fs::syncfs(File::open(&image.at)?)?,
-        }
-        Ok(())
-    }
-
-    fn cut_power(&mut self) -> io::Result<()> {
-        match self {
-            Disk::Crashfs { filesystem, .. } => drop(filesystem.crash(1, Some(Mood::Nothing))),
-            Disk::Ext4(image) => image.cut_power()?,
-        }
-        Ok(())
-    }
-
-    /// Writes take their time. An image has no need of it: the log is elsewhere.
-    fn slow_writes(&self) {
-        if let Disk::Crashfs { filesystem, .. } = self {
-            filesystem.faults().slow(Kind::Write, Duration::from_millis(25));
-        }
-    }
-
-    fn be_quick(&self) {
-        if let Disk::Crashfs { filesystem, .. } = self {
-            filesystem.faults().clear();
-        }
-    }
-
-    /// Bytes of contents that were read from it, where it counts them.
-    fn bytes_read(&self) -> u64 {
-        match self {
-            Disk::Crashfs { filesystem, .. } => filesystem.statistics().bytes_read,
-            Disk::Ext4(_) => 0,
-        }
-    }
-}
-
-/// ext4 in a file. What the kernel has not written to the file yet is what a power cut loses; it writes by itself only
-/// after `commit` seconds.
-struct Image {
-    path: PathBuf,
-    at: PathBuf,
-}
-
-impl Image {
-    fn make(path: &Path, at: &Path) -> io::Result<Image> {
-        File::create(path)?.set_len(IMAGE_BYTES)?;
-        let image = Image { path: path.to_owned(), at: at.to_owned() };
-        let owner = format!(
-            "root_owner={}:{}",
-            rustix::process::geteuid().as_raw(),
-            rustix::process::getegid().as_raw()
-        );
-        command(Command::new("mkfs.ext4").args(["-q", "-F", "-E", &owner]).arg(path))?;
-        image.mount()?;
-        Ok(image)
-    }
-
-    fn mount(&self) -> io::Result<()> {
-        command(privileged("mount").args(["-o", "loop,commit=600"]).arg(&self.path).arg(&self.at))
-    }
-
-    fn unmount(&self) -> io::Result<()> {
-        command(privileged("umount").arg(&self.at))
-    }
-
-    fn cut_power(&mut self) -> io::Result<()> {
-        let rest = self.path.with_extension("rest");
-        command(Command::new("cp").arg("--sparse=always").arg(&self.path).arg(&rest))?;
-        self.unmount()?;
-        fs::rename(&rest, &self.path)?;
-        self.mount()
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        if let Err(error) = self.unmount() {
-            eprintln!("testbed: {}: {error}", self.at.display());
-        }
-    }
-}
-
-/// Loop devices and ext4 are root's; an ordinary user needs `sudo -n`, as for installing what the tests need.
-fn privileged(program: &str) -> Command {
-    if rustix::process::geteuid().is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("sudo");
-    command.args(["-n", program]);
-    command
-}
-
-fn command(command: &mut Command) -> io::Result<()> {
-    let output = command.stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(io::Error::other(format!("{command:?} failed; it needs root or sudo -n: {said}")))
-}
-
 /// One scenario with one sync removed, or none.
 struct Stage<'a> {
     haul: &'a Path,
@@ -290,8 +158,8 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// What is missing after the cut.
     fn play(&self, medium: Medium, directory: &Path) -> io::Result<Option<String>> {
-        let mut disk = Disk::new(medium, directory)?;
         let root = directory.join("disk");
+        let disk = Disk::new(medium, 1, &root, &directory.join("image"))?;
         // The power of an ext4 host takes only the sink's disk: its log would be committed with it.
         let state = if medium == Medium::Crashfs { root.join("state") } else { directory.join("state") };
         let result = root.join("data/result");
@@ -301,11 +169,11 @@ impl Stage<'_> {
         disk.sync()?;
         let host = Host { stage: self, state, result, log: directory.join("events") };
         match self.scenario {
-            Scenario::End => host.end(&self.sources.tree, &mut disk, medium),
-            Scenario::Bare => host.end(&self.sources.bare, &mut disk, medium),
-            Scenario::Claims => host.claims(&mut disk),
-            Scenario::Resume => host.resume(&mut disk),
-            Scenario::Attributes => host.attributes(&mut disk),
+            Scenario::End => host.end(&self.sources.tree, &disk, medium),
+            Scenario::Bare => host.end(&self.sources.bare, &disk, medium),
+            Scenario::Claims => host.claims(&disk),
+            Scenario::Resume => host.resume(&disk),
+            Scenario::Attributes => host.attributes(&disk),
         }
     }
 }
@@ -373,9 +241,9 @@ impl Host<'_> {
         }
     }
 
-    fn end(&self, source: &Path, disk: &mut Disk, medium: Medium) -> io::Result<Option<String>> {
+    fn end(&self, source: &Path, disk: &Disk, medium: Medium) -> io::Result<Option<String>> {
         self.finish(source)?;
-        disk.cut_power()?;
+        disk.cut_power(1, Some(Mood::Nothing))?;
         if let Some(difference) = self.differs(source)? {
             return Ok(Some(difference));
         }
@@ -387,10 +255,10 @@ impl Host<'_> {
         Ok((told["state"] != "done").then(|| format!("the job's record says {}", told["state"])))
     }
 
-    fn claims(&self, disk: &mut Disk) -> io::Result<Option<String>> {
+    fn claims(&self, disk: &Disk) -> io::Result<Option<String>> {
         let source = &self.stage.sources.many;
         self.kill_when(source, |_| claims(&parse_events(&self.log)).len() >= 500)?;
-        disk.cut_power()?;
+        disk.cut_power(1, Some(Mood::Nothing))?;
         for path in claims(&parse_events(&self.log)) {
             let comparison = tree::compare_one(source, &self.result, &path, &Options::default());
             let difference = match &comparison {
@@ -404,16 +272,17 @@ impl Host<'_> {
         Ok(None)
     }
 
-    fn resume(&self, disk: &mut Disk) -> io::Result<Option<String>> {
+    fn resume(&self, disk: &Disk) -> io::Result<Option<String>> {
         let source = &self.stage.sources.large;
         // The log is synced once a second: the run must take a few.
-        disk.slow_writes();
+        disk.slow_writes(Duration::from_millis(25));
         self.kill_when(source, |run| bytes_read(run.pid()) >= RESUMED_BYTES * 6 / 10)?;
-        disk.cut_power()?;
-        disk.be_quick();
-        let read_before = disk.bytes_read();
+        disk.cut_power(1, Some(Mood::Nothing))?;
+        disk.crashfs().inspect(|filesystem| filesystem.faults().clear());
+        let bytes_read = || disk.crashfs().map_or(0, |filesystem| filesystem.statistics().bytes_read);
+        let read_before = bytes_read();
         let summary = self.finish(source)?;
-        let read = disk.bytes_read() - read_before;
+        let read = bytes_read() - read_before;
         if let Some(difference) = self.differs(source)? {
             return Ok(Some(difference));
         }
@@ -426,14 +295,14 @@ impl Host<'_> {
         Ok((read > 4 * MIB).then(|| format!("{} MiB were read again", read / MIB)))
     }
 
-    fn attributes(&self, disk: &mut Disk) -> io::Result<Option<String>> {
+    fn attributes(&self, disk: &Disk) -> io::Result<Option<String>> {
         let source = &self.stage.sources.tree;
         self.finish(source)?;
         let changed = self.result.join("big/big-0");
         fs::set_permissions(&changed, Permissions::from_mode(0o600))?;
         disk.sync()?;
         self.finish(source)?;
-        disk.cut_power()?;
+        disk.cut_power(1, Some(Mood::Nothing))?;
         self.differs(source)
     }
 }

@@ -13,7 +13,7 @@ fn pair() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf) {
     let (a, b) = (directory.path().join("a"), directory.path().join("b"));
     for root in [&a, &b] {
         fs::create_dir(root).unwrap();
-        dataset::edges(root, 1, 64 << 10).unwrap();
+        dataset::edges(root, 1, 64 << 10, dataset::LINK_BYTES).unwrap();
     }
     (directory, a, b)
 }
