@@ -2,6 +2,7 @@
 
 mod sink_support;
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use haul_model::op::Prepared;
@@ -271,6 +272,25 @@ fn a_failed_file_system_fails_everything_that_was_written_before() {
     }
     driver.settle(&[first, second].concat());
     assert_eq!(names(&scratch.path(b"top")).len(), 4);
+}
+
+#[test]
+fn a_failed_file_system_fails_names_that_were_made_before() {
+    let scratch = Scratch::fast(SyncMode::Measured);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::FileSystemData, 1));
+    let link = driver.symlink(top, b"link", b"x");
+    assert_eq!(driver.prepare(&link, None, false), Prepared::Made);
+    let file = driver.file(top, b"file", 1);
+    assert_eq!(driver.write_members(&[(&file, b"x")]), [Ok(())]);
+    assert_eq!(driver.sync(&[file.id]), [lost(file.id)]);
+    // The sync of its name succeeds: the error was told already.
+    assert_eq!(driver.sync_names(&[link.id]), [(link.id, Code::SinkSync.into())]);
+    let inode = |name: &[u8]| std::fs::symlink_metadata(scratch.path(name)).unwrap().ino();
+    let before = inode(b"top/link");
+    let _kept = std::fs::hard_link(scratch.path(b"top/link"), scratch.path(b"kept"));
+    assert_eq!(driver.prepare(&link, None, false), Prepared::Made);
+    assert_eq!(driver.sync_names(&[link.id]), []);
+    assert_ne!(inode(b"top/link"), before, "it is made again, not found");
 }
 
 #[test]

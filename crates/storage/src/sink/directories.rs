@@ -92,9 +92,10 @@ impl Directory {
         }
     }
 
-    /// Syncs that have failed so far. If there are more once a name was synced than before it was made, it may be lost.
+    /// Syncs that have failed so far, those of the whole file system among them. If there are more once a name was synced than
+    /// before it was made, it may be lost.
     pub fn sync_failures(&self) -> u64 {
-        self.sync_failures.load(Ordering::Acquire)
+        self.sync_failures.load(Ordering::Acquire) + self.file_system.errors()
     }
 
     /// Runs a sync of it; no other one runs meanwhile. That may be one which nobody waits for any more: then this one hangs

@@ -45,7 +45,7 @@ pub(crate) struct FileSystem {
     errors: AtomicU64,
     started: AtomicU64,
     running: Mutex<()>,
-    unit_nanos: OnceLock<u64>,
+    times: OnceLock<Times>,
     /// A file that gets its first name when it is complete costs less here than one that is renamed then.
     pub prefers_late_names: bool,
     /// Whether that can be done, once it was tried.
@@ -67,7 +67,7 @@ impl FileSystem {
             errors: AtomicU64::new(0),
             started: AtomicU64::new(0),
             running: Mutex::new(()),
-            unit_nanos: OnceLock::new(),
+            times: OnceLock::new(),
             names_late: OnceLock::new(),
         })
     }
@@ -97,15 +97,38 @@ impl FileSystem {
         result
     }
 
-    /// To what unit it stores times, in nanoseconds; measured once, in `directory`.
-    pub fn unit_nanos(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> u64 {
-        if let Some(unit) = self.unit_nanos.get() {
-            return *unit;
+    /// Which times it can store; measured once, in `directory`.
+    pub fn times(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Times {
+        if let Some(times) = self.times.get() {
+            return *times;
         }
-        match measure_unit(directory, tokens) {
-            Ok(unit) => *self.unit_nanos.get_or_init(|| unit),
+        match measure(directory, tokens) {
+            Ok(times) => *self.times.get_or_init(|| times),
             // Nothing can be made in this directory; the next one may do.
-            Err(_) => 1,
+            Err(_) => Times::ANY,
+        }
+    }
+}
+
+/// What times a file system can store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Times {
+    /// They are cut to a multiple of it.
+    unit_nanos: u64,
+    /// An earlier one becomes this one, in seconds.
+    first: i64,
+    /// And a later one this one.
+    last: i64,
+}
+
+impl Times {
+    const ANY: Times = Times { unit_nanos: 1, first: i64::MIN, last: i64::MAX };
+
+    /// What becomes of a time, but for the unit.
+    fn nearest(self, time: Timestamp) -> Timestamp {
+        match time.seconds.clamp(self.first, self.last) {
+            seconds if seconds == time.seconds => time,
+            seconds => Timestamp { seconds, nanos: 0 },
         }
     }
 }
@@ -113,14 +136,24 @@ impl FileSystem {
 /// Differs from itself cut to any unit that a file system may have.
 const PROBE: Timestamp = Timestamp { seconds: 1_000_000_001, nanos: 123_456_789 };
 
-fn measure_unit(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<u64> {
+/// Every file system can store what is between these, in seconds: from 1980 (FAT) to 2038 (ext3).
+const STORED_ANYWHERE: std::ops::RangeInclusive<i64> = 315_532_800..=0x7fff_ffff;
+
+fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Times> {
     let name = TempName::contents(tokens.make());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = fs::openat(directory, name.as_c_str(), flags, Mode::from_raw_mode(0o600))?;
-    let attributes = Attributes { mtime: PROBE, atime: PROBE, ..Attributes::default() };
-    let stored = fs::futimens(&file, &timestamps(&attributes)?).and_then(|()| status(file.as_fd()));
+    let stored = |time: Timestamp| {
+        let attributes = Attributes { mtime: time, atime: time, ..Attributes::default() };
+        fs::futimens(&file, &timestamps(&attributes)?).and_then(|()| status(file.as_fd()))
+    };
+    let probe = stored(PROBE);
+    let [first, last] = [i64::MIN, i64::MAX].map(|seconds| {
+        // One that refuses it says so of each such file.
+        stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds)
+    });
     fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
-    Ok(unit_of(stored?.mtime))
+    Ok(Times { unit_nanos: unit_of(probe?.mtime), first, last })
 }
 
 /// The unit to which [`PROBE`] was cut, if it was stored as `stored`.
@@ -183,14 +216,26 @@ pub(crate) fn is_stored_as(
     wanted: Timestamp,
 ) -> bool {
     // Measuring costs a temporary file: only where it can make a difference.
+    let measures = stored.seconds.abs_diff(wanted.seconds) <= 2 || !STORED_ANYWHERE.contains(&wanted.seconds);
     stored == wanted
-        || (stored.seconds.abs_diff(wanted.seconds) <= 2
-            && same_time(stored, wanted, file_system.unit_nanos(directory, tokens)))
+        || measures && {
+            let times = file_system.times(directory, tokens);
+            same_time(stored, times.nearest(wanted), times.unit_nanos)
+        }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_cannot_be_stored_is_the_nearest_one_that_can() {
+        let ext4 = Times { unit_nanos: 1, first: -(1 << 31), last: 15_032_385_535 };
+        let time = |seconds, nanos| Timestamp { seconds, nanos };
+        assert_eq!(ext4.nearest(time(16_725_225_600, 7)), time(15_032_385_535, 0));
+        assert_eq!(ext4.nearest(time(-3_786_825_600, 7)), time(-(1 << 31), 0));
+        assert_eq!(ext4.nearest(time(-1, 7)), time(-1, 7));
+    }
 
     #[test]
     fn the_unit_is_told_from_what_a_probe_was_cut_to() {
@@ -213,11 +258,19 @@ mod tests {
         let device = status(directory.as_fd()).unwrap().device;
         let system = systems.of(directory.as_fd(), device).unwrap();
         let tokens = TokenMaker::new([1; 6], [2; 4]);
-        assert_eq!(system.unit_nanos(directory.as_fd(), &tokens), 1, "tests run where full times are stored");
+        let times = system.times(directory.as_fd(), &tokens);
+        assert_eq!(times.unit_nanos, 1, "tests run where full times are stored");
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
         let time = |nanos| Timestamp { seconds: 5, nanos };
         assert!(is_stored_as(&system, directory.as_fd(), &tokens, time(1), time(1)));
         assert!(!is_stored_as(&system, directory.as_fd(), &tokens, time(1), time(2)));
+        let far = |seconds| Timestamp { seconds, nanos: 5 };
+        let name = tempfile::NamedTempFile::new_in(scratch.path()).unwrap();
+        let attributes = Attributes { mtime: far(1 << 40), atime: far(1 << 40), ..Attributes::default() };
+        fs::futimens(&name, &timestamps(&attributes).unwrap()).unwrap();
+        let stored = status(name.as_file().as_fd()).unwrap().mtime;
+        assert!(is_stored_as(&system, directory.as_fd(), &tokens, stored, far(1 << 40)), "{stored:?}");
+        assert!(!is_stored_as(&system, directory.as_fd(), &tokens, time(1), far(1 << 40)));
         assert!(Arc::ptr_eq(&system, &systems.of(directory.as_fd(), device).unwrap()));
     }
 }

@@ -325,6 +325,10 @@ impl PosixSink {
         let held = self.directories.descriptor(&directory)?;
         let failures = directory.sync_failures();
         if directory.made {
+            if lock(&self.named_in_vain).remove(&entry.id) && leads_to(held.as_fd(), name, target) {
+                // Its name was lost: it has to be made again.
+                fs::unlinkat(&held, name, AtFlags::empty()).map_err(parent_failure)?;
+            }
             match fs::symlinkat(target, &held, name) {
                 Ok(()) => {}
                 // Asked for twice; else another entry, whose name this file system takes for the same.
