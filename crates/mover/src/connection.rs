@@ -98,7 +98,7 @@ pub struct Dialer<D> {
 
 impl<D: Dial> Connector for Dialer<D> {
     fn connect(&mut self, introduction: &Introduction, _patience: Duration) -> Result<Established, Error> {
-        let epoch = introduction.epoch + 1;
+        let epoch = next_epoch(introduction.epoch)?;
         let mut control = self.stream(Purpose::Control)?;
         send_connect(&mut control, introduction, epoch)?;
         let (header, peer) = receive_connect(&mut control, introduction)?;
@@ -240,6 +240,11 @@ fn receive(stream: &mut Stream, into: &mut [u8], timeout: Duration) -> Result<()
     result.map_err(|error| Error::stream("connecting", &error))
 }
 
+/// What the other end began with may be the last there is.
+fn next_epoch(known: u32) -> Result<u32, Error> {
+    known.checked_add(1).ok_or_else(|| Error::new(Code::LimitExceeded, "there are no more epochs"))
+}
+
 fn send_connect(stream: &mut Stream, introduction: &Introduction, epoch: u32) -> Result<(), Error> {
     let message = Message::Connect(introduction.connect.clone());
     let mut body = Vec::new();
@@ -329,7 +334,7 @@ pub mod local {
             introduction: &Introduction,
             _patience: Duration,
         ) -> Result<Established, Error> {
-            let epoch = introduction.epoch + 1;
+            let epoch = next_epoch(introduction.epoch)?;
             let open = |purpose| {
                 let (here, there) = haul_transport::memory::pair(PIPE_BYTES);
                 let gone = |_| Error::new(Code::ConnectionLost, "the other end has ended");

@@ -10,6 +10,9 @@ use hashbrown::HashMap;
 use haul_model::limits::{DEPTH_MAX, DIRECTORIES_OPEN_MAX, SOURCES_MAX};
 use haul_model::{Code, EntryId, Failure};
 
+/// Four times the longest path that a system call takes.
+const TOLD_BYTES_MAX: usize = 16 << 10;
+
 struct Node {
     parent: EntryId,
     name: Box<[u8]>,
@@ -23,12 +26,14 @@ struct Node {
 pub struct Directories {
     nodes: HashMap<EntryId, Node>,
     roots: Vec<Box<[u8]>>,
+    /// Whose end was not announced yet.
+    listed: usize,
 }
 
 impl Directories {
     /// `roots`: under which name below the destination each SOURCE will stand (empty: merged into it).
     pub fn new(roots: Vec<Box<[u8]>>) -> Self {
-        Directories { nodes: HashMap::new(), roots }
+        Directories { nodes: HashMap::new(), roots, listed: 0 }
     }
 
     /// Is there such a parent? (An entry that starts again may come after the end of its directory was announced: its
@@ -52,6 +57,7 @@ impl Directories {
         if self.nodes.insert(id, node).is_some() {
             return Err(Failure::new(Code::Protocol));
         }
+        self.listed += 1;
         self.hold(parent);
         Ok(())
     }
@@ -69,6 +75,7 @@ impl Directories {
             Some(node) if !node.ended => node.ended = true,
             _ => return Err(Failure::new(Code::Protocol)),
         }
+        self.listed -= 1;
         self.release(id, settled);
         Ok(())
     }
@@ -87,10 +94,15 @@ impl Directories {
         }
     }
 
-    /// The path of `name` in `parent`, below the destination.
+    /// The path of `name` in `parent`, below the destination, to be told; of a very long one the end.
+    ///
+    /// A peer makes directories as deep as it likes with a few bytes each, and then has a thousand names in the deepest one fail.
     pub fn path(&self, parent: EntryId, name: &[u8]) -> Vec<u8> {
-        let (index, mut path) = self.walk(parent, name);
-        if let Some(root) = self.roots.get(index as usize) {
+        let (index, mut path) = self.walk(parent, name, TOLD_BYTES_MAX);
+        if path.len() > TOLD_BYTES_MAX {
+            path.truncate(TOLD_BYTES_MAX);
+            path.extend_from_slice(b"...");
+        } else if let Some(root) = self.roots.get(index as usize) {
             prepend(&mut path, root);
         }
         path.reverse();
@@ -100,7 +112,7 @@ impl Directories {
     /// What a log entry is found by: like the path, but with the number of the SOURCE, so that two merged SOURCEs
     /// with the same names stay apart.
     pub fn key(&self, parent: EntryId, name: &[u8]) -> Vec<u8> {
-        let (index, mut path) = self.walk(parent, name);
+        let (index, mut path) = self.walk(parent, name, usize::MAX);
         path.push(b'/');
         let mut rest = index;
         loop {
@@ -119,15 +131,20 @@ impl Directories {
         self.nodes.len()
     }
 
+    /// The end of each was announced: nothing more will come into any.
+    pub fn all_ended(&self) -> bool {
+        self.listed == 0
+    }
+
     /// None is alive.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Builds the path backwards, reversed byte by byte, up to the root.
-    fn walk(&self, mut parent: EntryId, name: &[u8]) -> (u32, Vec<u8>) {
+    /// Builds the path backwards, reversed byte by byte, up to the root or until it has more than so many bytes.
+    fn walk(&self, mut parent: EntryId, name: &[u8], enough: usize) -> (u32, Vec<u8>) {
         let mut path: Vec<u8> = name.iter().rev().copied().collect();
-        while let Some(node) = self.nodes.get(&parent) {
+        while let Some(node) = self.nodes.get(&parent).filter(|_| path.len() <= enough) {
             prepend(&mut path, &node.name);
             parent = node.parent;
         }
@@ -160,8 +177,9 @@ mod tests {
         assert_eq!(directories.path(EntryId(2), b"file"), b"top/sub/file");
         assert_eq!(directories.key(EntryId(2), b"file"), b"0/sub/file");
         directories.end(EntryId(2), &mut settled).unwrap();
+        assert!(!directories.all_ended());
         directories.end(EntryId(1), &mut settled).unwrap();
-        assert!(settled.is_empty());
+        assert!(settled.is_empty() && directories.all_ended());
         directories.release(EntryId(2), &mut settled);
         assert_eq!(settled, [EntryId(2), EntryId(1)]);
         assert!(directories.is_empty());
@@ -179,6 +197,20 @@ mod tests {
         assert!(directories.end(EntryId(1), &mut vec![]).is_err(), "ended twice");
         directories.release(EntryId(1), &mut vec![]);
         assert!(directories.check_parent(EntryId(1)).is_err());
+    }
+
+    #[test]
+    fn of_a_very_long_path_the_end_is_told_and_the_key_is_whole() {
+        let mut directories = Directories::new(vec![b"top".as_slice().into()]);
+        directories.enter(EntryId(1), EntryId::root(0), b"").unwrap();
+        for id in 2..5_002 {
+            directories.enter(EntryId(id), EntryId(id - 1), &[b'd'; 255]).unwrap();
+        }
+        let told = directories.path(EntryId(5_001), b"name");
+        assert_eq!(told.len(), TOLD_BYTES_MAX + 3);
+        assert!(told.starts_with(b"...") && told.ends_with(b"d/name"));
+        assert_eq!(directories.key(EntryId(5_001), b"name").len(), 1 + 5_000 * 256 + 5);
+        assert!(directories.path(EntryId(60), b"name").starts_with(b"top/d"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::placement::is_object_size;
@@ -131,6 +131,8 @@ pub struct Sink {
     /// The most that an object of this session has.
     object_bytes: u32,
     directories: Directories,
+    /// SOURCEs that were announced.
+    roots_met: HashSet<u32>,
     entries: HashMap<EntryId, Held>,
     batches: u64,
     preparing: usize,
@@ -203,6 +205,7 @@ impl Sink {
         Sink {
             object_bytes: config.slot_bytes,
             directories: Directories::new(config.roots.clone()),
+            roots_met: HashSet::new(),
             entries: HashMap::new(),
             batches: 0,
             preparing: 0,
@@ -260,9 +263,9 @@ impl Sink {
         &self.stats
     }
 
-    /// The source has found everything, so the totals are final.
+    /// The source has found everything, so the totals are final. One that does not tell of a SOURCE, as it has failed, tells with BYE.
     pub fn totals_are_final(&self) -> bool {
-        self.bye
+        self.bye || self.roots_met.len() == self.config.roots.len() && self.directories.all_ended()
     }
 
     /// Rows of the state table that were taken.
@@ -411,7 +414,7 @@ impl Sink {
             Message::FileClose { id, root } => self.on_file_close(id, root),
             Message::FileDrop { id, failure, restarts } => self.on_file_drop(id, failure, restarts),
             Message::Notice { path, failure } => {
-                self.stats.files_failed += 1;
+                self.stats.files_failed = self.stats.files_failed.saturating_add(1);
                 self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));
                 Ok(())
             }
@@ -525,7 +528,7 @@ impl Sink {
     }
 
     fn on_directories_finished(&mut self, failed: Vec<(Box<[u8]>, Failure)>) {
-        self.stats.files_failed += failed.len() as u64;
+        self.stats.files_failed = self.stats.files_failed.saturating_add(failed.len() as u64);
         for (path, failure) in &failed {
             self.actions.push_back(Action::Fact(Fact::Failed { path: path.to_vec(), failure: *failure }));
         }
@@ -592,7 +595,7 @@ impl Sink {
     }
 
     fn report_failed(&mut self, entry: &Entry, failure: Failure) {
-        self.stats.files_failed += 1;
+        self.stats.files_failed = self.stats.files_failed.saturating_add(1);
         let path = self.directories.path(entry.parent, &entry.name);
         self.actions.push_back(Action::Fact(Fact::Failed { path, failure }));
     }

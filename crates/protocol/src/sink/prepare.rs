@@ -53,6 +53,7 @@ impl Sink {
                         }
                         Kind::Other => return Err(Failure::new(Code::Protocol)),
                     }
+                    self.roots_met.extend(entry.parent.root_index());
                     self.directories.hold(entry.parent);
                     let objects = object_bytes
                         .map(|bytes| self.new_objects(entry.size(), bytes, stripes))
@@ -254,7 +255,9 @@ impl Sink {
                 Answer::Resume(token)
             }
             (kind, Prepared::Fail(failure)) => {
-                if self.ends_the_job(failure, None) {
+                // What was to come into a directory for which there was no room is not what is wrong.
+                let follows = self.draining.is_some() && failure.code == Code::SinkParentFailed;
+                if follows || self.ends_the_job(failure, None) {
                     return Ok(None);
                 }
                 self.report_failed(&entry, failure);
