@@ -12,9 +12,12 @@ use haul_storage::engine::Wish;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Measure;
+use crate::paths::is_invisible;
 
 /// Begins each line of the greeting.
 const MARK: &str = "HAUL1 ";
+/// Of what the other end says this much is shown.
+const TOLD_CHARACTERS_MAX: usize = 2000;
 /// A line over this is no greeting.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 
@@ -170,8 +173,18 @@ impl From<&Error> for Refusal {
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         let code = Code::from_number(refusal.code).unwrap_or(Code::Internal);
-        Error { failure: Failure::os(code, refusal.errno), about: refusal.about, hint: refusal.hint }
+        let (about, hint) = (told(&refusal.about), refusal.hint.as_deref().map(told));
+        Error { failure: Failure::os(code, refusal.errno), about, hint }
     }
+}
+
+/// What the other end says, as it may be shown on a terminal: it does not move the cursor, and has an end.
+pub fn told(text: &str) -> String {
+    text.chars().take(TOLD_CHARACTERS_MAX).map(|c| if is_harmless(c) { c } else { '?' }).collect()
+}
+
+fn is_harmless(c: char) -> bool {
+    !c.is_control() && !is_invisible(c)
 }
 
 /// What travels in a line.
@@ -234,6 +247,15 @@ mod tests {
         let mut from = &bytes[..];
         assert!(matches!(read(&mut from), Ok(Some(Line::Dial { port: 7 }))));
         assert!(matches!(read(&mut from), Ok(None)));
+    }
+
+    #[test]
+    fn a_refusal_does_nothing_to_the_terminal() {
+        let about = format!("\x1b]0;title\x07\u{202e}\r\nname {}", "x".repeat(10_000));
+        let refusal = Refusal { code: 53, errno: 0, about, hint: Some("\x1b[2J".into()) };
+        let error = Error::from(refusal);
+        assert!(error.about.starts_with("?]0;title????name x") && error.about.len() == TOLD_CHARACTERS_MAX);
+        assert_eq!(error.hint.as_deref(), Some("?[2J"));
     }
 
     #[test]

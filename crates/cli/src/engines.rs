@@ -5,7 +5,7 @@ use std::path::Path;
 use haul_storage::engine::{Direction, Note, Told, Way, Wish, is_measured, rings_are_allowed};
 use serde_json::{Value, json};
 
-use crate::report::size;
+use crate::told::size;
 
 /// A line for each device of this end that there was a choice for, and one for each thing that did not go as it should.
 pub fn lines((told, notes): &(Vec<Told>, Vec<Note>)) -> Vec<String> {

@@ -4,20 +4,33 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use haul_model::Code;
 use haul_mover::Error;
 use haul_storage::source::is_lent;
+use rustix::fs::Access;
+use rustix::io::Errno;
+use serde_json::json;
 
 use crate::engines;
-use crate::job::{directory, read_record, state_directory};
+use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
 use crate::plan::{Direction, Plan, check_not_within, decision, is_file};
-use crate::report::{self, counted, ended, locked, size};
+use crate::report::{self, ended, locked};
 use crate::session::lends;
 use crate::settings::{Settings, slots_far_here};
+use crate::told::{counted, size};
+
+/// Where this transfer is kept, and what is known of it.
+fn known(plan: &Plan) -> Result<(PathBuf, Option<Record>), Error> {
+    let state = state_directory()?;
+    let places = places()?.into_iter().map(|place| directory(&place, &plan.id));
+    let all = places.filter_map(|job| read_record(&job).map(|record| (job, record)));
+    let latest = all.max_by_key(|(_, record)| record.updated);
+    Ok(latest.map_or((directory(&state, &plan.id), None), |(job, record)| (job, Some(record))))
+}
 
 /// `haul explain`
 pub fn explain(arguments: &Copy) -> Result<u8, Error> {
@@ -28,8 +41,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         Direction::Push(host) => format!("this host reads, {host} writes (started through ssh)"),
         Direction::Pull(host) => format!("{host} reads (started through ssh), this host writes"),
     };
-    let job = directory(&state_directory()?, &plan.id);
-    let record = read_record(&job);
+    let (job, record) = known(&plan)?;
     let earlier = match &record {
         Some(record) => {
             format!("{}, {} so far; it continues", record.state, counted(record.sessions, "session"))
@@ -152,7 +164,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     }
     setting!("hash", hash, hashing(settings, lent));
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
-    ended(show(&rows))?;
+    ended(show(&rows, arguments.json))?;
     check_destination(&plan, record.and_then(|record| record.decision).as_deref())?;
     let refused: Vec<Error> = match plan.direction {
         Direction::Pull(_) => Vec::new(),
@@ -182,7 +194,12 @@ fn refused(source: &OsStr, recursive: bool) -> Option<Error> {
     let about = || crate::paths::show(source.as_bytes());
     match found {
         Ok(found) if found.is_dir() && !recursive => Some(Error::new(Code::SourceDirectory, about())),
-        Ok(_) => None,
+        Ok(found) if is_special(found.file_type()) => Some(Error::new(Code::UnsupportedKind, about())),
+        Ok(found) if found.is_symlink() => None,
+        Ok(_) => match rustix::fs::access(path, Access::READ_OK) {
+            Err(error @ Errno::ACCESS) => Some(Error::os(Code::SourcePermission, about(), &error.into())),
+            _ => None,
+        },
         Err(error) => {
             let denied = error.kind() == io::ErrorKind::PermissionDenied;
             let code = if denied { Code::SourcePermission } else { Code::SourceMissing };
@@ -191,9 +208,19 @@ fn refused(source: &OsStr, recursive: bool) -> Option<Error> {
     }
 }
 
-fn show(rows: &[(String, String, String)]) -> io::Result<()> {
+fn is_special(kind: std::fs::FileType) -> bool {
+    !(kind.is_file() || kind.is_dir() || kind.is_symlink())
+}
+
+fn show(rows: &[(String, String, String)], json: bool) -> io::Result<()> {
     let width = rows.iter().map(|(_, value, _)| value.chars().count()).max().unwrap_or(0).min(48);
     let mut out = io::stdout().lock();
+    if json {
+        return rows.iter().try_for_each(|(name, value, origin)| {
+            let event = json!({"event": "setting", "name": name.trim(), "value": value, "origin": origin});
+            writeln!(out, "{event}")
+        });
+    }
     for (name, value, origin) in rows {
         let origin = if origin.is_empty() { String::new() } else { format!("  ({origin})") };
         writeln!(out, "{name:<21} {value:<width$}{origin}")?;

@@ -14,6 +14,8 @@ use crate::options::Listen;
 
 /// For one address of the other host.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of the addresses that the far end names so many are tried.
+const ADDRESSES_MAX: usize = 16;
 /// For one handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -88,7 +90,8 @@ impl InitiatorConnector {
     fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
         let mut addresses = Vec::new();
         let mut first_error = None;
-        for host in std::iter::once(&self.host).chain(&self.response_addresses) {
+        let answered = self.response_addresses.iter().take(ADDRESSES_MAX);
+        for host in std::iter::once(&self.host).chain(answered) {
             match tcp::resolve(host, self.port, DIAL_TIMEOUT) {
                 Ok(found) => {
                     for address in found {

@@ -34,6 +34,12 @@ pub fn state_directory() -> Result<PathBuf, Error> {
         })
 }
 
+/// Where jobs are: where they belong and, if there is such a place, where they are kept while that cannot be written.
+pub fn places() -> Result<Vec<PathBuf>, Error> {
+    let substitute = Some(substitute_directory()).filter(|directory| is_own(directory));
+    Ok(std::iter::once(state_directory()?).chain(substitute).collect())
+}
+
 /// What decides which job a command is: only what decides what exists at its end.
 pub struct Identity<'a> {
     /// Host as typed, empty here; absolute path here, path as typed there.
@@ -329,11 +335,9 @@ pub fn substitute(error: &Error, required: bool, part: &Path, state: &Path) -> O
     if required || error.failure.code != Code::StateUnwritable {
         return None;
     }
-    let substitute = std::env::temp_dir().join(format!("haul-state-{}", rustix::process::geteuid().as_raw()));
+    let substitute = substitute_directory();
     make_directory(&substitute).ok()?;
-    // Anybody may have made this name.
-    let found = std::fs::symlink_metadata(&substitute).ok()?;
-    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
+    if !is_own(&substitute) {
         return None;
     }
     if !substitute.join(part).exists() {
@@ -342,6 +346,17 @@ pub fn substitute(error: &Error, required: bool, part: &Path, state: &Path) -> O
     }
     let cause = format!("{error}; it is kept in {} for now", substitute.display());
     Some((substitute, cause))
+}
+
+fn substitute_directory() -> PathBuf {
+    std::env::temp_dir().join(format!("haul-state-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Anybody may have made this name.
+fn is_own(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory).is_ok_and(|found| {
+        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0
+    })
 }
 
 fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {

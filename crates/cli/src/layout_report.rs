@@ -10,7 +10,8 @@ use haul_storage::layout::{Kind, Layouts};
 use serde_json::{Value, json};
 
 use crate::paths::show;
-use crate::report::{failed_event, path_fields, size};
+use crate::report::{failed_event, path_fields};
+use crate::told::size;
 
 /// So many rows are collected before the widths of columns are fixed.
 const ROWS_ALIGNED: usize = 256;

@@ -8,11 +8,12 @@ use std::path::Path;
 use haul_model::Code;
 use haul_mover::Error;
 
-use crate::job::{read_record, state_directory};
+use crate::job::{self, read_record};
 use crate::log_document::{Document, Done, Entry, Log, Place, Source, read, unreadable};
 use crate::options;
 use crate::paths::show;
-use crate::report::{ended, size};
+use crate::report::ended;
+use crate::told::size;
 
 /// So many ranges of objects are written out.
 const RANGES_SHOWN_MAX: usize = 8;
@@ -92,9 +93,9 @@ fn of_file(path: &Path) -> Result<Place, Error> {
 
 /// Both ends of a transfer on one host share the state directory; either may be the source.
 fn of_job(wanted: &str) -> Result<Found, Error> {
-    let state = state_directory()?;
+    let states = job::places()?;
     let mut jobs: BTreeMap<String, Vec<Place>> = BTreeMap::new();
-    for kind in ["jobs", "far"].map(|kind| state.join(kind)) {
+    for kind in states.iter().flat_map(|state| ["jobs", "far"].map(|kind| state.join(kind))) {
         for name in names(&kind)?.iter().filter(|name| name.starts_with(wanted)) {
             let id = name.split('-').next().unwrap_or_default();
             let directory = kind.join(name).join("log");
@@ -115,7 +116,7 @@ fn of_job(wanted: &str) -> Result<Found, Error> {
         places.push(first);
     }
     // Paths on this host are absolute.
-    let record = read_record(&state.join("jobs").join(&id));
+    let record = states.iter().find_map(|state| read_record(&state.join("jobs").join(&id)));
     let source = record.and_then(|record| record.sources.into_iter().next());
     Ok(Found { places, is_job: true, kept_at: source.filter(|source| !source.starts_with('/')) })
 }

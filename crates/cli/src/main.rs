@@ -26,8 +26,10 @@ mod report;
 mod serve;
 mod session;
 mod settings;
+mod signals;
 mod ssh;
 mod status;
+mod told;
 mod topology;
 
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ use std::process::ExitCode;
 use options::{Command, LogCommand, Options};
 
 fn main() -> ExitCode {
+    end_with_any_thread();
+    signals::outlive_large_files();
     let options = Options::of_command_line();
     let result = match options.command {
         Command::Cp(arguments) => session::copy(&arguments),
@@ -55,4 +59,14 @@ fn main() -> ExitCode {
             ExitCode::from(error.failure.code.exit())
         }
     }
+}
+
+/// A thread that ends by a mistake of ours ends the process: others would wait for it for ever. What is durable is so.
+fn end_with_any_thread() {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        eprintln!("haul: internal error; run the same command again to continue");
+        std::process::exit(i32::from(haul_model::Code::Internal.exit()));
+    }));
 }

@@ -117,7 +117,7 @@ pub fn show(bytes: &[u8]) -> String {
 }
 
 /// Characters that reorder or hide text.
-fn is_invisible(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 

@@ -8,7 +8,7 @@ use haul_mover::bottleneck::{self, Waits, Why};
 use haul_mover::end::Profiles;
 use serde_json::{Map, Value, json};
 
-use crate::report::size;
+use crate::told::size;
 
 /// Of a run that was shorter than this nobody asks what took so long.
 const SECONDS_MIN: f64 = 1.0;

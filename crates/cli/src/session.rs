@@ -26,7 +26,7 @@ use haul_topology::placer::Told as Placed;
 use haul_transport::{Fingerprint, Identity, Role, Session, StreamKey};
 
 use crate::bench::Measure;
-use crate::bootstrap::{Line, Request, Response, TuningWords};
+use crate::bootstrap::{Line, Request, Response, TuningWords, told};
 use crate::congestion::{self, Time};
 use crate::initiator::{InitiatorConnector, Way};
 use crate::job::{Job, Live, random, state_directory};
@@ -39,7 +39,7 @@ use crate::plan::{
 use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
-use crate::{policy, report};
+use crate::{policy, report, signals};
 
 /// `haul cp`
 pub fn copy(arguments: &Copy) -> Result<u8, Error> {
@@ -67,6 +67,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
     reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     reporter.with(|reporter| reporter.set_profile(arguments.profile || arguments.verbose));
     reporter.with(|reporter| reporter.set_buffers_told(state.join("buffers-told")));
+    reporter.with(|reporter| reporter.set_log_kept_elsewhere(job.log_trouble.is_some()));
     if let Some(every) = plan.measure.progress_every() {
         reporter.with(|reporter| reporter.set_json_progress(every));
     }
@@ -112,7 +113,7 @@ fn record(job: &mut Job, summary: &Summary, began: bool) {
     }
 }
 
-/// SIGINT, SIGTERM and SIGHUP end the session in order; a second one ends the process at once.
+/// SIGINT, SIGTERM and, where it is not ignored, SIGHUP end the session in order; a second one ends the process at once.
 pub struct Interrupt {
     stopper: Arc<std::sync::Mutex<Option<Stopper>>>,
     asked: Arc<AtomicBool>,
@@ -123,8 +124,7 @@ pub struct Interrupt {
 impl Interrupt {
     /// Takes the signals over.
     pub fn install() -> Result<Interrupt, Error> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        let mut signals = signal_hook::iterator::Signals::new(signals::that_end())
             .map_err(|error| Error::os(Code::SystemRefused, "signals", &error))?;
         let interrupt =
             Interrupt { stopper: Arc::default(), asked: Arc::default(), connecting: Arc::default() };
@@ -614,7 +614,7 @@ fn run_remote(
         _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
     };
     if response.hash != settings.hash.value.kind().name() {
-        let about = format!("haul {} there cannot check contents with --hash here", response.haul);
+        let about = format!("haul {} there cannot check contents with --hash here", told(&response.haul));
         return Err(
             Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts")
         );

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,16 @@ use haul_model::Code;
 use haul_mover::Error;
 use serde_json::json;
 
-use crate::job::{Record, is_running, now, read_record, runner, state_directory};
+use crate::job::{Record, is_running, now, places, read_record, runner};
 use crate::options;
 use crate::paths::{show, unhex};
-use crate::report::{counted, ended, size};
+use crate::report::ended;
+use crate::told::{counted, size};
 
 struct Found {
     directory: PathBuf,
+    /// What was known of it at another place, and is older.
+    older: Vec<PathBuf>,
     record: Record,
     running: bool,
 }
@@ -35,11 +38,14 @@ impl Found {
         !matches!(self.state(), "running" | "done")
     }
 
+    fn has_never_begun(&self) -> bool {
+        let Record { sessions, files_total, bytes_total, .. } = self.record;
+        self.state() == "failed" && sessions <= 1 && files_total == 0 && bytes_total == 0
+    }
+
     /// It ended long ago, and there is nothing to continue: it is done, or has never begun.
     fn is_of_the_past(&self, now: u64) -> bool {
-        let Record { sessions, files_total, bytes_total, .. } = self.record;
-        let never_began = self.state() == "failed" && sessions <= 1 && files_total == 0 && bytes_total == 0;
-        let needs_nothing = self.state() == "done" || never_began;
+        let needs_nothing = self.state() == "done" || self.has_never_begun();
         needs_nothing && now.saturating_sub(self.record.updated) >= PAST_SECONDS
     }
 }
@@ -48,24 +54,38 @@ impl Found {
 const PAST_SECONDS: u64 = 86_400;
 
 fn all() -> Result<Vec<Found>, Error> {
-    let jobs = state_directory()?.join("jobs");
-    let entries = match std::fs::read_dir(&jobs) {
+    let mut all: Vec<Found> = Vec::new();
+    for place in places()? {
+        all.extend(below(&place.join("jobs"))?);
+    }
+    all.sort_by_key(|found| std::cmp::Reverse((found.running, found.record.updated)));
+    let mut latest: Vec<Found> = Vec::new();
+    for found in all {
+        match latest.iter_mut().find(|known| known.record.job == found.record.job) {
+            Some(known) => known.older.push(found.directory),
+            None => latest.push(found),
+        }
+    }
+    latest.sort_by_key(|found| std::cmp::Reverse(found.record.updated));
+    Ok(latest)
+}
+
+fn below(jobs: &Path) -> Result<Vec<Found>, Error> {
+    let entries = match std::fs::read_dir(jobs) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         Err(error) => return Err(Error::os(Code::StateUnwritable, jobs.display().to_string(), &error)),
     };
-    let mut found: Vec<Found> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let directory = entry.path();
-            let mut record = read_record(&directory)?;
-            let running = is_running(&directory);
-            record.look_at_progress(&directory, running);
-            Some(Found { running, directory, record })
-        })
-        .collect();
-    found.sort_by_key(|found| std::cmp::Reverse(found.record.updated));
-    Ok(found)
+    let found = entries.flatten().filter_map(|entry| {
+        let directory = entry.path();
+        let mut record = read_record(&directory)?;
+        let running = is_running(&directory);
+        record.look_at_progress(&directory, running);
+        Some(Found { running, directory, record, older: Vec::new() })
+    });
+    Ok(found.collect())
 }
 
 /// `haul status`
@@ -132,7 +152,7 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
         if let Some(error) = &record.error {
             writeln!(out, "    {error}")?;
         }
-        if found.can_continue() {
+        if found.can_continue() && !found.has_never_begun() {
             writeln!(out, "    run the same command again to continue")?;
         }
     }
@@ -241,8 +261,10 @@ fn discard(found: &Found) -> Result<u64, Error> {
         job_tag.copy_from_slice(tag);
         removed = remove_leftovers(&destination, job_tag);
     }
-    std::fs::remove_dir_all(&found.directory)
-        .map_err(|error| Error::os(Code::StateUnwritable, found.directory.display().to_string(), &error))?;
+    for directory in std::iter::once(&found.directory).chain(&found.older) {
+        std::fs::remove_dir_all(directory)
+            .map_err(|error| Error::os(Code::StateUnwritable, directory.display().to_string(), &error))?;
+    }
     Ok(removed)
 }
 
@@ -271,7 +293,12 @@ mod tests {
                 "destination_here": null, "decision": null, "state": state, "started": 1000,
                 "updated": 1000, "sessions": sessions, "files_total": files_total,
             });
-            Found { directory: PathBuf::new(), record: serde_json::from_value(record).unwrap(), running }
+            Found {
+                directory: PathBuf::new(),
+                older: Vec::new(),
+                record: serde_json::from_value(record).unwrap(),
+                running,
+            }
         };
         let later = 1000 + PAST_SECONDS;
         for (state, sessions, files_total, running, expected) in [

@@ -29,6 +29,7 @@ use crate::options::{self, TopologyCommand, TopologyEnds, TopologyRun, TopologyS
 use crate::paths::{self, Place};
 use crate::report::ended;
 use crate::settings::configuration;
+use crate::signals;
 use crate::ssh::ResolvedHost;
 
 /// How long the load is looked at.
@@ -168,7 +169,7 @@ impl Route {
         let (mut source, mut sink) = (false, false);
         for (end, text) in [("from", &arguments.from), ("to", &arguments.to)] {
             let Some(text) = text else { continue };
-            let (reached, because) = reach(root, machine, map, text)?;
+            let (reached, because) = reach(root, machine, map, end, text)?;
             route.because.push(format!("{end:<8}{because}"));
             match (reached, end) {
                 (Reach::Storage(devices), end) => {
@@ -205,7 +206,13 @@ enum Reach {
 }
 
 /// The devices of a path, towards a host (`host:path`, an address), or the one of that name; and how that is known.
-fn reach(root: &Path, machine: &Machine, map: &Map, text: &OsStr) -> Result<(Reach, String), Error> {
+fn reach(
+    root: &Path,
+    machine: &Machine,
+    map: &Map,
+    end: &str,
+    text: &OsStr,
+) -> Result<(Reach, String), Error> {
     let shown = text.to_string_lossy();
     if let Some(device) = machine.device(&shown) {
         let devices = vec![device.name.clone()];
@@ -217,8 +224,15 @@ fn reach(root: &Path, machine: &Machine, map: &Map, text: &OsStr) -> Result<(Rea
         (Ok(address), _) => address,
         (_, Ok(Place::There { host, .. })) => resolve(&host)?,
         (_, Ok(Place::Here(path))) => {
+            let there = root != Path::new("/") || Path::new(&path).symlink_metadata().is_ok();
+            if !there && end == "from" {
+                let about =
+                    format!("{}: no such file, device or address", paths::show(text.as_encoded_bytes()));
+                return Err(Error::new(Code::Usage, about).hint("a host is written as in haul cp: host:path"));
+            }
             let reached = of_path(root, machine, map, Path::new(&path));
-            return Ok((Reach::Storage(reached.devices), reached.because));
+            let missing = if there { "" } else { "it is not there yet; " };
+            return Ok((Reach::Storage(reached.devices), format!("{missing}{}", reached.because)));
         }
         (_, Err(error)) => return Err(error),
     };
@@ -246,11 +260,10 @@ fn is_utf8() -> bool {
 
 /// `haul topology serve`
 fn serve(arguments: &TopologyServe) -> Result<u8, Error> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let root = arguments.root.clone().unwrap_or_else(|| PathBuf::from("/"));
     let (_, map) = machine(&root, arguments.map.as_deref(), arguments.root.is_none())?;
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    for signal in signals::that_end() {
         let registered = signal_hook::flag::register(signal, Arc::clone(&stop));
         registered.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
     }
@@ -303,9 +316,9 @@ fn settle(root: &Path, machine: &Machine, cpus: &Cpus, wants_cpuset: bool) -> Op
 
 /// Runs a command, and passes signals on to it; its exit code.
 fn wait_for(command: &mut Command) -> Result<u8, Error> {
-    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM};
     // Before there is a child, so that none of its ends is missed. A terminal sends SIGINT to both.
-    let signals = Signals::new([SIGCHLD, SIGHUP, SIGINT, SIGTERM]);
+    let signals = Signals::new(signals::that_end().into_iter().chain([SIGCHLD]));
     let mut signals =
         signals.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
     let mut child = match command.spawn() {

@@ -473,3 +473,100 @@ fn explain_says_what_a_copy_would_refuse_and_ends_like_it() {
     assert_eq!(code(&bed.haul(&["explain", "localhost:missing", "x"])), 0, "nothing is contacted");
     assert_eq!(code(&bed.haul(&["explain", "-r", "tree", "file", "tree/.."])), 0);
 }
+
+/// A copy of a few seconds, of `content`.
+fn slowly(bed: &Bed) -> Command {
+    bed.write("content", &vec![7; 12 << 20]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" cp --bandwidth 6MiB content copy"]);
+    command.arg(env!("CARGO_BIN_EXE_haul")).current_dir(bed.directory.path()).env("HOME", bed.path("home"));
+    command.stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn what_ignores_a_hangup_goes_on_when_its_terminal_goes() {
+    let bed = Bed::new();
+    let child = slowly(&bed).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(bed.path("copy").exists());
+}
+
+#[test]
+fn a_destination_that_is_full_is_named_and_not_what_follows_from_it() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root");
+    }
+    let bed = Bed::new();
+    (0..300).for_each(|number| drop(bed.write(&format!("many/{number}"), b"content")));
+    let full = bed.path("full");
+    fs::create_dir(&full).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "nr_inodes=1", "none"]).arg(&full).status();
+    assert!(mount.unwrap().success());
+    let output = bed.haul(&["cp", "-r", "many", "full/"]);
+    assert!(Command::new("umount").arg(&full).status().unwrap().success());
+    let text = stderr(&output);
+    assert_eq!(code(&output), 1, "{text}");
+    assert!(text.contains("no space left") && !text.contains("could not be made"), "{text}");
+}
+
+#[test]
+fn an_end_that_writes_knows_when_everything_was_found() {
+    let bed = Bed::new();
+    bed.write("tree/a/content", &vec![7; 12 << 20]);
+    (0..50).for_each(|number| drop(bed.write(&format!("tree/{number}/file"), b"content")));
+    let there = format!("localhost:{}", bed.path("tree").display());
+    let output = bed.far(&["cp", "-r", "--json", "--bandwidth", "6MiB", &there, "back"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let told = stdout(&output);
+    let mut progress = told.lines().filter(|line| line.contains("\"event\":\"progress\""));
+    let last: Value = serde_json::from_str(progress.next_back().expect("no progress")).unwrap();
+    assert_eq!((&last["totals_are_final"], &last["files_total"]), (&true.into(), &51.into()), "{last}");
+}
+
+#[test]
+fn a_tree_without_files_is_not_nothing() {
+    let bed = Bed::new();
+    fs::create_dir_all(bed.path("tree/below")).unwrap();
+    let output = bed.haul(&["cp", "-r", "tree", "copy"]);
+    assert!(stdout(&output).contains("done: 2 directories without files"), "{}", stdout(&output));
+}
+
+#[test]
+fn state_that_is_kept_elsewhere_is_found() {
+    let bed = Bed::new();
+    let state = bed.write("state", b"a file, not a directory");
+    fs::create_dir(bed.path("tmp")).unwrap();
+    let told = |arguments: &[&str]| {
+        let mut command = bed.command();
+        command.env("TMPDIR", bed.path("tmp")).env("HAUL_STATE_DIR", &state);
+        command.args(arguments).output().unwrap()
+    };
+    bed.write("tree/file", b"content");
+    bed.write("copy/tree/file/in-its-way", b"");
+    let output = told(&["cp", "-r", "tree", "copy"]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("can be resumed as long as"), "{}", stderr(&output));
+    let status: Value = serde_json::from_str(&stdout(&told(&["status", "--json"]))).unwrap();
+    assert!(status["state_directory"].as_str().unwrap().contains("haul-state-"), "{status}");
+    assert!(stdout(&told(&["explain", "-r", "tree", "copy"])).contains("haul-state-"));
+    let discarded = told(&["stop", "--discard", status["job"].as_str().unwrap()]);
+    assert_eq!(code(&discarded), 0, "{}", stderr(&discarded));
+    assert!(stdout(&told(&["status"])).contains("no transfers"));
+}
+
+#[test]
+fn explanations_can_be_read_by_programs_and_refuse_what_a_copy_refuses() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let output = bed.haul(&["explain", "--json", "--streams", "3", "file", "copy"]);
+    let told = stdout(&output);
+    let mut settings = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert!(settings.any(|setting| setting["name"] == "hash" && setting["event"] == "setting"), "{told}");
+    assert!(Command::new("mkfifo").arg(bed.path("fifo")).status().unwrap().success());
+    assert_eq!(code(&bed.haul(&["explain", "fifo", "copy"])), code(&bed.haul(&["cp", "fifo", "copy"])));
+}

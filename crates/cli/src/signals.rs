@@ -1,0 +1,35 @@
+//! Signals that end a command, or would.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+
+/// SIGINT and SIGTERM, and SIGHUP where it is not ignored on behalf of whoever started the command, as `nohup` does.
+pub fn that_end() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let is_ignored = ignored(&status) & (1 << (SIGHUP - 1)) != 0;
+    [SIGINT, SIGTERM].into_iter().chain(Some(SIGHUP).filter(|_| !is_ignored)).collect()
+}
+
+/// A file that is larger than this process may make them (`ulimit -f`) fails by itself, with EFBIG.
+pub fn outlive_large_files() {
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
+
+/// A bit for each signal, the lowest one for signal 1.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        assert_eq!(ignored("Name:\thaul\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000001001\n"), 0x1001);
+        assert_eq!(ignored("Name:\thaul\n"), 0);
+    }
+}

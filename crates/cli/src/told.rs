@@ -1,0 +1,141 @@
+//! Lines about a transfer, in words.
+
+use std::time::Duration;
+
+use haul_model::report::Stats;
+
+use crate::report::Setup;
+
+/// `1 file`, `2 files`
+pub fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// `1.5 GiB`
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ if value >= 100.0 => format!("{value:.0} {}", UNITS[unit]),
+        _ => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..=59 => format!("{seconds} s"),
+        60..=3599 => format!("{}:{:02} min", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02} h", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+/// While the scan runs, totals are only what was found so far, and no time is promised.
+pub fn progress_line(stats: &Stats, totals_are_final: bool, rate: f64) -> String {
+    let done = stats.bytes_done + stats.bytes_skipped;
+    let files = stats.files_done + stats.files_skipped;
+    let more = if totals_are_final { "" } else { "+" };
+    let mut line = format!(
+        "{}/s  {} of {}{more}  {files} of {}{more} file{}",
+        size(rate as u64),
+        size(done),
+        size(stats.bytes_total),
+        stats.files_total,
+        if stats.files_total == 1 && totals_are_final { "" } else { "s" },
+    );
+    if stats.files_failed > 0 {
+        line.push_str(&format!("  {} failed", stats.files_failed));
+    }
+    if !totals_are_final {
+        line.push_str("  still scanning");
+    } else if rate >= 1.0 && stats.bytes_total > done {
+        let left = (stats.bytes_total - done) as f64 / rate;
+        line.push_str(&format!("  {} left at this rate", duration(left as u64)));
+    }
+    line
+}
+
+/// What came of a transfer, in one line.
+pub fn summary_line(
+    stats: &Stats,
+    state: &str,
+    elapsed: Duration,
+    setup: &Setup,
+    cipher: Option<&str>,
+) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let mut parts = Vec::new();
+    if state == "done" && stats.files_total == 0 && stats.directories > 0 {
+        let number = stats.directories;
+        let directories = if number == 1 { "1 directory".into() } else { format!("{number} directories") };
+        parts.push(format!("done: {directories} without files; 0 bytes moved"));
+    } else if state == "done" && stats.files_done == 0 {
+        let there = match stats.files_skipped {
+            1 => "the file is".into(),
+            files => format!("all {files} files are"),
+        };
+        parts.push(format!("nothing to do: {there} there already; 0 bytes moved"));
+    } else {
+        let rate = stats.bytes_sent as f64 / seconds.max(0.001);
+        parts.push(format!(
+            "{state}: {} of {}, {} sent in {seconds:.1} s ({}/s)",
+            stats.files_done + stats.files_skipped,
+            counted(stats.files_total, "file"),
+            size(stats.bytes_sent),
+            size(rate as u64),
+        ));
+        if stats.files_skipped > 0 || stats.bytes_skipped > 0 {
+            let skipped = size(stats.bytes_skipped);
+            parts.push(format!("{} and {skipped} were there already", counted(stats.files_skipped, "file")));
+        }
+    }
+    if stats.files_failed > 0 {
+        parts.push(format!("{} failed", stats.files_failed));
+    }
+    if stats.objects_repaired > 0 {
+        parts.push(format!("{} sent again", counted(stats.objects_repaired, "object")));
+    }
+    if stats.bytes_spilled > 0 {
+        parts.push(format!("{} waited in the spill", size(stats.bytes_spilled)));
+    }
+    if stats.hard_links > 0 {
+        parts.push(format!("{} copied as files", counted(stats.hard_links, "hard link")));
+    }
+    if state == "done" && stats.files_done > 0 {
+        parts.push(match setup.verified {
+            Some(hash) => format!("durable, {}-verified", hash.name().to_uppercase()),
+            None => "durable".into(),
+        });
+    }
+    match (setup.encrypted, cipher) {
+        (Some(true), Some(cipher)) => parts.push(format!("encrypted ({cipher})")),
+        (Some(true), None) => parts.push("encrypted".into()),
+        (Some(false), _) => parts.push("data in CLEAR text (--plain)".into()),
+        (None, _) => {}
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_promised_while_the_scan_runs_or_nothing_moves() {
+        let stats = Stats { files_total: 10, bytes_total: 1 << 30, bytes_done: 1 << 20, ..Stats::default() };
+        let scanning = progress_line(&stats, false, 1e6);
+        assert!(scanning.contains("10+ files") && !scanning.contains("left"), "{scanning}");
+        assert!(progress_line(&stats, true, 1e6).contains("left at this rate"));
+        assert!(!progress_line(&stats, true, 0.0).contains("left"));
+    }
+
+    #[test]
+    fn sizes_have_three_digits_at_most() {
+        assert_eq!([size(0), size(1023), size(1536), size(1 << 30)], ["0 B", "1023 B", "1.5 KiB", "1.0 GiB"]);
+    }
+}
