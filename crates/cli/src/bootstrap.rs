@@ -178,7 +178,8 @@ impl From<Refusal> for Error {
     }
 }
 
-/// What the other end says, as it may be shown on a terminal: it does not move the cursor, and has an end.
+/// What the other end says, as it may be shown on a terminal: it does not move the cursor, and has an end. An honest one has
+/// escaped the paths in it already, so nothing is escaped again.
 pub fn told(text: &str) -> String {
     text.chars().take(TOLD_CHARACTERS_MAX).map(|c| if is_harmless(c) { c } else { '?' }).collect()
 }

@@ -1,6 +1,7 @@
 //! `haul status` and `haul stop`: what can be continued, and how to end or forget it.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -59,13 +60,14 @@ fn all() -> Result<Vec<Found>, Error> {
         all.extend(below(&place.join("jobs"))?);
     }
     all.sort_by_key(|found| std::cmp::Reverse((found.running, found.record.updated)));
-    let mut latest: Vec<Found> = Vec::new();
+    let mut latest: HashMap<String, Found> = HashMap::new();
     for found in all {
-        match latest.iter_mut().find(|known| known.record.job == found.record.job) {
-            Some(known) => known.older.push(found.directory),
-            None => latest.push(found),
+        match latest.entry(found.record.job.clone()) {
+            Entry::Occupied(mut known) => known.get_mut().older.push(found.directory),
+            Entry::Vacant(place) => drop(place.insert(found)),
         }
     }
+    let mut latest: Vec<Found> = latest.into_values().collect();
     latest.sort_by_key(|found| std::cmp::Reverse(found.record.updated));
     Ok(latest)
 }

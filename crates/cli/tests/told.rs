@@ -568,5 +568,27 @@ fn explanations_can_be_read_by_programs_and_refuse_what_a_copy_refuses() {
     let mut settings = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     assert!(settings.any(|setting| setting["name"] == "hash" && setting["event"] == "setting"), "{told}");
     assert!(Command::new("mkfifo").arg(bed.path("fifo")).status().unwrap().success());
-    assert_eq!(code(&bed.haul(&["explain", "fifo", "copy"])), code(&bed.haul(&["cp", "fifo", "copy"])));
+    for command in ["explain", "cp"] {
+        says(
+            &bed.haul(&[command, "-q", "fifo", "copy"]),
+            3,
+            &["fifo", "is neither file, directory nor symlink"],
+        );
+    }
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    fs::set_permissions(bed.path("file"), fs::Permissions::from_mode(0o000)).unwrap();
+    for command in ["explain", "cp"] {
+        says(&bed.haul(&[command, "-q", "file", "copy"]), 3, &["permission denied at the source"]);
+    }
+}
+
+#[test]
+fn an_end_of_a_plan_is_there_or_is_said_not_to_be() {
+    let bed = Bed::new();
+    let code = Code::Usage.exit().into();
+    says(&bed.haul(&["topology", "--from", "none"]), code, &["none: no such file, device or address"]);
+    let told = stdout(&bed.haul(&["topology", "--to", "none"]));
+    assert!(told.contains("it is not there yet"), "{told}");
 }

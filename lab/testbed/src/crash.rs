@@ -1,5 +1,6 @@
 //! The power-cut loop: both hosts keep their state, and the sink its files, on disks that lose what was not
-//! synced: those of every other round on the crash file system, the others on ext4 or XFS. At a random instant one host, or both, lose power; what was claimed before must be there right after it.
+//! synced: those of every other round on the crash file system, the others on ext4 or XFS. At a random instant one host,
+//! or both, lose power; what was claimed before must be there right after it.
 //!
 //! With [`Settings::lies`] syncs of some class do nothing. Then the loop must fail: that is the proof that it would
 //! notice if the program forgot that sync.

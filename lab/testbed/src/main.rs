@@ -99,7 +99,7 @@ enum Command {
         #[arg(long, value_parser = parse_mood)]
         mood: Option<Mood>,
         /// Only disks of this kind (crashfs, ext4, xfs); the latter two need root, or `sudo -n`, and can neither lie nor have a mood.
-        #[arg(long, value_parser = parse_medium)]
+        #[arg(long, value_parser = parse_medium, conflicts_with_all = ["lies", "mood"])]
         medium: Option<Medium>,
     },
 }
