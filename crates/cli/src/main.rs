@@ -37,6 +37,8 @@ use std::process::ExitCode;
 use options::{Command, LogCommand, Options};
 
 fn main() -> ExitCode {
+    // Before there is a second thread.
+    haul_storage::local::make_room_for_descriptors();
     end_with_any_thread();
     signals::outlive_large_files();
     let options = Options::of_command_line();

@@ -13,7 +13,7 @@ mod hashing;
 #[cfg(test)]
 mod huge_pages;
 pub mod layout;
-mod local;
+pub mod local;
 pub mod memory_sink;
 pub mod memory_source;
 mod page_cache;

@@ -3,7 +3,8 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs;
+use haul_model::limits::ENTRIES_OPEN_MAX;
+use rustix::fs::{self, Mode, OFlags};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and reports errors, and whose pages
@@ -49,6 +50,19 @@ fn kind(descriptor: impl AsFd) -> rustix::io::Result<u64> {
     Ok(kind)
 }
 
+/// Room for the descriptors of as many entries as may be open, in a process that has one thread yet.
+///
+/// The kernel's table of a process's descriptors grows by doubling, and where there are several threads each time all of
+/// them wait at their next descriptor, some 15 ms, until none looks into the old table any more: at a small file each that
+/// is most of the first tenth of a second.
+pub fn make_room_for_descriptors() {
+    let room = raise_descriptor_limit().min(ENTRIES_OPEN_MAX);
+    let Ok(any) = fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
+    // Where there is no room, it is made when it is needed.
+    let last = i32::try_from(room.saturating_sub(1)).unwrap_or(i32::MAX);
+    drop(rustix::io::fcntl_dupfd_cloexec(any, last));
+}
+
 /// How many descriptors the process may have now.
 pub(crate) fn raise_descriptor_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
@@ -58,4 +72,20 @@ pub(crate) fn raise_descriptor_limit() -> usize {
         let _ = setrlimit(Resource::Nofile, limit);
     }
     getrlimit(Resource::Nofile).current.map_or(1 << 20, |current| current.min(1 << 20) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_descriptors_and_none_of_them_stays() {
+        make_room_for_descriptors();
+        let limit = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |limit| limit as usize);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let room = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap().trim();
+        assert!(room.parse::<usize>().unwrap() >= limit.min(ENTRIES_OPEN_MAX), "{room}");
+        let last = format!("/proc/self/fd/{}", limit.min(ENTRIES_OPEN_MAX) - 1);
+        assert!(!std::path::Path::new(&last).exists(), "{last}");
+    }
 }
