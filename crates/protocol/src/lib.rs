@@ -21,6 +21,7 @@ mod clock;
 pub mod committer;
 pub mod credit;
 pub mod directories;
+mod entries;
 mod errands;
 pub mod event;
 mod extents;

@@ -97,7 +97,7 @@ impl Sink {
     }
 
     fn target_of(&self, id: EntryId, index: u32) -> Target {
-        let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
+        let objects = self.entries.get(id).and_then(|held| held.objects.as_deref());
         objects.map_or(0, |objects| objects.placement.target(index))
     }
 
@@ -225,7 +225,7 @@ impl Sink {
 
     /// So many more, or less, of the writes into a file hang.
     pub(super) fn count_lost(&mut self, id: EntryId, change: i32) {
-        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+        if let Some(objects) = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
             objects.lost = objects.lost.saturating_add_signed(change);
         }
     }
@@ -252,7 +252,7 @@ impl Sink {
 
     /// One write less into a file. False if the file was dropped meanwhile.
     pub(super) fn no_longer_written(&mut self, id: EntryId) -> Result<bool, Failure> {
-        let Some(held) = self.entries.get_mut(&id) else { return Ok(false) };
+        let Some(held) = self.entries.get_mut(id) else { return Ok(false) };
         if let Some(objects) = held.objects.as_deref_mut() {
             objects.writing -= 1;
         }

@@ -37,7 +37,7 @@ impl Sink {
             self.release(id, now_nanos);
         }
         while let Some(id) = self.committer.next_to_release(now_nanos, quiet) {
-            let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
+            let objects = self.entries.get(id).and_then(|held| held.objects.as_deref());
             if objects.is_some_and(|objects| objects.at_work > 0) {
                 self.committer.set_apart(id);
                 self.syncing.insert(id, Syncing::WhenWritten);
@@ -110,7 +110,7 @@ impl Sink {
         if !self.each() {
             return;
         }
-        let objects = self.entries.get(&id).and_then(|held| held.objects.as_deref());
+        let objects = self.entries.get(id).and_then(|held| held.objects.as_deref());
         let waiting = self.committer.objects_waiting(id) as u64;
         if objects.is_some_and(|objects| objects.durable.count() + waiting >= objects.durable.total()) {
             self.release(id, now_nanos);
@@ -119,7 +119,7 @@ impl Sink {
 
     /// Storage is at one write less into this file, or nobody waits for it any more.
     pub(super) fn leaves_storage(&mut self, id: EntryId) {
-        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+        if let Some(objects) = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
             objects.at_work -= 1;
             if objects.at_work > 0 {
                 return;
@@ -170,7 +170,7 @@ impl Sink {
     ) -> Result<(), Failure> {
         for object in objects {
             let failure = failure_of(failed, object.id);
-            let Some(held) = self.entries.get_mut(&object.id).filter(|it| it.state == SinkState::Open) else {
+            let Some(held) = self.entries.get_mut(object.id).filter(|it| it.state == SinkState::Open) else {
                 continue;
             };
             match failure {
@@ -255,7 +255,7 @@ impl Sink {
     }
 
     fn on_file_unsynced(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
-        let member = self.entries.get(&id).is_some_and(|held| held.objects.is_none());
+        let member = self.entries.get(id).is_some_and(|held| held.objects.is_none());
         if !member || is_lack_of_room(failure) {
             return self.give_up(id, SinkCause::CommitFailed, failure);
         }
@@ -327,7 +327,7 @@ impl Sink {
 
     fn on_complete(&mut self, id: EntryId) -> Result<(), Failure> {
         let root = self.root_of(id);
-        let held = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?;
+        let held = self.entries.get(id).ok_or(Failure::new(Code::Internal))?;
         let (entry, member) = (held.entry.clone(), held.objects.is_none());
         self.stats.files_done += 1;
         if member {
@@ -347,7 +347,7 @@ impl Sink {
     }
 
     fn root_of(&self, id: EntryId) -> Option<Hash> {
-        self.entries.get(&id)?.objects.as_deref()?.root
+        self.entries.get(id)?.objects.as_deref()?.root
     }
 
     pub(super) fn on_sealed(
@@ -359,8 +359,7 @@ impl Sink {
         match result {
             Ok(root) => {
                 self.step(id, SinkCause::Sealed)?;
-                if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut())
-                {
+                if let Some(objects) = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
                     objects.root = Some(root);
                 }
                 let lane = self.lane_of_file(id);

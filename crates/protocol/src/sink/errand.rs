@@ -277,7 +277,7 @@ impl Sink {
     fn fail_files(&mut self, part: &Part, failure: Failure) -> Result<(), Failure> {
         for id in part.ids() {
             self.committer.take_objects(id);
-            match self.entries.get(&id).map(|held| held.state) {
+            match self.entries.get(id).map(|held| held.state) {
                 Some(SinkState::Open) => self.give_up(id, SinkCause::WriteFailed, failure)?,
                 Some(SinkState::Committing) => self.give_up(id, SinkCause::CommitFailed, failure)?,
                 _ => {}
@@ -295,7 +295,7 @@ impl Sink {
     /// What these files are on, as far as that is known.
     pub(super) fn targets_of(&self, files: &[EntryId]) -> Vec<Target> {
         let mut targets = Vec::new();
-        for held in files.iter().filter_map(|id| self.entries.get(id)) {
+        for held in files.iter().filter_map(|id| self.entries.get(*id)) {
             match &held.objects {
                 Some(objects) => targets.extend(objects.placement.pieces().iter().flat_map(|it| &it.targets)),
                 None => targets.extend(held.on),

@@ -38,6 +38,7 @@ use self::receive::{Slot, Work, Write};
 use crate::clock::Clock;
 use crate::committer::Committer;
 use crate::directories::Directories;
+use crate::entries::Entries;
 use crate::errands::Errands;
 use crate::event::{Action, Event, Outcome};
 use crate::hands::Hands;
@@ -133,7 +134,7 @@ pub struct Sink {
     directories: Directories,
     /// SOURCEs that were announced.
     roots_met: HashSet<u32>,
-    entries: HashMap<EntryId, Held>,
+    entries: Entries<Held>,
     batches: u64,
     preparing: usize,
 
@@ -206,7 +207,7 @@ impl Sink {
             object_bytes: config.slot_bytes,
             directories: Directories::new(config.roots.clone()),
             roots_met: HashSet::new(),
-            entries: HashMap::new(),
+            entries: Entries::new(),
             batches: 0,
             preparing: 0,
             slots: (0..config.slots).map(|_| Slot::Withheld).collect(),
@@ -537,7 +538,7 @@ impl Sink {
     }
 
     fn step(&mut self, id: EntryId, cause: SinkCause) -> Result<(), Failure> {
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Protocol))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Protocol))?;
         let (state, row) = sink_step(held.state, cause)?;
         held.state = state;
         self.coverage.sink[row] += 1;
@@ -547,7 +548,7 @@ impl Sink {
     /// The entry ends: nothing of it stays, and its directory may be settled by that.
     fn close(&mut self, id: EntryId, cause: SinkCause) -> Result<Held, Failure> {
         self.step(id, cause)?;
-        let held = self.entries.remove(&id).ok_or(Failure::new(Code::Internal))?;
+        let held = self.entries.remove(id).ok_or(Failure::new(Code::Internal))?;
         debug_assert_eq!(held.state, SinkState::Ended);
         self.release_parent(held.entry.parent);
         Ok(held)
@@ -581,12 +582,12 @@ impl Sink {
         if self.ends_the_job(failure, target) {
             return Ok(());
         }
-        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+        if let Some(objects) = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
             objects.keep = full::is_lack_of_room(failure);
         }
         self.settled.push((id, Settled::Failed(failure)));
         if self.config.planted.has(Bug::RefusalUnanswered)
-            && let Some(entry) = self.entries.get(&id).map(|held| held.entry.clone())
+            && let Some(entry) = self.entries.get(id).map(|held| held.entry.clone())
         {
             self.report_failed(&entry, failure);
         }

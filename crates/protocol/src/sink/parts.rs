@@ -30,7 +30,7 @@ impl Sink {
     /// As storage wants them.
     pub(super) fn member_writes(&self, members: &[Member]) -> Result<Vec<MemberWrite>, Failure> {
         let write = |member: &Member| {
-            let held = self.entries.get(&member.id).ok_or(Failure::new(Code::Internal))?;
+            let held = self.entries.get(member.id).ok_or(Failure::new(Code::Internal))?;
             let hash = member.hash.ok_or(Failure::new(Code::Internal))?;
             Ok(MemberWrite { entry: held.entry.clone(), offset: member.offset, hash })
         };
@@ -67,7 +67,7 @@ impl Sink {
         for (member, result) in members.into_iter().zip(results) {
             match result {
                 Ok(Some(target)) if !taken_as_written => {
-                    if let Some(held) = self.entries.get_mut(&member.id) {
+                    if let Some(held) = self.entries.get_mut(member.id) {
                         held.on = (target != 0).then_some(target);
                     }
                     let place = parts.iter().position(|part| part.target == target);
@@ -93,7 +93,7 @@ impl Sink {
     }
 
     fn member_bytes(&self, id: EntryId) -> u64 {
-        self.entries.get(&id).map_or(0, |held| held.entry.size())
+        self.entries.get(id).map_or(0, |held| held.entry.size())
     }
 
     /// A thread takes on those of one target.
@@ -152,7 +152,7 @@ impl Sink {
         match result {
             Ok(()) => {
                 self.step(id, SinkCause::Written)?;
-                self.has_room(self.entries.get(&id).and_then(|held| held.on));
+                self.has_room(self.entries.get(id).and_then(|held| held.on));
                 let bytes = self.member_bytes(id);
                 self.committer.add_file(id, bytes, lane, now_nanos);
                 if self.config.planted.has(Bug::MemberAckBeforeSync) {

@@ -37,7 +37,7 @@ impl Sink {
                     }
                 }
                 NewFile::Entry { entry, object_bytes, resume, stripes } => {
-                    if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(&entry.id) {
+                    if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(entry.id) {
                         return Err(Failure::new(Code::LimitExceeded));
                     }
                     match entry.kind {
@@ -130,7 +130,7 @@ impl Sink {
     /// Its unfinished file has to be made before it is known how it lies. That may take as long as the slowest of its
     /// targets: names do not wait for it.
     fn ask_to_lay(&mut self, id: EntryId, prepared: Prepared) -> Result<(), Failure> {
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Internal))?;
         let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
         let (token, resumed) = match prepared {
             Prepared::Start(token) => (token, false),
@@ -172,14 +172,14 @@ impl Sink {
     ) -> Result<(), Failure> {
         self.preparing -= 1;
         if let Some(why) = unlike {
-            let entry = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?.entry.clone();
+            let entry = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.entry.clone();
             let path = self.directories.path(entry.parent, &entry.name);
             self.actions.push_back(Action::Fact(Fact::Unlike { path, why }));
         }
         if let Some(laid) = &laid {
             self.lay(id, laid)?;
         }
-        if let Some(objects) = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut()) {
+        if let Some(objects) = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
             objects.stripes = None;
         }
         if let Some(answer) = self.answer(id, prepared, now_nanos)? {
@@ -207,7 +207,7 @@ impl Sink {
 
     /// How a file lies is known as soon as its unfinished file is.
     fn lay(&mut self, id: EntryId, laid: &Laid) -> Result<(), Failure> {
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Internal))?;
         let size = held.entry.size();
         let objects = held.objects.as_deref_mut().ok_or(Failure::new(Code::Internal))?;
         objects.durable = ObjectSet::new(objects_of(size, laid.object_bytes)?);
@@ -220,7 +220,7 @@ impl Sink {
     }
 
     fn answer(&mut self, id: EntryId, prepared: Prepared, now_nanos: u64) -> Result<Option<Answer>, Failure> {
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Internal))?;
         let entry = held.entry.clone();
         Ok(Some(match (entry.kind, prepared) {
             (Kind::Directory, Prepared::Made | Prepared::Skip) => {
@@ -272,7 +272,7 @@ impl Sink {
 
     /// All objects of the file are durable, says the source. Those of this session the sink can count itself.
     pub(super) fn on_file_close(&mut self, id: EntryId, root: Option<Hash>) -> Result<(), Failure> {
-        let Some(held) = self.entries.get(&id) else { return Ok(()) };
+        let Some(held) = self.entries.get(id) else { return Ok(()) };
         if matches!(held.state, SinkState::Refusing | SinkState::Refused) {
             return Ok(());
         }
@@ -299,10 +299,10 @@ impl Sink {
         restarts: bool,
     ) -> Result<(), Failure> {
         let unanswered = self.config.planted.has(Bug::RefusalUnanswered);
-        if unanswered && !self.entries.contains_key(&id) {
+        if unanswered && !self.entries.contains_key(id) {
             return Ok(());
         }
-        let held = self.entries.get(&id).ok_or(Failure::new(Code::Protocol))?;
+        let held = self.entries.get(id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, before) = (held.entry.clone(), held.state);
         if unanswered && before == SinkState::Refusing {
             return self.step(id, SinkCause::Dropped);
@@ -333,7 +333,7 @@ impl Sink {
         }
         let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
         let planted = self.config.planted;
-        let Some(held) = self.entries.get_mut(&id).filter(goes) else { return Ok(()) };
+        let Some(held) = self.entries.get_mut(id).filter(goes) else { return Ok(()) };
         let (token, keep) = (held.token, held.objects.as_deref().is_some_and(|objects| objects.keep));
         if let Some(objects) = held.objects.as_deref_mut() {
             let writing = objects.writing > 0 && !planted.has(Bug::DiscardWhileWriting);
@@ -350,7 +350,7 @@ impl Sink {
     }
 
     pub(super) fn on_discarded(&mut self, id: EntryId) -> Result<(), Failure> {
-        match self.entries.get(&id).map(|held| held.state) {
+        match self.entries.get(id).map(|held| held.state) {
             Some(SinkState::Refusing) => {
                 self.step(id, SinkCause::Discarded)?;
                 match self.config.planted.has(Bug::RefusalUnanswered) {

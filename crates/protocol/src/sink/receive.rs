@@ -105,7 +105,7 @@ impl Sink {
     ) -> Result<(), Failure> {
         let mut end = 0;
         for member in &members {
-            let held = self.entries.get(&member.id).ok_or(Failure::new(Code::Protocol))?;
+            let held = self.entries.get(member.id).ok_or(Failure::new(Code::Protocol))?;
             let size = held.entry.size();
             let fits = member.offset >= end && u64::from(member.offset) + size <= u64::from(length);
             if held.objects.is_some() || !fits {
@@ -290,7 +290,7 @@ impl Sink {
     /// The payload is whole: it is to be written.
     fn write(&mut self, block: BlockId, slot: SlotId, length: u32, work: Work) -> Result<(), Failure> {
         if let Work::Object { id, index, .. } = &work {
-            let Some(held) = self.entries.get_mut(id).filter(|held| held.state == SinkState::Open) else {
+            let Some(held) = self.entries.get_mut(*id).filter(|held| held.state == SinkState::Open) else {
                 // Dropped while it was on its way.
                 self.free(slot);
                 return Ok(());
@@ -345,14 +345,14 @@ impl Sink {
                 let (id, index) = (*id, *index);
                 let hash = hash.ok_or(Failure::new(Code::Internal))?;
                 let open = |held: &&super::Held| held.state == SinkState::Open;
-                let Some(held) = self.entries.get(&id).filter(open) else {
+                let Some(held) = self.entries.get(id).filter(open) else {
                     // Dropped while it waited.
                     self.cancel_write(block);
                     self.written(block)?;
                     return self.no_longer_written(id).map(drop);
                 };
                 let (entry, token) = (held.entry.clone(), held.token);
-                let objects = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut());
+                let objects = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut());
                 let objects = objects.ok_or(Failure::new(Code::Internal))?;
                 objects.at_work += 1;
                 let object_bytes = objects.object_bytes;

@@ -186,7 +186,7 @@ impl Source {
 
     /// How a file lies at the sink; its answer follows.
     pub(super) fn on_laid(&mut self, id: EntryId, laid: Laid) -> Result<(), Failure> {
-        let held = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Announced);
+        let held = self.entries.get_mut(id).filter(|held| held.state == SourceState::Announced);
         let held = held.ok_or(Failure::new(Code::Protocol))?;
         if !is_object_size(laid.object_bytes, held.laid.object_bytes) {
             return Err(Failure::new(Code::Protocol));
@@ -197,7 +197,7 @@ impl Source {
 
     /// The sink cannot stripe a file as it is striped here; its answer follows.
     pub(super) fn on_unlike(&mut self, id: EntryId, why: Unlike) -> Result<(), Failure> {
-        let held = self.entries.get(&id).filter(|held| held.state == SourceState::Announced);
+        let held = self.entries.get(id).filter(|held| held.state == SourceState::Announced);
         let entry = held.ok_or(Failure::new(Code::Protocol))?.entry.clone();
         if !core::mem::replace(&mut self.unlike_told[why as usize], true) {
             let path = self.directories.path(entry.parent, &entry.name);
@@ -207,7 +207,7 @@ impl Source {
     }
 
     pub(super) fn on_answer(&mut self, id: EntryId, answer: Answer) -> Result<(), Failure> {
-        let held = self.entries.get(&id).ok_or(Failure::new(Code::Protocol))?;
+        let held = self.entries.get(id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, objects) = (held.entry.clone(), self.has_objects(&held.entry));
         match (answer, entry.kind) {
             (Answer::Skip, Kind::File | Kind::Symlink) => {
@@ -255,7 +255,7 @@ impl Source {
     fn start_objects(&mut self, id: EntryId, token: Token) -> Result<(), Failure> {
         self.step(id, SourceCause::Started)?;
         let planted = self.config.planted;
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Internal))?;
         let object_bytes = held.at_sink.as_ref().map_or(held.laid.object_bytes, |laid| laid.object_bytes);
         let objects = objects_of(held.entry.size(), object_bytes)?;
         let durable = match held.logged.take() {
@@ -279,7 +279,7 @@ impl Source {
 
     fn resume_objects(&mut self, id: EntryId, token: Token) -> Result<(), Failure> {
         self.step(id, SourceCause::Resumed)?;
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Internal))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Internal))?;
         let logged = held.logged.take().filter(|logged| logged.token == token);
         let logged = logged.ok_or(Failure::new(Code::Protocol))?;
         let (entry, object_bytes) = (held.entry.clone(), held.laid.object_bytes);
@@ -301,7 +301,7 @@ impl Source {
 
     fn activate(&mut self, id: EntryId, object_bytes: u32, durable: Bitmap) {
         let complete = durable.is_full();
-        if let Some(held) = self.entries.get_mut(&id) {
+        if let Some(held) = self.entries.get_mut(id) {
             let here = held.laid.clone().cut_to_at_most(object_bytes).placement;
             let there = held.at_sink.take().map_or_else(Placement::default, |laid| laid.placement);
             held.objects = Some(Box::new(Objects {

@@ -94,11 +94,11 @@ impl Source {
     }
 
     pub(super) fn is_active(&self, id: EntryId) -> bool {
-        self.entries.get(&id).is_some_and(|held| held.state == SourceState::Active)
+        self.entries.get(id).is_some_and(|held| held.state == SourceState::Active)
     }
 
     pub(super) fn active_objects(&mut self, id: EntryId) -> Option<&mut super::Objects> {
-        let held = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active)?;
+        let held = self.entries.get_mut(id).filter(|held| held.state == SourceState::Active)?;
         held.objects.as_deref_mut()
     }
 
@@ -155,7 +155,7 @@ impl Source {
     }
 
     fn next_to_show(&mut self, id: EntryId) -> Option<Showing> {
-        let held = self.entries.get_mut(&id)?;
+        let held = self.entries.get_mut(id)?;
         let size = held.entry.size();
         let objects = held.objects.as_deref_mut().filter(|objects| objects.shown < WINDOW)?;
         let repair = objects.again.pop();
@@ -246,7 +246,7 @@ impl Source {
                 }
             };
             let active = |held: &&mut super::Held| held.state == SourceState::Active;
-            if let Some(held) = self.entries.get_mut(&id).filter(active)
+            if let Some(held) = self.entries.get_mut(id).filter(active)
                 && let Some(objects) = held.objects.as_deref_mut()
             {
                 objects.again.push(index);
@@ -272,7 +272,7 @@ impl Source {
             let comes_back = matches!(wanted, Wanted::Back { .. });
             self.spill.queued -= u64::from(comes_back);
             let active = |held: &&super::Held| held.state == SourceState::Active;
-            let Some(held) = self.entries.get(&id).filter(active) else { continue };
+            let Some(held) = self.entries.get(id).filter(active) else { continue };
             let there = held.objects.as_deref().map_or(0, |objects| objects.there.target(index));
             let dead_at_sink = self.dead_at_sink.contains(&there);
             if comes_back && !dead_at_sink {
@@ -289,7 +289,7 @@ impl Source {
     fn read_members_again(&mut self, members: Vec<EntryId>) {
         for id in members {
             let bundled = |held: &&mut super::Held| held.state == SourceState::Bundled;
-            let Some(held) = self.entries.get_mut(&id).filter(bundled) else { continue };
+            let Some(held) = self.entries.get_mut(id).filter(bundled) else { continue };
             held.attempts += 1;
             let given_up = held.attempts >= ATTEMPTS_MAX;
             let failure = Failure::os(Code::SourceRead, TIMED_OUT);

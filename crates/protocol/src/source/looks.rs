@@ -41,7 +41,7 @@ pub(super) struct Looks {
 impl Source {
     /// Asks storage; the entry is in the state in which it waits for the answer.
     pub(super) fn look(&mut self, id: EntryId, op: SourceOp) {
-        if let Some(held) = self.entries.get(&id) {
+        if let Some(held) = self.entries.get(id) {
             let (waits_in, since_nanos) = (held.state, self.clock.now());
             self.looks.asked.push_back(Look { id, waits_in, since_nanos });
         }
@@ -49,7 +49,7 @@ impl Source {
     }
 
     fn is_unanswered(&self, look: &Look) -> bool {
-        self.entries.get(&look.id).is_some_and(|held| held.state == look.waits_in)
+        self.entries.get(look.id).is_some_and(|held| held.state == look.waits_in)
     }
 
     /// Looks after those that take long.

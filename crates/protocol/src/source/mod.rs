@@ -38,6 +38,7 @@ use self::spill::{Kept, Spill};
 use crate::clock::Clock;
 use crate::credit::Credits;
 use crate::directories::Directories;
+use crate::entries::Entries;
 use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome};
 use crate::extents::Extent;
 use crate::hands::Hands;
@@ -177,7 +178,7 @@ struct Block {
 pub struct Source {
     config: Config,
     directories: Directories,
-    entries: HashMap<EntryId, Held>,
+    entries: Entries<Held>,
     /// Files that have ended while storage was still reading from them, with their directories.
     leaving: Vec<(EntryId, EntryId)>,
     announced: usize,
@@ -237,7 +238,7 @@ impl Source {
         let spill_room = if config.policy == Policy::FileOrder { 0 } else { config.spill_bytes_max };
         Source {
             directories: Directories::new(config.roots.clone()),
-            entries: HashMap::new(),
+            entries: Entries::new(),
             leaving: Vec::new(),
             announced: 0,
             next_restart: 1 << 62,
@@ -511,7 +512,7 @@ impl Source {
     }
 
     fn step(&mut self, id: EntryId, cause: SourceCause) -> Result<(), Failure> {
-        let held = self.entries.get_mut(&id).ok_or(Failure::new(Code::Protocol))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Protocol))?;
         let (state, row) = source_step(held.state, cause)?;
         if held.state == SourceState::Announced {
             self.announced -= 1;
@@ -534,7 +535,7 @@ impl Source {
         keeps_its_log: bool,
     ) -> Result<Held, Failure> {
         self.step(id, cause)?;
-        let mut held = self.entries.remove(&id).ok_or(Failure::new(Code::Internal))?;
+        let mut held = self.entries.remove(id).ok_or(Failure::new(Code::Internal))?;
         debug_assert_eq!(held.state, SourceState::Ended);
         if let Some(objects) = &mut held.objects {
             let spilled = core::mem::take(&mut objects.spilled);

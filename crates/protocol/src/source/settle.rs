@@ -33,7 +33,7 @@ impl super::Objects {
 impl Source {
     /// BLOCK_SYNC of an object: only now is it logged. For entries that have ended meanwhile it means nothing.
     pub(super) fn on_durable(&mut self, id: EntryId, index: u32) {
-        let Some(held) = self.entries.get_mut(&id).filter(|held| held.state == SourceState::Active) else {
+        let Some(held) = self.entries.get_mut(id).filter(|held| held.state == SourceState::Active) else {
             return;
         };
         let size = held.entry.size();
@@ -54,7 +54,7 @@ impl Source {
     /// Everything of the file is durable; it counts only if it was one version that was read.
     pub(super) fn confirm(&mut self, id: EntryId) -> Result<(), Failure> {
         self.step(id, SourceCause::AllDurable)?;
-        let entry = self.entries[&id].entry.clone();
+        let entry = self.entries[id].entry.clone();
         if self.config.planted.has(Bug::CloseUnconfirmed) {
             return self.on_confirmed(id, Ok(()));
         }
@@ -64,7 +64,7 @@ impl Source {
 
     pub(super) fn on_confirmed(&mut self, id: EntryId, result: Result<(), Failure>) -> Result<(), Failure> {
         let confirming = |held: &&mut super::Held| held.state == SourceState::Confirming;
-        let Some(held) = self.entries.get_mut(&id).filter(confirming) else { return Ok(()) };
+        let Some(held) = self.entries.get_mut(id).filter(confirming) else { return Ok(()) };
         let root = held.objects.as_deref().and_then(|objects| objects.root);
         match result {
             Ok(()) => {
@@ -83,7 +83,7 @@ impl Source {
     pub(super) fn on_unreadable(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
         if failure.code == Code::SourceChanged {
             self.step(id, SourceCause::Changed)?;
-            let entry = self.entries[&id].entry.clone();
+            let entry = self.entries[id].entry.clone();
             self.look(id, SourceOp::Restat { entry });
             return Ok(());
         }
@@ -91,7 +91,7 @@ impl Source {
     }
 
     fn give_up(&mut self, id: EntryId, cause: SourceCause, failure: Failure) -> Result<(), Failure> {
-        let entry = self.entries.get(&id).ok_or(Failure::new(Code::Internal))?.entry.clone();
+        let entry = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.entry.clone();
         self.report_failed(&entry, failure);
         // For want of room: what is durable of it stays at the sink.
         let keeps_its_log = failure.code.retry() == Retry::Rerun;
@@ -107,7 +107,7 @@ impl Source {
         result: Result<Box<Entry>, Failure>,
     ) -> Result<(), Failure> {
         // Else nobody has waited for it.
-        let Some(held) = self.entries.get(&id) else { return Ok(()) };
+        let Some(held) = self.entries.get(id) else { return Ok(()) };
         let (restarts, old, old_size) = (held.restarts, held.entry.clone(), held.entry.size());
         let (laid, stripes) = (held.laid.clone(), held.stripes.clone());
         let entry = match result {
@@ -132,7 +132,7 @@ impl Source {
         if !self.config.planted.has(Bug::LogKeptOnRestart) {
             return None;
         }
-        let objects = self.entries.get(&id)?.objects.as_deref()?;
+        let objects = self.entries.get(id)?.objects.as_deref()?;
         let token = haul_model::Token([0xee; 16]);
         let object_bytes = objects.object_bytes;
         Some(Logged { identity: entry.identity, object_bytes, token, done: objects.durable.clone() })
@@ -155,7 +155,7 @@ impl Source {
 
     fn repair_member(&mut self, id: EntryId, counts: bool, failure: Failure) -> Result<(), Failure> {
         let bundled = |held: &&mut super::Held| held.state == SourceState::Bundled;
-        let Some(held) = self.entries.get_mut(&id).filter(bundled) else { return Ok(()) };
+        let Some(held) = self.entries.get_mut(id).filter(bundled) else { return Ok(()) };
         held.attempts += u8::from(counts);
         // What could not be had where it was lent has not been sent: this end is asked to look what is wrong with it.
         let was_lent = core::mem::take(&mut held.lent);
@@ -177,7 +177,7 @@ impl Source {
         failure: Failure,
     ) -> Result<(), Failure> {
         let active = |held: &&mut super::Held| held.state == SourceState::Active;
-        let Some(held) = self.entries.get_mut(&id).filter(active) else { return Ok(()) };
+        let Some(held) = self.entries.get_mut(id).filter(active) else { return Ok(()) };
         let Some(objects) = held.objects.as_deref_mut() else { return Ok(()) };
         let taken = u64::from(index) < objects.next && !objects.durable.get(u64::from(index));
         if !taken || objects.again.contains(&index) || objects.spilled.contains_key(&index) {
@@ -200,7 +200,7 @@ impl Source {
         index: u32,
         failure: Failure,
     ) -> Result<(), Failure> {
-        let objects = self.entries.get_mut(&id).and_then(|held| held.objects.as_deref_mut());
+        let objects = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut());
         let objects = objects.ok_or(Failure::new(Code::Internal))?;
         if failure.code != Code::SourceRead || !objects.may_try_again(index) {
             return self.on_unreadable(id, failure);
@@ -212,7 +212,7 @@ impl Source {
 
     /// BLOCK_SYNC of an entry: it has ended, one way or the other.
     pub(super) fn on_settled(&mut self, id: EntryId, settled: Settled) -> Result<(), Failure> {
-        let Some(held) = self.entries.get(&id) else { return Ok(()) };
+        let Some(held) = self.entries.get(id) else { return Ok(()) };
         let entry = held.entry.clone();
         match settled {
             Settled::Done(hash) => {

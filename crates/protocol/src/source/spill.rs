@@ -136,7 +136,7 @@ impl Source {
     /// The way back to a slot.
     pub(super) fn start_unspill(&mut self, wanted: (EntryId, u32), ticket: Ticket, local: SlotId) -> bool {
         let (id, index) = wanted;
-        let Some(held) = self.entries.get_mut(&id) else { return false };
+        let Some(held) = self.entries.get_mut(id) else { return false };
         let size = held.entry.size();
         let Some(objects) = held.objects.as_deref_mut() else { return false };
         let Some(Kept { extent, hash }) = objects.spilled.remove(&index) else { return false };
@@ -257,7 +257,7 @@ impl Source {
             }
             result => result,
         };
-        if !self.entries.get(&file).is_some_and(|held| held.state == SourceState::Active) {
+        if !self.entries.get(file).is_some_and(|held| held.state == SourceState::Active) {
             self.drop_block(id);
         } else if let Err(failure) = result {
             self.drop_block(id);

@@ -80,7 +80,7 @@ impl Source {
         let mut again = false;
         for id in pile.members {
             if self.step(id, SourceCause::Packed).is_ok() {
-                let held = &self.entries[&id];
+                let held = &self.entries[id];
                 again |= held.attempts > 0;
                 members.push(held.entry.clone());
             }
@@ -100,7 +100,7 @@ impl Source {
         local: SlotId,
     ) -> Option<BlockId> {
         let (id, index, again) = wanted;
-        let held = self.entries.get(&id)?;
+        let held = self.entries.get(id)?;
         let objects = held.objects.as_deref()?;
         let entry = held.entry.clone();
         let single = objects.durable.len() == 1;
@@ -181,7 +181,7 @@ impl Source {
         let Content::Object { hash, .. } = &mut block.content else {
             return Err(Failure::new(Code::Internal));
         };
-        let active = self.entries.get(&file).is_some_and(|held| held.state == SourceState::Active);
+        let active = self.entries.get(file).is_some_and(|held| held.state == SourceState::Active);
         match result {
             Ok(read) if active && ahead => {
                 *hash = read;
@@ -261,7 +261,7 @@ impl Source {
     fn still_wanted(&self, block: BlockId) -> bool {
         match self.blocks.get(&block).map(|block| &block.content) {
             Some(Content::Object { id, .. }) => {
-                self.entries.get(id).is_some_and(|held| held.state == SourceState::Active)
+                self.entries.get(*id).is_some_and(|held| held.state == SourceState::Active)
             }
             Some(Content::Bundle { .. }) => true,
             None => false,
@@ -287,7 +287,7 @@ impl Source {
             }
             Content::Bundle { members, .. } => {
                 for member in members.iter().filter(|member| member.hash == Some(Hash::LENT)) {
-                    if let Some(held) = self.entries.get_mut(&member.id) {
+                    if let Some(held) = self.entries.get_mut(member.id) {
                         held.lent = true;
                     }
                 }
@@ -308,7 +308,7 @@ impl Source {
             self.actions.push_back(Action::Log(LogOp::Record { id: file, index }));
         }
         let early = self.config.planted.has(Bug::CloseBeforeDurable);
-        let Some(objects) = self.entries.get_mut(&file).and_then(|held| held.objects.as_deref_mut()) else {
+        let Some(objects) = self.entries.get_mut(file).and_then(|held| held.objects.as_deref_mut()) else {
             return;
         };
         if objects.durable.len() == 1 {
