@@ -261,8 +261,19 @@ impl Progress {
     }
 }
 
-/// What became of a member: written, or made on a target, or neither.
-pub type MemberWritten = Result<Option<Target>, Failure>;
+/// How far a member has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Landed {
+    /// It is written; it has to become durable and to get its name yet.
+    Written,
+    /// It is made on this target, and empty.
+    Made(Target),
+    /// It is complete under its final name, where nothing can be made more durable than it is: in memory.
+    Named,
+}
+
+/// What became of a member.
+pub type MemberWritten = Result<Landed, Failure>;
 
 /// One member of a bundle, as the sink is to write it.
 #[derive(Clone, Debug)]

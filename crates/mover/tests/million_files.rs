@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_buffers::Pool;
-use haul_model::op::{Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::op::{Landed, Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::report::Fact;
 use haul_model::{Hash, JobId, Kind, SessionId};
 use haul_mover::Policy;
@@ -54,7 +54,7 @@ impl SinkStorage for Keepless {
                     assert!(start + bytes.len() <= length as usize);
                 }
                 self.written.fetch_add(members.len() as u64, Ordering::Relaxed);
-                SinkDone::WrittenMembers { block, step, results: vec![Ok(None); members.len()] }
+                SinkDone::WrittenMembers { block, step, results: vec![Ok(Landed::Written); members.len()] }
             }
             SinkOp::Sync { group, .. } => SinkDone::Synced { group, failed: Vec::new() },
             SinkOp::Publish { group, files } => {

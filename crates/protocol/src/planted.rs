@@ -74,6 +74,7 @@ bugs! {
     RefusalUnanswered      "sink: forgets an entry that it refuses before the source has dropped it";
     CreatesUnpaced         "sink: makes files however slow that has become";
     MadeTakenAsWritten     "sink: takes a member of a bundle that was only made for a written one";
+    WrittenTakenAsNamed    "sink: takes a member that is only written for one that has its name, durable";
     SlotFreedAtFirstPart   "sink: grants the slot of a bundle again when the members of one target are written";
     GroupUnbounded         "sink: grants credits however much waits to become durable";
     HangAwaited            "sink: waits for ever for what hangs";

@@ -3,7 +3,7 @@
 //! It follows the contract of `haul_model::op` and, where that leaves a choice, the worst that the real storage may do.
 
 use hashbrown::HashMap;
-use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::op::{Landed, MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::placement::Piece;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, Placement, Target, Token};
 
@@ -199,12 +199,19 @@ impl SinkStorage {
             SinkOp::WriteMembers { block, step, slot, members, .. } => {
                 let payload = &slots[slot.0 as usize];
                 let several = context.random.chance(300);
-                let write = |member| match step {
+                let in_memory = !several && context.random.chance(150);
+                let write = |member: MemberWrite| match step {
+                    MembersStep::Make if in_memory => {
+                        let id = member.entry.id;
+                        self.make_member(member, payload, several, context)?;
+                        self.name_at_once(id, context)
+                    }
                     MembersStep::Make => self.make_member(member, payload, several, context),
                     MembersStep::Fill { target, .. } => {
                         self.place_member(&member.entry, target, context);
                         let room = context.has_room(target, context.tree.path_of(&member.entry));
-                        room.and_then(|()| self.fill_member(member, payload, context)).map(|()| None)
+                        room.and_then(|()| self.fill_member(member, payload, context))
+                            .map(|()| Landed::Written)
                     }
                 };
                 SinkDone::WrittenMembers { block, step, results: members.into_iter().map(write).collect() }
@@ -537,9 +544,22 @@ impl SinkStorage {
         let temp = context.disk.create(token, path);
         self.states.insert(member.entry.id, State::Made(temp));
         if several && member.entry.size() > 0 {
-            return Ok(Some(context.random.between(1, 4) as Target));
+            return Ok(Landed::Made(context.random.between(1, 4) as Target));
         }
-        self.fill_member(member, payload, context).map(|()| None)
+        self.fill_member(member, payload, context).map(|()| Landed::Written)
+    }
+
+    /// A member that is written is as durable as it will be, and gets its name.
+    fn name_at_once(&mut self, id: EntryId, context: &mut Context) -> MemberWritten {
+        let named = self.sync(id, context.disk.clock(), context).and_then(|()| self.publish(id, context));
+        let Some(State::Named(path)) = self.states.get(&id).filter(|_| named.is_ok()) else {
+            self.remove(id, context.disk);
+            return named.and(Err(Code::Internal.into()));
+        };
+        context.disk.sync_name(*path);
+        context.tree.ancestors(*path).for_each(|parent| context.disk.sync_name(parent));
+        self.states.remove(&id);
+        Ok(Landed::Named)
     }
 
     /// What the slot holds for a member.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use haul_model::op::{Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::op::{Landed, Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
 use haul_model::{BlockId, Entry, EntryId, Failure, Hash, Kind, SlotId, Token};
 use haul_protocol::LogOp;
 use haul_wire::{Answer, Message, NewFile, RepairReason, Settled};
@@ -109,8 +109,9 @@ short! {
     };
     haul_wire::Member, |member, f| write!(f, "{} at {}", Short(&member.id), member.offset);
     haul_model::op::MemberWritten, |result, f| match result {
-        Ok(None) => f.write_str("ok"),
-        Ok(Some(target)) => write!(f, "made on {target}"),
+        Ok(Landed::Written) => f.write_str("ok"),
+        Ok(Landed::Made(target)) => write!(f, "made on {target}"),
+        Ok(Landed::Named) => f.write_str("named"),
         Err(failure) => write!(f, "{}", Short(failure)),
     };
     Option<Hash>, |hash, f| match hash {

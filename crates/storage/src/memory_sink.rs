@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::op::{Landed, MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, HashKind, Kind, Token};
 
 use crate::SinkStorage;
@@ -509,7 +509,7 @@ impl SinkStorage for MemorySink {
                     }
                     None => members.iter().map(|_| Err(Code::Internal.into())).collect(),
                 };
-                let results = results.into_iter().map(|result| result.map(|()| None)).collect();
+                let results = results.into_iter().map(|result| result.map(|()| Landed::Written)).collect();
                 SinkDone::WrittenMembers { block, step, results }
             }
             SinkOp::Seal { entry, token, object_bytes, root } => SinkDone::Sealed {

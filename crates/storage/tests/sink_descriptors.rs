@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use haul_model::{Code, EntryId};
 use haul_storage::conformance_sink::Seen;
-use haul_storage::sink::SyncMode;
+use haul_storage::sink::{SinkSettings, SyncMode};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sink_support::{Scratch, names};
@@ -99,7 +99,9 @@ fn more_members_than_descriptors_before_their_sync() {
 
 fn more_members_than_descriptors(mode: SyncMode) {
     let scratch = Scratch::fast(mode);
-    let (driver, top) = scratch.session(*b"one.");
+    // Memory is taken for a disk: names wait.
+    let settings = SinkSettings { faults: Some(Default::default()), ..scratch.settings(*b"one.") };
+    let (driver, top) = scratch.session_with(settings);
     let files: Vec<_> = (0..500).map(|number| driver.file(top, format!("{number}").as_bytes(), 3)).collect();
     for again in [false, true] {
         let members: Vec<_> = files.iter().map(|file| (file, &b"abc"[..])).collect();

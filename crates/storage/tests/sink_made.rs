@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use haul_model::op::{MemberWrite, MembersStep};
+use haul_model::op::{Landed, MemberWrite, MemberWritten, MembersStep};
 use haul_model::{Code, Entry, Hash, SlotId, Target, Token};
 use haul_storage::conformance_sink::Driver;
 use haul_storage::sink::SyncMode;
@@ -31,8 +31,8 @@ fn unfinished(top: &Path) -> Vec<Vec<u8>> {
     found
 }
 
-fn made(target: Target) -> Result<Option<Target>, haul_model::Failure> {
-    Ok(Some(target))
+fn made(target: Target) -> MemberWritten {
+    Ok(Landed::Made(target))
 }
 
 #[test]
@@ -48,15 +48,19 @@ fn what_is_made_is_empty_until_its_target_can_take_it() {
         member(&driver, &empty, 600_003, b""),
     ];
     let results = driver.members_step(MembersStep::Make, &writes, 600_003);
-    assert_eq!(results, [made(ONE), made(ONE), Ok(None)], "nothing is to be written of an empty file");
+    assert_eq!(
+        results,
+        [made(ONE), made(ONE), Ok(Landed::Written)],
+        "nothing is to be written of an empty file"
+    );
     let directory = scratch.path(b"top");
     assert_eq!(unfinished(&directory), [vec![], vec![], vec![]] as [Vec<u8>; 3]);
     // Two threads at a time may read the slot, and nobody may write into it meanwhile.
     let reading = driver.pool().read(SlotId(0)).unwrap();
     assert!(driver.pool().lease(SlotId(0)).is_none());
-    assert_eq!(driver.members_step(FILL, &writes[1..2], 600_003), [Ok(None)], "in pieces");
+    assert_eq!(driver.members_step(FILL, &writes[1..2], 600_003), [Ok(Landed::Written)], "in pieces");
     drop(reading);
-    assert_eq!(driver.members_step(FILL, &writes[..1], 600_003), [Ok(None)]);
+    assert_eq!(driver.members_step(FILL, &writes[..1], 600_003), [Ok(Landed::Written)]);
     driver.settle(&[one.id, other.id, empty.id]);
     let read = |name: &str| fs::read(directory.join(name)).unwrap();
     assert_eq!((read("one"), read("other"), read("empty")), (b"one".to_vec(), large, vec![]));
@@ -74,7 +78,7 @@ fn a_member_is_written_once_for_each_time_that_it_is_made() {
     assert_eq!(driver.members_step(MembersStep::Make, &writes, 4), [made(ONE)], "its target hung, say");
     let directory = scratch.path(b"top");
     assert_eq!(unfinished(&directory), [vec![]] as [Vec<u8>; 1], "the first one is gone");
-    assert_eq!(driver.members_step(FILL, &writes, 4), [Ok(None)]);
+    assert_eq!(driver.members_step(FILL, &writes, 4), [Ok(Landed::Written)]);
     assert_eq!(driver.members_step(FILL, &writes, 4), [Err(Code::Internal.into())]);
     driver.settle(&[file.id]);
     assert_eq!(fs::read(directory.join("file")).unwrap(), b"data");

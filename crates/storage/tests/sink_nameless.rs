@@ -1,12 +1,14 @@
-//! Members that have no name before their final one: on memory file systems.
+//! Members that have no name before their final one: in memory as on a disk, and in memory as it is, where they get it at once.
 
 mod sink_support;
 
 use std::fs;
+use std::sync::Arc;
 
-use haul_model::{Code, EntryId, Token};
+use haul_model::op::{MemberWrite, MembersStep, Progress, SinkOp};
+use haul_model::{BlockId, Code, EntryId, Hash, SlotId, Token};
 use haul_storage::conformance_sink::{Driver, Seen};
-use haul_storage::sink::SyncMode;
+use haul_storage::sink::{Faults, SinkSettings, SyncMode};
 use sink_support::{Scratch, as_user, look, names, plant};
 
 fn open_descriptors_of(scratch: &Scratch) -> usize {
@@ -26,6 +28,12 @@ fn in_memory() -> Scratch {
     scratch
 }
 
+/// A session that takes memory for a disk: names wait for their syncs.
+fn session(scratch: &Scratch) -> (Driver, EntryId) {
+    let faults = Some(Arc::new(Faults::default()));
+    scratch.session_with(SinkSettings { faults, ..scratch.settings(*b"one.") })
+}
+
 fn settle_one(driver: &Driver, id: EntryId) -> Result<(), Code> {
     assert_eq!(driver.sync(&[id]), []);
     match driver.publish(&[id])[..] {
@@ -42,7 +50,7 @@ fn settle_one(driver: &Driver, id: EntryId) -> Result<(), Code> {
 fn nothing_is_seen_of_a_member_before_it_has_its_name_and_nothing_is_left_of_one_that_gets_none() {
     let scratch = in_memory();
     let work = || {
-        let (driver, top) = scratch.session(*b"one.");
+        let (driver, top) = session(&scratch);
         let files =
             [driver.file(top, b"named", 3), driver.file(top, b"discarded", 3), driver.file(top, b"lost", 3)];
         let bundle: Vec<_> = files.iter().map(|file| (file, &b"abc"[..])).collect();
@@ -75,7 +83,7 @@ fn what_has_the_name_is_replaced_at_once_if_it_may_be() {
     plant(&scratch.path(b"top"), &Seen::directory());
     plant(&scratch.path(b"top/file"), &Seen::file(b"earlier"));
     plant(&scratch.path(b"top/link"), &Seen::symlink(b"file"));
-    let (driver, top) = scratch.session(*b"one.");
+    let (driver, top) = session(&scratch);
     for name in [&b"file"[..], b"link"] {
         let file = driver.file(top, name, 3);
         assert!(driver.write_members(&[(&file, b"new")]).iter().all(Result::is_ok));
@@ -93,7 +101,7 @@ fn what_has_the_name_is_replaced_at_once_if_it_may_be() {
 #[test]
 fn in_a_directory_of_this_session_a_name_is_given_once() {
     let scratch = in_memory();
-    let (driver, top) = scratch.session(*b"one.");
+    let (driver, top) = session(&scratch);
     let twins = [driver.file(top, b"twin", 3), driver.file(top, b"twin", 5)];
     assert!(driver.write_members(&[(&twins[0], b"one"), (&twins[1], b"other")]).iter().all(Result::is_ok));
     assert_eq!(settle_one(&driver, twins[0].id), Ok(()));
@@ -101,5 +109,67 @@ fn in_a_directory_of_this_session_a_name_is_given_once() {
     driver.discard(twins[1].id, Token::NONE);
     assert_eq!(fs::read(scratch.path(b"top/twin")).unwrap(), b"one");
     assert_eq!(names(&scratch.path(b"top")), [b"twin".to_vec()].into());
+    assert_eq!(open_descriptors_of(&scratch), 0);
+}
+
+#[test]
+fn in_memory_a_member_is_complete_when_it_is_written() {
+    let scratch = in_memory();
+    let work = || {
+        let (driver, top) = scratch.session(*b"one.");
+        let files = [driver.file(top, b"one", 3), driver.file(top, b"other", 3)];
+        let bundle: Vec<_> = files.iter().map(|file| (file, &b"abc"[..])).collect();
+        assert!(driver.write_members(&bundle).iter().all(Result::is_ok));
+        assert!(files.iter().all(|file| driver.is_named(file.id)));
+        assert_eq!(open_descriptors_of(&scratch), 0);
+        let mode = files[0].attributes.mode & 0o777;
+        let expected = Seen { mode, mtime: files[0].attributes.mtime, ..Seen::file(b"abc") };
+        assert_eq!(look(&scratch.path(b"top/one")), Some(expected));
+        assert_eq!(names(&scratch.path(b"top")), [b"one".to_vec(), b"other".to_vec()].into());
+        // Nothing of them is left in the sink, so that a word about them finds nothing.
+        driver.discard(files[0].id, Token::NONE);
+        assert!(scratch.path(b"top/one").exists());
+        fs::remove_dir_all(scratch.path(b"top")).unwrap();
+    };
+    work();
+    as_user(&scratch, work);
+}
+
+#[test]
+fn in_memory_too_a_name_is_replaced_if_it_may_be_and_given_once_if_not() {
+    let scratch = in_memory();
+    plant(&scratch.path(b"top"), &Seen::directory());
+    plant(&scratch.path(b"top/file"), &Seen::file(b"earlier"));
+    plant(&scratch.path(b"top/directory"), &Seen::directory());
+    let (driver, top) = scratch.session(*b"one.");
+    let below = driver.directory(top, b"below");
+    let files = [
+        driver.file(top, b"file", 3),
+        driver.file(top, b"directory", 3),
+        driver.file(below, b"twin", 3),
+        driver.file(below, b"twin", 3),
+    ];
+    let bundle: Vec<_> =
+        files.iter().zip([b"new", b"bad", b"one", b"two"]).map(|(file, it)| (file, &it[..])).collect();
+    let results = driver.write_members(&bundle);
+    let codes: Vec<_> = results.iter().map(|result| result.map_err(|failure| failure.code)).collect();
+    assert_eq!(codes, [Ok(()), Err(Code::SinkIsDirectory), Ok(()), Err(Code::NameInvalid)]);
+    let read = |path: &str| fs::read(scratch.path(path.as_bytes())).unwrap();
+    assert_eq!((read("top/file"), read("top/below/twin")), (b"new".to_vec(), b"one".to_vec()));
+    assert_eq!(names(&scratch.path(b"top/below")), [b"twin".to_vec()].into(), "and no temporary name");
+    assert_eq!(open_descriptors_of(&scratch), 0);
+}
+
+#[test]
+fn in_memory_too_nothing_that_was_given_up_gets_a_name() {
+    let scratch = in_memory();
+    let (driver, top) = scratch.session(*b"one.");
+    let file = Arc::new(driver.file(top, b"file", 0));
+    let write = MemberWrite { entry: file, offset: 0, hash: Hash(*blake3::hash(b"").as_bytes()) };
+    let progress = Progress::default();
+    assert!(progress.abandon().is_some());
+    let (block, step, slot) = (BlockId(3), MembersStep::Make, SlotId(0));
+    driver.run(SinkOp::WriteMembers { block, step, slot, length: 0, members: vec![write], progress });
+    assert_eq!(names(&scratch.path(b"top")), [].into());
     assert_eq!(open_descriptors_of(&scratch), 0);
 }

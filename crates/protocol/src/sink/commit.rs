@@ -325,7 +325,7 @@ impl Sink {
         Ok(())
     }
 
-    fn on_complete(&mut self, id: EntryId) -> Result<(), Failure> {
+    pub(super) fn on_complete(&mut self, id: EntryId) -> Result<(), Failure> {
         let root = self.root_of(id);
         let held = self.entries.get(id).ok_or(Failure::new(Code::Internal))?;
         let (entry, member) = (held.entry.clone(), held.objects.is_none());

@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use haul_model::op::{MemberWrite, MemberWritten, MembersStep, Progress, SinkOp};
+use haul_model::op::{Landed, MemberWrite, MemberWritten, MembersStep, Progress, SinkOp};
 use haul_model::{BlockId, Code, EntryId, Failure, Target};
 use haul_wire::{Member, RepairReason, Settled};
 
@@ -64,9 +64,10 @@ impl Sink {
         }
         let mut parts: Vec<Part> = Vec::new();
         let taken_as_written = self.config.planted.has(Bug::MadeTakenAsWritten);
+        let taken_as_named = self.config.planted.has(Bug::WrittenTakenAsNamed);
         for (member, result) in members.into_iter().zip(results) {
             match result {
-                Ok(Some(target)) if !taken_as_written => {
+                Ok(Landed::Made(target)) if !taken_as_written => {
                     if let Some(held) = self.entries.get_mut(member.id) {
                         held.on = (target != 0).then_some(target);
                     }
@@ -77,6 +78,8 @@ impl Sink {
                     });
                     parts[place].members.push(member);
                 }
+                Ok(Landed::Named) => self.on_member_named(member.id)?,
+                Ok(Landed::Written) if taken_as_named => self.on_member_named(member.id)?,
                 Ok(_) => self.on_member_written(member.id, Ok(()), Lane::Brisk, now_nanos)?,
                 Err(failure) => self.on_member_written(member.id, Err(failure), Lane::Brisk, now_nanos)?,
             }
@@ -166,6 +169,13 @@ impl Sink {
             Err(failure) => self.give_up(id, SinkCause::WriteFailed, failure)?,
         }
         Ok(())
+    }
+
+    /// There is nothing to wait for: it has ended.
+    fn on_member_named(&mut self, id: EntryId) -> Result<(), Failure> {
+        self.step(id, SinkCause::Written)?;
+        self.has_room(None);
+        self.on_complete(id)
     }
 
     fn take_part(&mut self, block: BlockId, target: Target) -> Option<Part> {

@@ -1,6 +1,8 @@
 //! Storage that answers honestly, and fails now and then.
 
-use haul_model::op::{MemberRead, MembersStep, Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::op::{
+    Landed, MemberRead, MembersStep, Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp,
+};
 use haul_model::{Code, EntryId, Failure, Hash, Kind, SlotId, Token};
 
 use crate::random::Random;
@@ -51,7 +53,11 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
             for member in &members {
                 assert!(u64::from(member.offset) + member.entry.size() <= u64::from(length));
             }
-            let made = |random: &mut Random| (step == MembersStep::Make && random.one_in(3)).then_some(7);
+            let made = |random: &mut Random| match step {
+                MembersStep::Make if random.one_in(3) => Landed::Made(7),
+                MembersStep::Make if random.one_in(3) => Landed::Named,
+                _ => Landed::Written,
+            };
             let results = members.iter().map(|_| result(random).map(|()| made(random))).collect();
             SinkDone::WrittenMembers { block, step, results }
         }

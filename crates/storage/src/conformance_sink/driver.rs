@@ -1,16 +1,16 @@
 //! Speaks to a sink as the masters would, one operation at a time, and panics where an answer has the wrong shape.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use haul_buffers::Pool;
 use haul_model::op::{
-    MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, Progress, SinkDone, SinkOp,
+    Landed, MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, Progress, SinkDone, SinkOp,
 };
 use haul_model::{
-    Attributes, BlockId, Entry, EntryId, Failure, Hash, HashKind, Identity, Kind, SlotId, Target, Timestamp,
-    Token,
+    Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, HashKind, Identity, Kind, SlotId, Target,
+    Timestamp, Token,
 };
 
 use super::OBJECT;
@@ -23,6 +23,8 @@ pub struct Driver {
     sink: Box<dyn SinkStorage>,
     pool: Arc<Pool>,
     next: AtomicU64,
+    /// Members that got their names when they were written: nothing more is asked about them.
+    named: Mutex<BTreeSet<EntryId>>,
 }
 
 /// The time that entries have unless a test says otherwise.
@@ -32,7 +34,7 @@ impl Driver {
     /// Of this sink.
     pub fn new(sink: Box<dyn SinkStorage>) -> Self {
         let pool = Pool::new(2, 4 << 20).expect("memory for two slots");
-        Driver { sink, pool, next: AtomicU64::new(1) }
+        Driver { sink, pool, next: AtomicU64::new(1), named: Mutex::default() }
     }
 
     /// The sink.
@@ -149,14 +151,31 @@ impl Driver {
     /// Writes a bundle whose bytes are in slot 0 already.
     pub fn run_members(&self, members: Vec<MemberWrite>, length: u32) -> Vec<Result<(), Failure>> {
         let mut results = self.members_step(MembersStep::Make, &members, length);
-        let targets: BTreeSet<Target> = results.iter().filter_map(|result| result.ok().flatten()).collect();
+        let targets: BTreeSet<Target> = results.iter().filter_map(|result| target_of(*result)).collect();
         for target in targets {
-            let made: Vec<_> = (0..members.len()).filter(|at| results[*at] == Ok(Some(target))).collect();
+            let made: Vec<_> =
+                (0..members.len()).filter(|at| target_of(results[*at]) == Some(target)).collect();
             let those: Vec<_> = made.iter().map(|at| members[*at].clone()).collect();
             let filled = self.members_step(MembersStep::Fill { target, gently: false }, &those, length);
             made.into_iter().zip(filled).for_each(|(at, result)| results[at] = result);
         }
-        results.into_iter().map(|result| result.map(|made| assert_eq!(made, None))).collect()
+        results
+            .into_iter()
+            .map(|result| result.map(|landed| assert!(!matches!(landed, Landed::Made(_)))))
+            .collect()
+    }
+
+    /// Why a file cannot have its name: that is told when it is to get it, or where that is done with its contents.
+    pub fn refused_name(&self, entry: &Entry, bytes: &[u8]) -> Code {
+        match self.write_members(&[(entry, bytes)])[..] {
+            [Err(failure)] => return failure.code,
+            [Ok(())] => assert_eq!(self.sync(&[entry.id]), []),
+            ref results => panic!("one result was expected: {results:?}"),
+        }
+        match self.publish(&[entry.id])[..] {
+            [(id, failure)] if id == entry.id => failure.code,
+            ref failures => panic!("{:?} has its name: {failures:?}", entry.name),
+        }
     }
 
     /// One step of writing a bundle whose bytes are in slot 0 already.
@@ -166,12 +185,15 @@ impl Driver {
         members: &[MemberWrite],
         length: u32,
     ) -> Vec<MemberWritten> {
+        let ids = members.iter().map(|member| member.entry.id);
         let (count, members) = (members.len(), members.to_vec());
         let (block, slot, progress) = (BlockId(3), SlotId(0), Progress::default());
         match self.run(SinkOp::WriteMembers { block, step, slot, length, members, progress }) {
             Some(SinkDone::WrittenMembers { block: BlockId(3), step: told, results })
                 if results.len() == count && told == step =>
             {
+                let named = ids.zip(&results).filter(|(_, result)| **result == Ok(Landed::Named));
+                self.named.lock().unwrap().extend(named.map(|(id, _)| id));
                 results
             }
             other => panic!("{count} results were expected: {other:?}"),
@@ -244,9 +266,18 @@ impl Driver {
         }
     }
 
+    /// Did this member get its name when it was written?
+    pub fn is_named(&self, id: EntryId) -> bool {
+        self.named.lock().unwrap().contains(&id)
+    }
+
+    fn in_work(&self, files: &[EntryId]) -> Vec<EntryId> {
+        files.iter().copied().filter(|id| !self.is_named(*id)).collect()
+    }
+
     /// Makes contents durable; what failed.
     pub fn sync(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
-        match self.run(SinkOp::Sync { group: 5, files: files.into() }) {
+        match self.run(SinkOp::Sync { group: 5, files: self.in_work(files) }) {
             Some(SinkDone::Synced { group: 5, failed }) => failed,
             other => panic!("a result was expected: {other:?}"),
         }
@@ -254,7 +285,7 @@ impl Driver {
 
     /// Gives final names; what failed.
     pub fn publish(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
-        match self.run(SinkOp::Publish { group: 6, files: files.into() }) {
+        match self.run(SinkOp::Publish { group: 6, files: self.in_work(files) }) {
             Some(SinkDone::Published { group: 6, failed }) => failed,
             other => panic!("a result was expected: {other:?}"),
         }
@@ -262,7 +293,7 @@ impl Driver {
 
     /// Makes names durable; what failed.
     pub fn sync_names(&self, entries: &[EntryId]) -> Vec<(EntryId, Failure)> {
-        match self.run(SinkOp::SyncNames { group: 8, entries: entries.into() }) {
+        match self.run(SinkOp::SyncNames { group: 8, entries: self.in_work(entries) }) {
             Some(SinkDone::SyncedNames { group: 8, failed }) => failed,
             other => panic!("a result was expected: {other:?}"),
         }
@@ -314,6 +345,13 @@ impl Driver {
         assert_eq!(self.seal(&entry, token, Some(root)), Ok(root));
         self.settle(&[entry.id]);
         entry
+    }
+}
+
+fn target_of(result: MemberWritten) -> Option<Target> {
+    match result {
+        Ok(Landed::Made(target)) => Some(target),
+        _ => None,
     }
 }
 

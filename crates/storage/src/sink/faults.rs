@@ -115,6 +115,14 @@ impl Hooks {
         Ok(())
     }
 
+    /// Memory is to be taken for a disk: its syncs are looked at, or fail.
+    pub fn watches_syncs(&self) -> bool {
+        #[cfg(feature = "faults")]
+        return self.faults.is_some();
+        #[cfg(not(feature = "faults"))]
+        false
+    }
+
     /// Before contents are written.
     #[cfg(not(feature = "faults"))]
     #[inline]

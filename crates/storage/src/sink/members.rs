@@ -1,16 +1,17 @@
-//! Small files, many at once: each is checked, written under a temporary name and given its attributes.
+//! Small files, many at once: each is checked, written under a temporary name or none and given its attributes.
 //!
 //! This is the path that millions of files take, so each system call counts: create, write, mode, times, close (and
-//! later rename). No path is built, nothing is looked up that the previous member had too.
+//! later rename). No path is built, nothing is looked up that the previous member had too. Where nothing becomes more durable than it
+//! is, in memory, they get their final names here as well.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, MemberWritten, Progress};
+use haul_model::op::{Landed, MemberWrite, MemberWritten, Progress};
 use haul_model::profile::Stage;
-use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Target, Token};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Token};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -56,7 +57,7 @@ impl PosixSink {
             return members.iter().map(|_| Err(Code::Internal.into())).collect();
         };
         let bytes = &reading[..reading.len().min(length as usize)];
-        let mut results = Vec::with_capacity(members.len());
+        let mut results: Vec<MemberWritten> = Vec::with_capacity(members.len());
         let mut written = Vec::with_capacity(members.len());
         let mut last = None;
         let mut lent = self.lender.as_ref().map(Lender::members);
@@ -66,36 +67,61 @@ impl PosixSink {
             }
             let id = member.entry.id;
             let result = self.write_member(member, bytes, &mut last, lent.as_mut());
-            results.push(result.map(|(state, target)| {
-                written.push((id, state));
-                target
+            results.push(result.map(|(state, landed)| {
+                written.push((number, id, state));
+                landed
             }));
         }
-        let mut replaced = Vec::new();
         let mut states = lock(&self.states);
         if !progress.ends() {
             drop(states);
             // They were given up, or are being made anew.
-            written.into_iter().for_each(|(_, state)| self.remove_state(state));
+            written.into_iter().for_each(|(.., state)| self.remove_state(state));
             return results;
         }
-        for (id, state) in written {
-            replaced.extend(states.insert(id, state));
-        }
+        // From here on the answer is waited for.
+        let is_final =
+            |state: &State| matches!(state, State::Member(member) if self.is_as_durable_as_can_be(member));
+        let (last, on): (Vec<_>, Vec<_>) = written.into_iter().partition(|(.., state)| is_final(state));
+        let mut replaced: Vec<State> =
+            on.into_iter().filter_map(|(_, id, state)| states.insert(id, state)).collect();
+        replaced.extend(last.iter().filter_map(|(_, id, _)| states.remove(id)));
         drop(states);
+        if !last.is_empty() {
+            let _names = haul_meter::within(Stage::Names);
+            for (number, _, state) in last {
+                let State::Member(member) = state else { continue };
+                results[number] = self.name_in_memory(member);
+            }
+        }
         // The same member again: its earlier copy goes.
         replaced.into_iter().for_each(|state| self.remove_state(state));
         results
     }
 
-    /// The state that the member is in then, and the target that it has to be written to if it is only made.
+    /// It has no name, and all that is left to do is to give it one.
+    fn is_as_durable_as_can_be(&self, member: &Member) -> bool {
+        member.nameless.is_some() && member.directory.file_system.in_memory && !self.hooks.watches_syncs()
+    }
+
+    /// Its final name. Where that fails nothing of it stays.
+    fn name_in_memory(&self, member: Member) -> MemberWritten {
+        let Member { entry, token, directory, nameless: Some(file), .. } = member else {
+            return Err(Code::Internal.into());
+        };
+        let named = self.name_at_last(&file, &entry, token, &directory);
+        self.close_nameless(file);
+        named.map(|()| Landed::Named)
+    }
+
+    /// The state that the member is in then, and how far it has come.
     fn write_member(
         &self,
         member: MemberWrite,
         bytes: &[u8],
         last: &mut Last,
         lent: Option<&mut LentMembers<'_>>,
-    ) -> Result<(State, Option<Target>), Failure> {
+    ) -> Result<(State, Landed), Failure> {
         let MemberWrite { entry, offset, hash } = member;
         if entry.kind != Kind::File {
             return Err(Code::Protocol.into());
@@ -138,7 +164,7 @@ impl PosixSink {
                     return Err(failure);
                 }
             }
-            return Ok((State::Made(Made { entry, token, directory, file }), Some(target)));
+            return Ok((State::Made(Made { entry, token, directory, file }), Landed::Made(target)));
         }
         let filled = match lent {
             Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), usize::MAX),
@@ -155,7 +181,7 @@ impl PosixSink {
             }
             let nameless = Some(file);
             let member = Member { entry, token, directory, descriptor: None, nameless, synced: true, errors };
-            return Ok((State::Member(member), None));
+            return Ok((State::Member(member), Landed::Written));
         }
         let descriptor = match complete {
             Ok(()) => self.keep_until_synced(file, &directory),
@@ -165,7 +191,7 @@ impl PosixSink {
             Ok(descriptor) => {
                 let synced = descriptor.is_none();
                 let member = Member { entry, token, directory, descriptor, nameless: None, synced, errors };
-                Ok((State::Member(member), None))
+                Ok((State::Member(member), Landed::Written))
             }
             Err(failure) => {
                 self.remove_temporary(&entry, &directory, token);
