@@ -2,6 +2,7 @@
 //! lacks.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -132,4 +133,29 @@ fn without_locked_memory_it_goes_on_and_says_so_once() {
     assert!(said.contains("not locked in memory") && said.contains("ulimit -l"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert_eq!(copy(&[], "second"), "", "it was told");
+}
+
+/// Later each growth of the table would make all threads wait.
+#[test]
+fn there_is_room_for_descriptors_before_there_are_threads() {
+    let bed = tempfile::tempdir().unwrap();
+    for (limit, expected) in [(None, 16_384), (Some(1000), 1000)] {
+        let mut command = Command::new("bash");
+        let limit = limit.map_or(String::new(), |limit: u64| format!("ulimit -n {limit}; "));
+        command.args(["-c", &format!("{limit}exec \"$@\""), "bash", env!("CARGO_BIN_EXE_haul")]);
+        command.args(["topology", "serve", "--socket", "sock"]).current_dir(bed.path());
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
+        let (status, limits) = (read("status"), read("limits"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let number = |text: &str, of: &str, column: usize| {
+            let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap().to_owned();
+            line.split_whitespace().nth(column).unwrap().parse::<u64>().unwrap_or(u64::MAX)
+        };
+        let most = number(&limits, "Max open files", 0);
+        assert!(number(&status, "FDSize:", 0) >= most.min(expected), "{line}: {status}");
+    }
 }

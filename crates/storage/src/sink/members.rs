@@ -72,6 +72,7 @@ impl PosixSink {
                 landed
             }));
         }
+        let (mut replaced, mut complete) = (Vec::new(), Vec::new());
         let mut states = lock(&self.states);
         if !progress.ends() {
             drop(states);
@@ -80,22 +81,22 @@ impl PosixSink {
             return results;
         }
         // From here on the answer is waited for.
-        let is_final =
-            |state: &State| matches!(state, State::Member(member) if self.is_as_durable_as_can_be(member));
-        let (last, on): (Vec<_>, Vec<_>) = written.into_iter().partition(|(.., state)| is_final(state));
-        let mut replaced: Vec<State> =
-            on.into_iter().filter_map(|(_, id, state)| states.insert(id, state)).collect();
-        replaced.extend(last.iter().filter_map(|(_, id, _)| states.remove(id)));
-        drop(states);
-        if !last.is_empty() {
-            let _names = haul_meter::within(Stage::Names);
-            for (number, _, state) in last {
-                let State::Member(member) = state else { continue };
-                results[number] = self.name_in_memory(member);
-            }
+        for (number, id, state) in written {
+            replaced.extend(match state {
+                State::Member(member) if self.is_as_durable_as_can_be(&member) => {
+                    complete.push((number, member));
+                    states.remove(&id)
+                }
+                state => states.insert(id, state),
+            });
         }
+        drop(states);
         // The same member again: its earlier copy goes.
         replaced.into_iter().for_each(|state| self.remove_state(state));
+        if !complete.is_empty() {
+            let _names = haul_meter::within(Stage::Names);
+            complete.into_iter().for_each(|(number, member)| results[number] = self.name_in_memory(member));
+        }
         results
     }
 
