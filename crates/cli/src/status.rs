@@ -68,7 +68,10 @@ fn all() -> Result<Vec<Found>, Error> {
         }
     }
     let mut latest: Vec<Found> = latest.into_values().collect();
-    latest.sort_by_key(|found| std::cmp::Reverse(found.record.updated));
+    // Those of one second in one order each time, too.
+    latest.sort_by(|one, other| {
+        (other.record.updated, &one.record.job).cmp(&(one.record.updated, &other.record.job))
+    });
     Ok(latest)
 }
 

@@ -335,7 +335,8 @@ pub enum SinkOp {
         /// for this target too.
         gently: bool,
     },
-    /// Check each member's hash, write it under a temporary name and set its attributes. Members fail one by one.
+    /// Check each member's hash, write it under a temporary name or none and set its attributes; in memory, give it its final name as
+    /// well, once nobody can give the bundle up any more. Members fail one by one.
     WriteMembers {
         /// Echoed in the completion.
         block: BlockId,

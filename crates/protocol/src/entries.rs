@@ -5,7 +5,7 @@
 //! come to so often, and so many are open, that a place which no processor's cache expects is a good part of what a small file costs.
 //!
 //! What must stay true: numbers may come in any order and from a peer that means harm. One whose place is taken is kept in a map, so
-//! it costs what it would cost there.
+//! it costs what it would cost there, and all places together are no more than entries may be open.
 
 use alloc::vec::Vec;
 use core::ops::Index;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_meet_in_one_place_take_no_more_memory_for_it() {
+    fn numbers_that_meet_in_one_place_are_kept_and_the_places_stay_bounded() {
         let mut entries = Entries::new();
         for number in 0..10_000 {
             entries.insert(EntryId(number << 32), vec![number]);
