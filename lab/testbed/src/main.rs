@@ -226,7 +226,7 @@ struct LoopArguments {
     /// The binary under test.
     #[arg(long, default_value = "target/release/haul")]
     haul: PathBuf,
-    /// Where files go (a new directory in it); a memory file system where there is room.
+    /// Where files go (a new directory in it); a memory file system where there is room, for `torture` and a disk in turn.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// No round begins after so many seconds.
@@ -316,13 +316,13 @@ fn run(command: Command) -> io::Result<bool> {
             print_comparison(&comparison);
             Ok(comparison.is_same())
         }
-        Command::Torture { arguments, old_end_seconds } => in_directory(&arguments, 2 << 30, |directory| {
+        Command::Torture { arguments, old_end_seconds } => in_memory_and_on_disk(&arguments, |directories| {
             torture::run(&torture::Settings {
                 rounds: arguments.rounds,
                 seed: arguments.seed,
                 only_round: arguments.only_round,
                 haul: arguments.haul.clone(),
-                directory: directory.to_owned(),
+                directories,
                 time_limit: arguments.seconds.map(Duration::from_secs),
                 until_violation: arguments.until_violation,
                 datasets: arguments.datasets.clone(),
@@ -450,6 +450,22 @@ fn in_directory(
 ) -> io::Result<bool> {
     let parent = arguments.dir.clone().unwrap_or_else(|| rounds::default_directory(bytes_needed));
     in_new_directory(&parent, arguments.keep, work)
+}
+
+/// Runs a loop in two new directories, one in memory and one on a disk; in one where `--dir` says which, or there are not both.
+fn in_memory_and_on_disk(
+    arguments: &LoopArguments,
+    work: impl FnOnce(Vec<PathBuf>) -> io::Result<bool>,
+) -> io::Result<bool> {
+    const NEEDED: u64 = 2 << 30;
+    let parent = arguments.dir.clone().unwrap_or_else(|| rounds::default_directory(NEEDED));
+    let other = if arguments.dir.is_none() { rounds::default_disk(NEEDED) } else { None };
+    in_new_directory(&parent, arguments.keep, |first| match other.filter(|other| *other != parent) {
+        None => work(vec![first.to_owned()]),
+        Some(other) => {
+            in_new_directory(&other, arguments.keep, |second| work(vec![first.to_owned(), second.to_owned()]))
+        }
+    })
 }
 
 /// Works in a new directory that is removed afterwards, but for evidence of what failed.

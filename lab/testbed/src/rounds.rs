@@ -357,6 +357,21 @@ pub fn login_time(world: &World) -> io::Result<Duration> {
 /// Where loops put their files if they are not told: a memory file system with room, or the system's temporary place.
 pub fn default_directory(bytes_needed: u64) -> PathBuf {
     let memory = Path::new("/dev/shm");
-    let room = rustix::fs::statvfs(memory).is_ok_and(|stat| stat.f_bavail * stat.f_frsize > bytes_needed);
-    if room { memory.to_owned() } else { std::env::temp_dir() }
+    if has_room(memory, bytes_needed) { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// Where they find a disk: the system's temporary place, or if that is in memory the directory where they were started.
+pub fn default_disk(bytes_needed: u64) -> Option<PathBuf> {
+    let places = [std::env::temp_dir(), std::env::current_dir().ok()?];
+    places.into_iter().find(|place| !is_in_memory(place) && has_room(place, bytes_needed))
+}
+
+fn has_room(place: &Path, bytes_needed: u64) -> bool {
+    rustix::fs::statvfs(place).is_ok_and(|stat| stat.f_bavail * stat.f_frsize > bytes_needed)
+}
+
+fn is_in_memory(place: &Path) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    rustix::fs::statfs(place).is_ok_and(|found| matches!(found.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
 }

@@ -49,8 +49,8 @@ pub struct Settings {
     pub only_round: Option<u64>,
     /// The binary.
     pub haul: PathBuf,
-    /// Where all files go.
-    pub directory: PathBuf,
+    /// Where all files go: rounds take turns between these. In memory and on a disk haul names small files differently.
+    pub directories: Vec<PathBuf>,
     /// No round begins after this time.
     pub time_limit: Option<Duration>,
     /// The first violation ends the loop.
@@ -61,8 +61,10 @@ pub struct Settings {
     pub old_end_limit: Duration,
 }
 
+/// The rounds in one place.
 struct Loop {
     settings: Settings,
+    directory: PathBuf,
     world: World,
     datasets: Datasets,
     /// How long ssh takes to log in.
@@ -86,16 +88,12 @@ struct Plan {
 /// Runs the loop.
 pub fn run(settings: &Settings) -> io::Result<Verdict> {
     let program = Program::new(&settings.haul)?;
-    let world = World::new(program, &settings.directory.join("world"), None)?;
-    let datasets = Datasets::new(&settings.directory.join("datasets"), settings.seed)?;
-    let login = login_time(&world)?;
-    let mut looped = Loop { settings: settings.clone(), world, datasets, login, usual: BTreeMap::new() };
-    println!(
-        "torture: seed {}, {} rounds, in {}",
-        settings.seed,
-        settings.rounds,
-        settings.directory.display()
-    );
+    let mut loops = Vec::new();
+    for directory in &settings.directories {
+        loops.push(Loop::new(settings, program.clone(), directory)?);
+    }
+    let places: Vec<String> = settings.directories.iter().map(|place| place.display().to_string()).collect();
+    println!("torture: seed {}, {} rounds, in {}", settings.seed, settings.rounds, places.join(" and "));
     let missing: Vec<_> = [
         "--streams",
         "--memory",
@@ -108,7 +106,7 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
         "--io",
     ]
     .into_iter()
-    .filter(|option| !looped.world.program().has(option))
+    .filter(|option| !program.has(option))
     .collect();
     if !missing.is_empty() {
         println!("torture: not varied, as this haul has no {}", missing.join(" "));
@@ -122,6 +120,8 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
             break;
         }
         let mut report = Report::default();
+        let turn = number as usize % loops.len();
+        let looped = &mut loops[turn];
         let head = looped.round(number, &mut report)?;
         let replay = format!("testbed torture --seed {} --only-round {number}", settings.seed);
         if !report.violations.is_empty() {
@@ -136,6 +136,14 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
 }
 
 impl Loop {
+    fn new(settings: &Settings, program: Program, directory: &Path) -> io::Result<Loop> {
+        let world = World::new(program, &directory.join("world"), None)?;
+        let datasets = Datasets::new(&directory.join("datasets"), settings.seed)?;
+        let login = login_time(&world)?;
+        let (settings, directory) = (settings.clone(), directory.to_owned());
+        Ok(Loop { settings, directory, world, datasets, login, usual: BTreeMap::new() })
+    }
+
     fn plan(&mut self, number: u64) -> io::Result<Plan> {
         let seed = self.settings.seed;
         let mut random = Random::fork(seed.wrapping_add(number.wrapping_mul(0x9e37_79b9)), "torture");
@@ -165,7 +173,7 @@ impl Loop {
             engine: None,
             hashes_early: false,
             source: dataset.path.clone(),
-            destination: self.settings.directory.join("sink"),
+            destination: self.directory.join("sink"),
             into,
         };
         let idle_run = random.chance(64);
@@ -252,7 +260,7 @@ impl Loop {
                 }
                 continue;
             }
-            let read = run.bytes_read().unwrap_or(0);
+            let read = sent_at_most(plan, &run, fastest);
             fastest = fastest.max(per_second(read, instant));
             if matches!(attack, Attack::Cut { .. }) && plan.random.chance(200) {
                 // Mostly while data flows, sometimes in the handshakes.
@@ -525,7 +533,7 @@ impl Loop {
     }
 
     fn clean(&self) -> io::Result<()> {
-        tree::remove(&self.settings.directory.join("sink"))?;
+        tree::remove(&self.directory.join("sink"))?;
         // State of earlier rounds must not help or hinder: the destination is another one in truth.
         for state in [self.world.states().0, self.world.states().1] {
             tree::remove(state)?;
@@ -536,17 +544,17 @@ impl Loop {
 
     /// Where the source may keep what the sink cannot take yet.
     fn spill(&self) -> PathBuf {
-        self.settings.directory.join("spill")
+        self.directory.join("spill")
     }
 
     /// Events, errors and state of a failed round, beside everything else.
     fn keep_evidence(&self, number: u64) {
-        let kept = self.settings.directory.join(format!("failed-{number}"));
+        let kept = self.directory.join(format!("failed-{number}"));
         let _ = fs::create_dir_all(&kept);
         for name in ["runs", "near-state", "far-state"] {
-            let _ = fs::rename(self.settings.directory.join("world").join(name), kept.join(name));
+            let _ = fs::rename(self.directory.join("world").join(name), kept.join(name));
         }
-        let _ = fs::create_dir_all(self.settings.directory.join("world/runs"));
+        let _ = fs::create_dir_all(self.directory.join("world/runs"));
         println!("      ! evidence in {}", kept.display());
     }
 }
@@ -556,10 +564,26 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     (bytes as f64 / time.as_secs_f64().max(0.05)) as u64
 }
 
+/// What a run that may be killed has sent by now, at most.
+///
+/// What its source has read, as the kernel counts it; with a spill that would be each byte up to three times, and long
+/// before it is sent: there it is what the run last told, and a second's worth more.
+fn sent_at_most(plan: &Plan, run: &Running, fastest: u64) -> u64 {
+    let read = run.bytes_read().unwrap_or(0);
+    if plan.job.spill.is_some() { read.min(run.told_sent() + a_second(fastest)) } else { read }
+}
+
+/// What may go by in the second in which nothing becomes durable, or is told.
+fn a_second(fastest: u64) -> u64 {
+    fastest.clamp(64 * MIB, 256 * MIB)
+}
+
 /// Slots in flight plus one sync group: what one kill may cost.
-fn bound(plan: &Plan, second: u64) -> u64 {
+fn bound(plan: &Plan, fastest: u64) -> u64 {
     // The source's slots hold bytes that were read and not sent; both ends have a pool.
-    2 * plan.job.memory_bytes.unwrap_or(0) + second.clamp(64 * MIB, 256 * MIB)
+    let slots = 2 * plan.job.memory_bytes.unwrap_or(0);
+    let untold = if plan.job.spill.is_some() { a_second(fastest) } else { 0 };
+    slots + a_second(fastest) + untold
 }
 
 /// Puts an older version of the dataset at the destination; how many bytes of it are complete already.

@@ -363,6 +363,13 @@ impl Running {
         text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
     }
 
+    /// Bytes that it last said it has sent. It says so every second.
+    pub fn told_sent(&self) -> u64 {
+        let events = self.events();
+        let told = events.iter().rev().find(|event| event["event"] == "progress");
+        told.and_then(|event| event["bytes_sent"].as_u64()).unwrap_or(0)
+    }
+
     /// Events so far: what a script that watches would have seen.
     pub fn events(&self) -> Vec<Value> {
         parse_events(&self.out)
