@@ -701,7 +701,7 @@ fn idempotence(fixture: &dyn Fixture) {
     moved.name = b"elsewhere"[..].into();
     assert_eq!(driver.prepare(&moved, None, false), failed(Code::Protocol), "an id means one directory");
     let twin = driver.entry(top, b"below", Kind::Directory);
-    assert_eq!(driver.prepare(&twin, None, false), failed(Code::NameInvalid), "two entries of one name");
+    assert_eq!(driver.prepare(&twin, None, false), failed(Code::NameTaken), "two entries of one name");
     let large = driver.file(below.id, b"large", bytes.len());
     let token = driver.start(&large);
     for index in [0, 0, 2, 1, 1, 2] {
@@ -724,7 +724,7 @@ fn idempotence(fixture: &dyn Fixture) {
     assert_eq!(driver.publish(&both), []);
     assert_eq!(driver.sync_names(&both), []);
     let other = driver.file(below.id, b"small", 3);
-    assert_eq!(driver.refused_name(&other, b"bad"), Code::NameInvalid, "a second of its name");
+    assert_eq!(driver.refused_name(&other, b"bad"), Code::NameTaken, "a second of its name");
     driver.discard(other.id, Token::NONE);
     assert_eq!(driver.finish(), []);
     assert_eq!(seen(fixture, "top/below/large"), Seen::file(&bytes), "the late copy changed no time");

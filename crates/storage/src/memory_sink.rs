@@ -178,7 +178,7 @@ impl MemorySink {
         let made = match nodes.get_mut(&path) {
             // The destination itself.
             _ if path.is_empty() => false,
-            Some(_) if parent.made => return Err(Code::NameInvalid.into()),
+            Some(_) if parent.made => return Err(Code::NameTaken.into()),
             Some(node) if node.kind == MemoryKind::Directory => {
                 node.attributes.mode |= 0o700;
                 false
@@ -256,7 +256,7 @@ impl MemorySink {
         let link = MemoryNode { kind: MemoryKind::Symlink(target.clone()), attributes: wanted };
         match nodes.get_mut(&path) {
             Some(present) if directory.made && present.kind != link.kind => {
-                return Err(Code::NameInvalid.into());
+                return Err(Code::NameTaken.into());
             }
             Some(present) if present.kind == MemoryKind::Directory => {
                 return Err(Code::SinkIsDirectory.into());
@@ -426,7 +426,7 @@ impl MemorySink {
         let (_, path) = self.locate(session, &state.entry)?;
         let mut nodes = self.tree.nodes();
         match nodes.get(&path).map(|node| &node.kind) {
-            Some(_) if state.directory.made => return Err(Code::NameInvalid.into()),
+            Some(_) if state.directory.made => return Err(Code::NameTaken.into()),
             Some(MemoryKind::Directory) => return Err(Code::SinkIsDirectory.into()),
             _ => {}
         }

@@ -105,7 +105,7 @@ fn in_a_directory_of_this_session_a_name_is_given_once() {
     let twins = [driver.file(top, b"twin", 3), driver.file(top, b"twin", 5)];
     assert!(driver.write_members(&[(&twins[0], b"one"), (&twins[1], b"other")]).iter().all(Result::is_ok));
     assert_eq!(settle_one(&driver, twins[0].id), Ok(()));
-    assert_eq!(settle_one(&driver, twins[1].id), Err(Code::NameInvalid));
+    assert_eq!(settle_one(&driver, twins[1].id), Err(Code::NameTaken));
     driver.discard(twins[1].id, Token::NONE);
     assert_eq!(fs::read(scratch.path(b"top/twin")).unwrap(), b"one");
     assert_eq!(names(&scratch.path(b"top")), [b"twin".to_vec()].into());
@@ -153,7 +153,7 @@ fn in_memory_too_a_name_is_replaced_if_it_may_be_and_given_once_if_not() {
         files.iter().zip([b"new", b"bad", b"one", b"two"]).map(|(file, it)| (file, &it[..])).collect();
     let results = driver.write_members(&bundle);
     let codes: Vec<_> = results.iter().map(|result| result.map_err(|failure| failure.code)).collect();
-    assert_eq!(codes, [Ok(()), Err(Code::SinkIsDirectory), Ok(()), Err(Code::NameInvalid)]);
+    assert_eq!(codes, [Ok(()), Err(Code::SinkIsDirectory), Ok(()), Err(Code::NameTaken)]);
     let read = |path: &str| fs::read(scratch.path(path.as_bytes())).unwrap();
     assert_eq!((read("top/file"), read("top/below/twin")), (b"new".to_vec(), b"one".to_vec()));
     assert_eq!(names(&scratch.path(b"top/below")), [b"twin".to_vec()].into(), "and no temporary name");

@@ -85,7 +85,7 @@ impl PosixSink {
         let made = match fs::mkdirat(&held, name, Mode::from_raw_mode(0o700)) {
             Ok(()) => true,
             // Made by us under another name of the same entry: this file system does not tell them apart.
-            Err(Errno::EXIST) if parent.made => return Err(Code::NameInvalid.into()),
+            Err(Errno::EXIST) if parent.made => return Err(Code::NameTaken.into()),
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(parent_failure(errno)),
         };
@@ -333,7 +333,7 @@ impl PosixSink {
                 Ok(()) => {}
                 // Asked for twice; else another entry, whose name this file system takes for the same.
                 Err(Errno::EXIST) if leads_to(held.as_fd(), name, target) => {}
-                Err(Errno::EXIST) => return Err(Code::NameInvalid.into()),
+                Err(Errno::EXIST) => return Err(Code::NameTaken.into()),
                 Err(errno) => return Err(parent_failure(errno)),
             }
             let set = self.preserve.complete_symlink(held.as_fd(), name, &entry.attributes);

@@ -97,7 +97,7 @@ impl PosixSink {
             other => other,
         };
         named.map_err(|errno| match errno {
-            Errno::EXIST | Errno::NOTEMPTY => Failure::os(Code::NameInvalid, errno.raw_os_error()),
+            Errno::EXIST | Errno::NOTEMPTY => Code::NameTaken.into(),
             _ => sink_failure(errno),
         })
     }
