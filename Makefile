@@ -12,7 +12,8 @@ HISTORIES ?= 1000000
 SCHEDULER_HISTORIES ?= $(HISTORIES)
 SEED ?= 1
 SECONDS_OF_FUZZING = $(or $(SECONDS),60)
-# Tests run optimised, with assertions on; one profile, so that nothing is built twice.
+# Tests run optimised, with assertions on; one profile, and never one package alone (its dependencies would have other
+# features), so that nothing is built twice.
 PROFILE := checked
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(PROFILE)
@@ -49,11 +50,11 @@ lint: deps ## Format and lints
 
 unit: build ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
-	$(CARGO) test --locked --profile $(PROFILE) -p haul-sim --features planted-bugs --test planted_bugs --test planted_scheduler_bugs --test planted_neighbour_bugs
+	$(CARGO) test --locked --profile $(PROFILE) --features haul-sim/planted-bugs --test planted_bugs --test planted_scheduler_bugs --test planted_neighbour_bugs
 
 sim: deps ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
-	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
-	$(CARGO) run --locked --profile $(PROFILE) -p haul-sim -- --scheduler --histories $(SCHEDULER_HISTORIES) --seed $(SEED) --threads 2
+	$(CARGO) run --locked --profile $(PROFILE) --bin haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
+	$(CARGO) run --locked --profile $(PROFILE) --bin haul-sim -- --scheduler --histories $(SCHEDULER_HISTORIES) --seed $(SEED) --threads 2
 
 torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
@@ -62,9 +63,9 @@ crash: build ## Power cuts on file systems that lose what was not synced (as roo
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
 syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root or with sudo -n, for an ext4 image)
-	$(CARGO) build --locked --profile $(PROFILE) -p haul --features faults
+	$(CARGO) build --locked --profile $(PROFILE) --bin haul --features haul/faults
 	cp $(BUILT)/haul $(BUILT)/haul-faults
-	$(CARGO) build --locked --profile $(PROFILE) -p haul
+	$(CARGO) build --locked --profile $(PROFILE) --bin haul
 	$(BUILT)/testbed syncs --haul $(BUILT)/haul-faults
 
 striped: build ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root, for FUSE)
