@@ -37,11 +37,13 @@ use std::process::ExitCode;
 use options::{Command, LogCommand, Options};
 
 fn main() -> ExitCode {
-    // Before there is a second thread.
-    haul_storage::local::make_room_for_descriptors();
     end_with_any_thread();
     signals::outlive_large_files();
     let options = Options::of_command_line();
+    if matches!(options.command, Command::Cp(_) | Command::Serve(_)) {
+        // Before there is a second thread.
+        haul_storage::local::make_room_for_descriptors();
+    }
     let result = match options.command {
         Command::Cp(arguments) => session::copy(&arguments),
         Command::Status(arguments) => status::status(&arguments),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_model::Code;
 use haul_mover::Error;
+use haul_storage::local::keep_descriptor_limit;
 
 use crate::bootstrap::{self, Line};
 
@@ -73,7 +74,7 @@ impl Ssh {
     /// Starts `haul serve --stdio` on `host`.
     pub fn start(command: &str, host: &str, haul_path: &str) -> Result<Ssh, Error> {
         let words = split_command(command)?;
-        let mut child = Command::new(&words[0])
+        let mut child = keep_descriptor_limit(&mut Command::new(&words[0]))
             .args(&words[1..])
             .arg("-T")
             .arg("--")
@@ -227,7 +228,8 @@ impl ResolvedHost {
         let asked = split_command(command).ok().and_then(|words| {
             let mut ssh = Command::new(&words[0]);
             ssh.args(&words[1..]).args(["-G", "--", &ssh_host(host)]);
-            ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()
+            ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            keep_descriptor_limit(&mut ssh).spawn().ok()
         });
         ResolvedHost { typed: ssh_host(host.rsplit('@').next().unwrap_or(host)), asked }
     }

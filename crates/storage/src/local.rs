@@ -2,10 +2,13 @@
 //! descriptors.
 
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::OnceLock;
 
 use haul_model::limits::ENTRIES_OPEN_MAX;
 use rustix::fs::{self, Mode, OFlags};
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and reports errors, and whose pages
 /// stay in this kernel's cache once they were read.
@@ -63,9 +66,23 @@ pub fn make_room_for_descriptors() {
     drop(rustix::io::fcntl_dupfd_cloexec(any, last));
 }
 
+/// The limit of descriptors as this process found it.
+static LIMIT_FOUND: OnceLock<Rlimit> = OnceLock::new();
+
+/// What is started has the limit of descriptors that this process was started with: other programs may not be made for more.
+pub fn keep_descriptor_limit(command: &mut Command) -> &mut Command {
+    let give_back = || match LIMIT_FOUND.get() {
+        Some(found) => Ok(setrlimit(Resource::Nofile, *found)?),
+        None => Ok(()),
+    };
+    // SAFETY: between fork and exec, it reads what was set long before and makes one system call.
+    unsafe { command.pre_exec(give_back) }
+}
+
 /// How many descriptors the process may have now.
 pub(crate) fn raise_descriptor_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
+    LIMIT_FOUND.get_or_init(|| limit);
     if limit.current.is_some_and(|current| limit.maximum.is_none_or(|maximum| current < maximum)) {
         limit.current = limit.maximum;
         // Fewer are enough; they are then used more sparingly.
