@@ -461,7 +461,12 @@ fn in_memory_and_on_disk(
     let parent = arguments.dir.clone().unwrap_or_else(|| rounds::default_directory(NEEDED));
     let other = if arguments.dir.is_none() { rounds::default_disk(NEEDED) } else { None };
     in_new_directory(&parent, arguments.keep, |first| match other.filter(|other| *other != parent) {
-        None => work(vec![first.to_owned()]),
+        None => {
+            if arguments.dir.is_none() {
+                println!("torture: not in memory and on a disk in turn, as there is no room in one of them");
+            }
+            work(vec![first.to_owned()])
+        }
         Some(other) => {
             in_new_directory(&other, arguments.keep, |second| work(vec![first.to_owned(), second.to_owned()]))
         }

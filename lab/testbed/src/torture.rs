@@ -120,10 +120,14 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
             break;
         }
         let mut report = Report::default();
-        let turn = number as usize % loops.len();
+        // Long pauses come in both places, too.
+        let turn = (number + number / LONG_PAUSE_EVERY) as usize % loops.len();
         let looped = &mut loops[turn];
         let head = looped.round(number, &mut report)?;
-        let replay = format!("testbed torture --seed {} --only-round {number}", settings.seed);
+        let mut replay = format!("testbed torture --seed {} --only-round {number}", settings.seed);
+        if let [only] = &settings.directories[..] {
+            replay += &format!(" --dir {}", only.parent().unwrap_or(only).display());
+        }
         if !report.violations.is_empty() {
             looped.keep_evidence(number);
         }
