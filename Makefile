@@ -63,9 +63,10 @@ crash: build ## Power cuts on file systems that lose what was not synced (as roo
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
 syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root or with sudo -n, for an ext4 image)
-	$(CARGO) build --locked --profile $(PROFILE) --bin haul --features haul/faults
+	# The program that tests start has the feature `faults`.
+	$(CARGO) test --locked --profile $(PROFILE) --workspace --test cp --no-run
 	cp $(BUILT)/haul $(BUILT)/haul-faults
-	$(CARGO) build --locked --profile $(PROFILE) --bin haul
+	$(CARGO) build --locked --profile $(PROFILE) --workspace
 	$(BUILT)/testbed syncs --haul $(BUILT)/haul-faults
 
 striped: build ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root, for FUSE)

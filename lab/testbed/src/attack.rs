@@ -42,7 +42,24 @@ pub enum Attack {
     },
 }
 
+/// What [`Attack::name`] says.
+pub const NAMES: [&str; 7] = ["kill near", "kill far", "kill both", "kill ssh", "pause", "supersede", "cut"];
+/// So often is drawn for one that has a wanted name; the rarest is every twentieth.
+const DRAWS_MAX: u32 = 1000;
+
 impl Attack {
+    /// One that fits the route and has one of these names; any that fits where no name is wanted, or none of them fits.
+    pub fn choose_named(random: &mut Random, route: Route, wanted: &[String]) -> Attack {
+        let mut attack = Attack::choose(random, route);
+        for _ in 0..DRAWS_MAX {
+            if wanted.is_empty() || wanted.iter().any(|name| name == attack.name()) {
+                break;
+            }
+            attack = Attack::choose(random, route);
+        }
+        attack
+    }
+
     /// One that fits the route.
     pub fn choose(random: &mut Random, route: Route) -> Attack {
         if route == Route::Local {
@@ -175,12 +192,32 @@ mod tests {
         let mut random = Random::new(3);
         let names: std::collections::BTreeSet<_> =
             (0..500).map(|_| Attack::choose(&mut random, Route::Push).name()).collect();
-        assert_eq!(names.len(), 7);
+        assert_eq!(names, NAMES.into_iter().collect());
         assert!((0..500).all(|_| {
             !matches!(
                 Attack::choose(&mut random, Route::Local),
                 Attack::Kill(Victim::Far | Victim::Both | Victim::Ssh)
             )
         }));
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_chosen_where_it_fits() {
+        let mut random = Random::new(4);
+        for name in NAMES {
+            let wanted = [name.to_owned()];
+            assert!(
+                (0..50).all(|_| Attack::choose_named(&mut random, Route::Pull, &wanted).name() == name),
+                "{name}"
+            );
+        }
+        // There is no far end, and something has to happen all the same.
+        Attack::choose_named(&mut random, Route::Local, &["kill far".to_owned()]);
+        let mut same = random.clone();
+        assert_eq!(
+            Attack::choose_named(&mut random, Route::Push, &[]),
+            Attack::choose(&mut same, Route::Push),
+            "a seed means the same attacks with this option and without it"
+        );
     }
 }

@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use crate::disk::{Disk, Medium};
 use crate::process::{descendants, is_alive, own_pid, reap_orphans, signal, wait_gone};
 use crate::rounds::{
-    Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time,
+    Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time, replay,
 };
 use crate::tree::{self, Options, compare};
 use crate::world::{Job, LogChoice, Outcome, Program, Route, Running, World, claims};
@@ -131,7 +131,7 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
         }
         let mut report = Report::default();
         let head = looped.round(number, &mut report)?;
-        let replay = format!("testbed crash --seed {} --only-round {number}", settings.seed);
+        let replay = replay("crash", settings.seed, number, &settings.datasets);
         let failed = !report.violations.is_empty();
         summary.add(number, &head, &report, &replay);
         if failed && settings.until_violation {

@@ -13,7 +13,8 @@ use haul_testbed::process::{
 };
 use haul_testbed::sshd::Sshd;
 use haul_testbed::{
-    ceph, crash, dataset, demo, gluster, parallel, remember_directory, rounds, striped, syncs, torture, tree,
+    attack, ceph, crash, dataset, demo, gluster, parallel, remember_directory, rounds, striped, syncs,
+    torture, tree,
 };
 
 /// Hosts, datasets, attacks and measurements for haul.
@@ -56,6 +57,9 @@ enum Command {
         /// Seconds that an end may outlive a finished job.
         #[arg(long, default_value_t = 30)]
         old_end_seconds: u64,
+        /// Only this attack, in rounds where it fits; may be given again.
+        #[arg(long = "attack", value_parser = attack::NAMES)]
+        attacks: Vec<String>,
     },
     /// Move a dataset over loopback ssh, kill the sink half-way, continue, verify.
     Demo(DemoArguments),
@@ -316,20 +320,23 @@ fn run(command: Command) -> io::Result<bool> {
             print_comparison(&comparison);
             Ok(comparison.is_same())
         }
-        Command::Torture { arguments, old_end_seconds } => in_memory_and_on_disk(&arguments, |directories| {
-            torture::run(&torture::Settings {
-                rounds: arguments.rounds,
-                seed: arguments.seed,
-                only_round: arguments.only_round,
-                haul: arguments.haul.clone(),
-                directories,
-                time_limit: arguments.seconds.map(Duration::from_secs),
-                until_violation: arguments.until_violation,
-                datasets: arguments.datasets.clone(),
-                old_end_limit: Duration::from_secs(old_end_seconds),
+        Command::Torture { arguments, old_end_seconds, attacks } => {
+            in_memory_and_on_disk(&arguments, |directories| {
+                torture::run(&torture::Settings {
+                    rounds: arguments.rounds,
+                    seed: arguments.seed,
+                    only_round: arguments.only_round,
+                    haul: arguments.haul.clone(),
+                    directories,
+                    time_limit: arguments.seconds.map(Duration::from_secs),
+                    until_violation: arguments.until_violation,
+                    datasets: arguments.datasets.clone(),
+                    attacks: attacks.clone(),
+                    old_end_limit: Duration::from_secs(old_end_seconds),
+                })
+                .and_then(|verdict| arguments.conclude("torture", &verdict))
             })
-            .and_then(|verdict| arguments.conclude("torture", &verdict))
-        }),
+        }
         Command::Syncs { haul, dir, only } => {
             let parent = dir.unwrap_or_else(|| rounds::default_directory(2 << 30));
             in_new_directory(&parent, false, |directory| {

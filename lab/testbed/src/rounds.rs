@@ -342,6 +342,12 @@ pub fn allowed(all: &[&'static str], wanted: &[String]) -> io::Result<Vec<&'stat
     Ok(allowed)
 }
 
+/// How a round is played again, alone: what it draws from must be the same.
+pub fn replay(what: &str, seed: u64, number: u64, datasets: &[String]) -> String {
+    let datasets: String = datasets.iter().map(|name| format!(" --dataset {name}")).collect();
+    format!("testbed {what} --seed {seed} --only-round {number}{datasets}")
+}
+
 /// How long ssh takes to log in and out again.
 pub fn login_time(world: &World) -> io::Result<Duration> {
     let mut times = Vec::new();

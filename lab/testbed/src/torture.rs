@@ -17,6 +17,7 @@ use crate::attack::{Attack, Victim};
 use crate::process::{is_alive, reap_orphans, signal, wait_gone, wait_until};
 use crate::rounds::{
     Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time, mib,
+    replay,
 };
 use crate::tree::{self, Options, compare};
 use crate::world::{Job, LogChoice, Outcome, Program, Route, Running, World, claims};
@@ -57,6 +58,8 @@ pub struct Settings {
     pub until_violation: bool,
     /// Only these datasets; none: all.
     pub datasets: Vec<String>,
+    /// Only these attacks, where they fit; none: all.
+    pub attacks: Vec<String>,
     /// An end that was left over must be gone by then (its `--reconnect` is shorter).
     pub old_end_limit: Duration,
 }
@@ -124,7 +127,10 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
         let turn = (number + number / LONG_PAUSE_EVERY) as usize % loops.len();
         let looped = &mut loops[turn];
         let head = looped.round(number, &mut report)?;
-        let mut replay = format!("testbed torture --seed {} --only-round {number}", settings.seed);
+        let mut replay = replay("torture", settings.seed, number, &settings.datasets);
+        for attack in &settings.attacks {
+            replay += &format!(" --attack '{attack}'");
+        }
         if let [only] = &settings.directories[..] {
             replay += &format!(" --dir {}", only.parent().unwrap_or(only).display());
         }
@@ -154,9 +160,11 @@ impl Loop {
         let route = *random.pick(&[Route::Push, Route::Push, Route::Pull, Route::Pull, Route::Local]);
         let name = *random.pick(&allowed(&DATASETS, &self.settings.datasets)?);
         let dataset = self.datasets.get(name)?;
-        let mut attacks: Vec<_> =
-            (0..*random.pick(&[1, 1, 1, 2, 3])).map(|_| Attack::choose(&mut random, route)).collect();
-        if number % LONG_PAUSE_EVERY == LONG_PAUSE_EVERY / 2 {
+        let wanted = &self.settings.attacks;
+        let mut attacks: Vec<_> = (0..*random.pick(&[1, 1, 1, 2, 3]))
+            .map(|_| Attack::choose_named(&mut random, route, wanted))
+            .collect();
+        if wanted.is_empty() && number % LONG_PAUSE_EVERY == LONG_PAUSE_EVERY / 2 {
             let end =
                 if route == Route::Local { Victim::Near } else { *random.pick(&[Victim::Near, Victim::Far]) };
             attacks = vec![Attack::Pause(end, LONG_PAUSE)];
