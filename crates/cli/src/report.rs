@@ -49,6 +49,12 @@ pub fn note_of_far_end(note: &Note) {
     say_of_far_end(&note.to_string());
 }
 
+/// Of files that were not copied for their names.
+pub fn left_out_text(count: u64) -> String {
+    let files = counted(count, "file");
+    format!("{files} of the SOURCE left out: named as haul names unfinished files (.haul-<32 hex digits>)")
+}
+
 /// A line of the far end on the user's terminal, if somebody listens still.
 pub fn say_of_far_end(text: &str) {
     let _ = writeln!(io::stderr(), "haul: at the other end: {text}");
@@ -121,6 +127,8 @@ pub struct Setup {
     pub verified: Option<HashKind>,
     /// So many bytes were hashed while the other end was being reached.
     pub hashed_early: u64,
+    /// So many unfinished files of haul were found at this end, and not copied.
+    pub left_out: u64,
     /// Which end's report this is.
     pub log: Option<haul_mover::log::LogSummary>,
     /// How this end read and wrote.
@@ -309,6 +317,13 @@ impl Reporter {
         self.note(&format!("{shown} and maybe others are not striped as at the source: {why}"));
     }
 
+    fn left_out(&self, count: u64) {
+        match self.json {
+            true => self.event(json!({"event": "left_out", "unfinished_files": count})),
+            false => self.note(&left_out_text(count)),
+        }
+    }
+
     fn spill_failed(&self, failure: Failure, room: u64) {
         if self.json {
             self.event(json!({
@@ -457,6 +472,9 @@ impl Reporter {
         let (state, code) = verdict(summary);
         let elapsed = self.started.elapsed();
         self.finished = true;
+        if setup.left_out > 0 {
+            self.left_out(setup.left_out);
+        }
         if self.json {
             profile::event(&summary.profiles, setup.hashed_early)
                 .into_iter()

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io::BufReader;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
@@ -275,6 +276,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         measure: &request.measure,
         lends: false,
         engines: EndEngines::new(engines),
+        left_out: OnceLock::new(),
     };
     let answer = response(
         &identity,
@@ -303,6 +305,9 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     if engines.is_unusual() {
         // ssh may have gone; then nobody listens.
         ends.engines.told().1.iter().for_each(report::note_of_far_end);
+    }
+    if ends.left_out() > 0 {
+        report::say_of_far_end(&report::left_out_text(ends.left_out()));
     }
     // The initiator reports; here only the exit code is left, and the lock goes with the process.
     Ok(report::verdict(&summary).1)

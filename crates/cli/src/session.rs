@@ -1,8 +1,8 @@
 //! `haul cp`: plans, starts the ends, waits, reports.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
@@ -202,6 +202,8 @@ pub struct Ends<'a> {
     pub lends: bool,
     /// How objects are read and written.
     pub engines: EndEngines,
+    /// Unfinished files that the scan whose finds are sent has left out.
+    pub left_out: OnceLock<Arc<AtomicU64>>,
 }
 
 /// Of each end.
@@ -237,6 +239,8 @@ pub struct Reading {
     storage: Arc<PosixSource>,
     scan: Box<dyn Scan>,
     placing: Arc<Placing>,
+    /// Unfinished files that it has passed over.
+    left_out: Arc<AtomicU64>,
     /// Until the other end is there.
     hashing: Option<HashingEarly>,
 }
@@ -265,6 +269,11 @@ pub struct Spill {
 type Stored = (Arc<dyn SourceStorage>, u64);
 
 impl Ends<'_> {
+    /// Files below the SOURCEs that have names of unfinished ones; 0 where another end reads.
+    pub fn left_out(&self) -> u64 {
+        self.left_out.get().map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
     /// By what hash contents are compared at the end that writes.
     fn verified(&self) -> Option<HashKind> {
         Some(self.hash).filter(|hash| *hash != HashKind::None && !self.lends)
@@ -301,6 +310,8 @@ impl Ends<'_> {
         let placing = self.placing()?;
         let scan = storage.scan(Arc::new(AtomicU64::new(1)));
         let scan = scan.placed(Arc::clone(&placing), bundle_bytes_max, object_bytes).named(self.names);
+        let left_out = Arc::new(AtomicU64::new(0));
+        let scan = scan.counting_unfinished(Arc::clone(&left_out));
         let hashing = hashing.then(|| storage.hash_early(object_bytes, FRESH)).flatten();
         let finder = hashing.as_ref().map(HashingEarly::finder);
         let finder = move |found: &[Scanned]| finder.iter().for_each(|finder| finder(found));
@@ -308,7 +319,7 @@ impl Ends<'_> {
             .map_err(|error| Error::os(Code::SystemRefused, "starting a thread", &error))?;
         // It can be done without.
         hashing.iter().for_each(HashingEarly::start);
-        Ok(Reading { since: Instant::now(), storage, scan: Box::new(scan), placing, hashing })
+        Ok(Reading { since: Instant::now(), storage, scan: Box::new(scan), placing, left_out, hashing })
     }
 
     /// The end that reads, ready to start; from where it has begun, if it has.
@@ -333,7 +344,8 @@ impl Ends<'_> {
         begun.iter().for_each(|begun| begun.storage.name_roots(&common.roots));
         let begun = begun.filter(Reading::is_fresh);
         let begun = begun.map_or_else(|| self.reading(&common.tuning, false), Ok)?;
-        let Reading { storage, scan, placing, .. } = begun;
+        let Reading { storage, scan, placing, left_out, .. } = begun;
+        let _ = self.left_out.set(left_out);
         storage.name_roots(&common.roots);
         let shared = (!self.alone).then_some(placing);
         let (storage, spill_bytes_max) = self.with_spill(storage, common.tuning.object_bytes)?;
@@ -415,6 +427,7 @@ fn ends<'a>(plan: &'a Plan, job: &Job) -> Ends<'a> {
         measure: &plan.measure,
         lends: lends(plan),
         engines: EndEngines::new(plan.settings.engines()),
+        left_out: OnceLock::new(),
     }
 }
 
@@ -489,8 +502,8 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     summary.hanging += sink.hanging;
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
-    let verified = ends.verified();
-    Ok((summary, Setup { encrypted: None, verified, hashed_early: 0, log, engines, wished }))
+    let (verified, left_out) = (ends.verified(), ends.left_out());
+    Ok((summary, Setup { encrypted: None, verified, hashed_early: 0, left_out, log, engines, wished }))
 }
 
 /// Gives threads on this host their seats; what came of it is reported.
@@ -662,8 +675,8 @@ fn run_remote(
     drop(ssh);
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
-    let (encrypted, verified) = (Some(!plain), ends.verified());
-    Ok((summary, Setup { encrypted, verified, hashed_early, log, engines, wished }))
+    let (encrypted, verified, left_out) = (Some(!plain), ends.verified(), ends.left_out());
+    Ok((summary, Setup { encrypted, verified, hashed_early, left_out, log, engines, wished }))
 }
 
 /// Reads bytes that the greeting carries as hex.

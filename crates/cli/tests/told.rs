@@ -592,3 +592,36 @@ fn an_end_of_a_plan_is_there_or_is_said_not_to_be() {
     let told = stdout(&bed.haul(&["topology", "--to", "none"]));
     assert!(told.contains("it is not there yet"), "{told}");
 }
+
+#[test]
+fn files_that_are_left_out_for_their_names_are_counted() {
+    const TOLD: &str = "2 files of the SOURCE left out";
+    let bed = Bed::new();
+    let token = "00112233445566778899aabbccddeeff";
+    bed.write("data/a", b"whole");
+    bed.write(&format!("data/.haul-{token}"), b"half");
+    bed.write(&format!("data/deeper/.haul-{token}.sums"), b"half");
+    let (here, there) = (|name: &str| bed.path(name).display().to_string(), "localhost:");
+    let source = here("data");
+    for (from, to) in [
+        (source.clone(), here("local")),
+        (source.clone(), format!("{there}{}", here("push"))),
+        (format!("{there}{source}"), here("pull")),
+    ] {
+        let output = bed.far(&["cp", "-r", &from, &to]);
+        says(&output, 0, &[TOLD, ".haul-<32 hex digits>"]);
+        assert_eq!(stderr(&output).matches(TOLD).count(), 1, "{from} to {to}");
+    }
+    let names = |name: &str| fs::read_dir(bed.path(name)).unwrap().count();
+    assert_eq!(["local", "push", "pull"].map(names), [2, 2, 2], "`a` and `deeper`");
+    let output = bed.haul(&["cp", "-r", "--json", "data", "json"]);
+    let events: Vec<Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = events.iter().find(|event| event["event"] == "left_out").expect("an event of its own");
+    assert_eq!(told["unfinished_files"], 2);
+    assert_eq!(events.last().unwrap()["event"], "summary");
+    // Nothing is said where there was nothing of the kind, as with one that the user names.
+    let named = format!("data/.haul-{token}");
+    let output = bed.haul(&["cp", &named, "single"]);
+    assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
+}

@@ -139,7 +139,7 @@ impl MemorySource {
 
     /// Walks the roots. `ids` is the next free entry id.
     pub fn scan(&self, ids: Arc<AtomicU64>) -> MemoryScan {
-        MemoryScan { source: self.clone(), ids, next_root: 0, stack: Vec::new(), unfinished_skipped: 0 }
+        MemoryScan { source: self.clone(), ids, next_root: 0, stack: Vec::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Tree> {
@@ -379,7 +379,6 @@ pub struct MemoryScan {
     ids: Arc<AtomicU64>,
     next_root: usize,
     stack: Vec<MemoryFrame>,
-    unfinished_skipped: u64,
 }
 
 struct MemoryFrame {
@@ -436,10 +435,7 @@ impl MemoryScan {
             Ok(entry) if entry.kind == Kind::Directory && !self.source.recursive => {
                 Code::SourceDirectory.into()
             }
-            Ok(entry) if entry.kind == Kind::File && is_unfinished_name(name) => {
-                self.unfinished_skipped += 1;
-                return;
-            }
+            Ok(entry) if entry.kind == Kind::File && is_unfinished_name(name) => return,
             Ok(mut entry) => {
                 entry.id = EntryId(self.ids.fetch_add(1, Ordering::Relaxed));
                 if entry.kind == Kind::Directory {
@@ -466,9 +462,5 @@ impl Scan for MemoryScan {
             }
         }
         out.len() > before
-    }
-
-    fn unfinished_skipped(&self) -> u64 {
-        self.unfinished_skipped
     }
 }

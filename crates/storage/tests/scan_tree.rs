@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_model::{Code, Entry, EntryId, Failure, Item, Kind, Timestamp};
 use haul_storage::conformance_source::check_order;
@@ -39,7 +39,8 @@ impl Found {
 fn scan(roots: &[Root], recursive: bool) -> Found {
     let options = SourceOptions { recursive, ..SourceOptions::default() };
     let source = PosixSource::new(roots.to_vec(), options);
-    let mut scan = source.scan(Arc::new(AtomicU64::new(1)));
+    let unfinished = Arc::new(AtomicU64::new(0));
+    let mut scan = source.scan(Arc::new(AtomicU64::new(1))).counting_unfinished(Arc::clone(&unfinished));
     let mut found = Found::default();
     let mut paths: BTreeMap<EntryId, Vec<u8>> = BTreeMap::new();
     let mut batch = Vec::new();
@@ -68,7 +69,7 @@ fn scan(roots: &[Root], recursive: bool) -> Found {
             }
         }
     }
-    found.unfinished = scan.unfinished_skipped();
+    found.unfinished = unfinished.load(Ordering::Relaxed);
     check_order(&found.items, 1);
     found
 }

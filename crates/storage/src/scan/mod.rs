@@ -39,11 +39,6 @@ pub enum Scanned {
 pub trait Scan: Send {
     /// Appends about [`SCAN_BATCH`] finds. False once nothing is left; then nothing was appended.
     fn next(&mut self, out: &mut Vec<Scanned>) -> bool;
-
-    /// Unfinished files of haul that were passed over so far.
-    fn unfinished_skipped(&self) -> u64 {
-        0
-    }
 }
 
 /// Whether this is the name of one of haul's own unfinished files: `.haul-<32 hex digits>`, `.sums` behind it or not, or a

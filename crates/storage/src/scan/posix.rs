@@ -49,7 +49,7 @@ pub struct PosixScan {
     scratch: Scratch,
     spare: Vec<Listing>,
     noatime: Noatime,
-    unfinished_skipped: u64,
+    unfinished: Arc<AtomicU64>,
     placed: Option<Placed>,
     merged: Option<Merged>,
     pace: Pace,
@@ -164,7 +164,7 @@ impl PosixScan {
             scratch: Scratch::new(),
             spare: Vec::new(),
             noatime: Noatime::new(),
-            unfinished_skipped: 0,
+            unfinished: Arc::default(),
             placed: None,
             merged: None,
             pace: Pace::default(),
@@ -175,6 +175,12 @@ impl PosixScan {
     /// as.
     pub fn placed(mut self, placing: Arc<Placing>, above: u64, object_bytes: u32) -> PosixScan {
         self.placed = Some(Placed { placing, above, objects: Objects::AtMost(object_bytes) });
+        self
+    }
+
+    /// Unfinished files of haul, which are passed over, are counted here.
+    pub fn counting_unfinished(mut self, unfinished: Arc<AtomicU64>) -> PosixScan {
+        self.unfinished = unfinished;
         self
     }
 
@@ -315,7 +321,9 @@ impl PosixScan {
                 Entered::Told => {}
                 Entered::OtherKind => self.tell_error(name, Code::SourceChanged.into(), batch),
             },
-            Kind::File if is_unfinished_name(name) => self.unfinished_skipped += 1,
+            Kind::File if is_unfinished_name(name) => {
+                self.unfinished.fetch_add(1, Ordering::Relaxed);
+            }
             _ => {
                 self.tell(at, &status, laid, parent, name, batch);
             }
@@ -561,10 +569,6 @@ impl Scan for PosixScan {
         }
         batch.out.len() > batch.before
     }
-
-    fn unfinished_skipped(&self) -> u64 {
-        self.unfinished_skipped
-    }
 }
 
 /// What there is to know of a name. Of what may be a directory, or a large file, the rest is seen to when it is told.
@@ -752,7 +756,7 @@ mod tests {
                 scan.pace = Pace::default();
                 scan.pace.took(1000, std::time::Duration::from_secs(u64::from(slow)));
                 if !scan.next(&mut found) {
-                    return (found, scan.unfinished_skipped());
+                    return (found, scan.unfinished.load(Ordering::Relaxed));
                 }
             }
         };
