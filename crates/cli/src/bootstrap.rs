@@ -36,6 +36,9 @@ pub struct Request {
     pub instance: String,
     /// Hex.
     pub session: String,
+    /// The initiator's boot, and when it was started since then, in nanoseconds.
+    #[serde(default)]
+    pub started: Option<(String, u64)>,
     /// Of the initiator's certificate.
     pub fingerprint: String,
     /// Of clear data streams; none when everything is encrypted. Hex.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use haul_model::{Code, HashKind, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial};
 use haul_mover::end::Common;
-use haul_mover::owner::Owner;
+use haul_mover::owner::{Owner, Started};
 use haul_mover::{Error, Tuning, log};
 use haul_objectlog::{Config, Mechanism, Method};
 use haul_storage::engine::Wish;
@@ -207,7 +207,8 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let state = state_directory()?;
     let mut directory = state.join(&part);
     let mut log_trouble = None;
-    let mut owner = match Owner::claim(&directory) {
+    let started = request.started.as_ref().map(|(boot, nanos)| Started { boot: boot.clone(), nanos: *nanos });
+    let mut owner = match Owner::claim(&directory, started.as_ref()) {
         Ok(owner) => owner,
         Err(error) => {
             // A sink that is not found again by the next session could not be told to yield.
@@ -215,7 +216,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
             let Some((state, cause)) = choice else { return Err(error) };
             directory = state.join(&part);
             log_trouble = Some(cause);
-            Owner::claim(&directory).map_err(|_| error)?
+            Owner::claim(&directory, started.as_ref()).map_err(|_| error)?
         }
     };
 

@@ -10,6 +10,7 @@ use haul_model::{Code, HashKind, SessionId};
 use haul_mover::connection::{Connector, local};
 use haul_mover::end::{Common, Outcome, Profiles, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
+use haul_mover::owner::Started;
 use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log, threads};
 use haul_storage::SourceStorage;
 use haul_storage::engine::{self, Engines, Note, Told, Wish};
@@ -593,6 +594,8 @@ fn run_remote(
         job: plan.id.to_string(),
         instance: hex(&job.instance()),
         session: session.to_string(),
+        // This process has the job here by now, so its order is the order of those that had it.
+        started: Started::now().map(|started| (started.boot, started.nanos)),
         fingerprint: identity.fingerprint().to_string(),
         key: key.as_ref().map(|key| hex(key.expose())),
         streams: settings.streams.value,

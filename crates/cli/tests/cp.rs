@@ -338,6 +338,57 @@ fn far() -> [String; 4] {
     ["--ssh".into(), format!("'{haul}' bench shell"), "--haul-path".into(), haul.into()]
 }
 
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What ssh has been told already it goes on with when the command that told it is killed.
+#[test]
+fn an_end_that_ssh_starts_late_for_a_killed_copy_does_not_end_the_next_one() {
+    let bed = Bed::new();
+    let bytes = vec![5; 5 << 20];
+    bed.write("file", &bytes);
+    let haul = env!("CARGO_BIN_EXE_haul");
+    // The first login takes until somebody says so.
+    let script = format!(
+        "[ \"$1\" = -G ] && exec '{haul}' bench shell \"$@\"\n\
+         mkdir held 2>/dev/null || exec '{haul}' bench shell \"$@\"\n\
+         until [ -e go ]; do sleep 0.01; done\n\
+         '{haul}' bench shell \"$@\" 2>said\n\
+         touch ended\n"
+    );
+    let script = bed.write("shell", script.as_bytes());
+    let shell = format!("sh {}", script.display());
+    let there = format!("localhost:{}", bed.path("copy").display());
+    let start = || {
+        let mut command = bed.command();
+        command.args(["cp", "--ssh", &shell, "--haul-path", haul, "--bandwidth", "1MiB"]);
+        command.args(["--object-size", "1MiB", "file", &there]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut first = start();
+    wait_until("the first login", || bed.path("held").exists());
+    std::thread::sleep(Duration::from_millis(300));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let second = start();
+    let is_unfinished = |entry: fs::DirEntry| entry.file_name().as_bytes().starts_with(b".haul-");
+    wait_until("the second is at it", || {
+        fs::read_dir(bed.path("")).unwrap().flatten().any(is_unfinished) || bed.path("copy").exists()
+    });
+    assert!(!bed.path("copy").exists(), "it takes five seconds");
+    bed.write("go", b"");
+    wait_until("the late one has ended", || bed.path("ended").exists());
+    assert!(!bed.path("copy").exists(), "it had nothing to wait for");
+    let output = second.wait_with_output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(fs::read(bed.path("copy")).unwrap(), bytes);
+}
+
 #[test]
 fn options_stand_anywhere_and_home_is_that_of_the_far_host() {
     let bed = Bed::new();

@@ -1,6 +1,9 @@
 //! One owner: at most one process acts for a job at an end, and each session of the job has higher epochs than all
 //! before.
 //!
+//! Sessions of one host come in the order in which they were started there, not in that in which ssh lets them in: one whose
+//! initiator was killed while ssh logged in is late, and ends nobody ([`Started`]).
+//!
 //! The owner holds a lock on `owner.lock` in the job's directory and listens on an abstract-free socket `owner.sock`
 //! beside it. A new session asks the old owner to yield; one that does not (stopped, hung) is killed: it is a process of
 //! the same user, and its identity comes from the kernel. The lock is released by the kernel when the last thread of the
@@ -26,6 +29,44 @@ const YIELD_TIME: Duration = Duration::from_secs(3);
 /// How long it may take to die.
 const DEATH_TIME: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(5);
+/// Who asks for the job says so at once.
+const ASK_TIME: Duration = Duration::from_secs(1);
+
+/// When a session was started, by a clock of the host where that was, which does not jump.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Started {
+    /// Names the host, since it was booted; no white space.
+    pub boot: String,
+    /// Since then.
+    pub nanos: u64,
+}
+
+impl Started {
+    /// Of a session that starts here and now; none where nobody knows.
+    pub fn now() -> Option<Started> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Some(Started { boot, nanos: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 })
+    }
+
+    /// Of those of different boots nobody can tell.
+    fn is_before(&self, other: &Started) -> bool {
+        self.boot == other.boot && self.nanos < other.nanos
+    }
+
+    fn read(directory: &Path) -> Option<Started> {
+        let text = std::fs::read_to_string(directory.join("started")).ok()?;
+        let (boot, nanos) = text.trim().split_once(' ')?;
+        Some(Started { boot: boot.to_owned(), nanos: nanos.parse().ok()? })
+    }
+
+    /// Without it a later session is taken for the newest, as if nobody knew.
+    fn keep(&self, directory: &Path) {
+        let fresh = directory.join("started.new");
+        let written = std::fs::write(&fresh, format!("{} {}\n", self.boot, self.nanos));
+        let _ = written.and_then(|()| std::fs::rename(&fresh, directory.join("started")));
+    }
+}
 
 /// The right to act for a job at this end, until dropped or the process ends.
 pub struct Owner {
@@ -36,9 +77,12 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Takes over the job whose state is in `directory` (made if it is not there).
-    pub fn claim(directory: &Path) -> Result<Owner, Error> {
+    /// Takes over the job whose state is in `directory` (made if it is not there), unless a session that was started later was
+    /// there before.
+    pub fn claim(directory: &Path, started: Option<&Started>) -> Result<Owner, Error> {
         make_directory(directory)?;
+        let in_order = || in_order(directory, started);
+        in_order()?;
         let path = directory.join("owner.lock");
         let about = |error: std::io::Error| unwritable(&path, &error);
         let lock = std::fs::OpenOptions::new()
@@ -51,7 +95,11 @@ impl Owner {
             .open(&path)
             .map_err(about)?;
         if !try_lock(&lock) {
-            take_over(directory, &lock)?;
+            take_over(directory, &lock, in_order)?;
+        }
+        in_order()?;
+        if let Some(started) = started {
+            started.keep(directory);
         }
         let epoch = next_epoch(directory)?;
         let socket = directory.join("owner.sock");
@@ -71,7 +119,7 @@ impl Owner {
         let Some(listener) = self.listener.take() else { return };
         let wait = move || {
             for stream in listener.incoming().flatten() {
-                if is_same_user(&stream) {
+                if is_same_user(&stream) && asks(&stream) {
                     on_yield();
                     // Kept until the process ends: its end is what the other side waits for.
                     std::mem::forget(stream);
@@ -143,12 +191,27 @@ fn is_same_user(stream: &UnixStream) -> bool {
     peer(stream).is_some_and(|(uid, _)| uid == rustix::process::geteuid().as_raw() || uid == 0)
 }
 
+/// Is there an answer to who connected? They may have found that they are late.
+fn asks(mut stream: &UnixStream) -> bool {
+    let _ = stream.set_read_timeout(Some(ASK_TIME));
+    matches!(stream.read(&mut [0]), Ok(1))
+}
+
+/// Nobody who was started later has the job, or had it.
+fn in_order(directory: &Path, started: Option<&Started>) -> Result<(), Error> {
+    match (started, Started::read(directory)) {
+        (Some(started), Some(last)) if started.is_before(&last) => Err(Error::new(Code::Superseded, "")),
+        _ => Ok(()),
+    }
+}
+
 /// Asks the owner to yield, and ends it if it does not.
-fn take_over(directory: &Path, lock: &File) -> Result<(), Error> {
-    let asked = ask(directory);
+fn take_over(directory: &Path, lock: &File, in_order: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+    let asked = ask(directory, &in_order)?;
     if wait_for(lock, YIELD_TIME) {
         return Ok(());
     }
+    in_order()?;
     if let Some(process) = asked.or_else(|| holder(lock)) {
         let _ = pidfd_send_signal(&process, Signal::KILL);
     }
@@ -183,18 +246,25 @@ fn holder(lock: &File) -> Option<OwnedFd> {
     (still && !own && user == rustix::process::geteuid().as_raw()).then_some(process)
 }
 
-/// Connects to the owner's socket: that is the request. Returns a handle of the process that listens there.
-fn ask(directory: &Path) -> Option<OwnedFd> {
-    let held = File::open(directory).ok()?;
-    let stream = UnixStream::connect(socket_path(&held)).ok()?;
-    let (uid, pid) = peer(&stream)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+/// Asks at the owner's socket. Returns a handle of the process that listens there, if any does.
+fn ask(directory: &Path, in_order: impl Fn() -> Result<(), Error>) -> Result<Option<OwnedFd>, Error> {
+    let Some((stream, uid, pid, process)) = connect(directory) else { return Ok(None) };
+    // Who listens has said before when it was started.
+    in_order()?;
     let _ = (&stream).write_all(b"yield\n");
     // Our own process holds the lock in a test or a local run: it is not to be killed.
     let own = pid == rustix::process::getpid();
     // Keep the connection: the owner reads who asks from it.
     std::mem::forget(stream);
-    (!own && uid == rustix::process::geteuid().as_raw()).then_some(process)
+    Ok((!own && uid == rustix::process::geteuid().as_raw()).then_some(process))
+}
+
+fn connect(directory: &Path) -> Option<(UnixStream, u32, Pid, OwnedFd)> {
+    let held = File::open(directory).ok()?;
+    let stream = UnixStream::connect(socket_path(&held)).ok()?;
+    let (uid, pid) = peer(&stream)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    Some((stream, uid, pid, process))
 }
 
 fn wait_for(lock: &File, time: Duration) -> bool {
@@ -234,7 +304,7 @@ mod tests {
     fn an_owner_that_was_stopped_before_it_could_be_asked_is_ended() {
         let directory = tempfile::tempdir().unwrap();
         let job = directory.path().join("job");
-        drop(Owner::claim(&job).unwrap());
+        drop(Owner::claim(&job, None).unwrap());
         std::fs::remove_file(job.join("owner.sock")).unwrap();
         let lock = File::open(job.join("owner.lock")).unwrap();
         let mut holds = std::process::Command::new("flock");
@@ -244,7 +314,7 @@ mod tests {
             std::thread::sleep(POLL);
         }
         drop(lock);
-        Owner::claim(&job).unwrap();
+        Owner::claim(&job, Some(&at(1))).unwrap();
         let ended = child.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "{ended:?}");
     }
@@ -253,7 +323,7 @@ mod tests {
     fn a_new_session_has_a_higher_epoch_and_asks_the_old_one_to_yield() {
         let directory = tempfile::tempdir().unwrap();
         let job = directory.path().join("job");
-        let mut first = Owner::claim(&job).unwrap();
+        let mut first = Owner::claim(&job, Some(&at(1))).unwrap();
         let epoch = first.epoch();
         let (yielded, wait) = std::sync::mpsc::channel();
         first.on_yield(move || yielded.send(()).unwrap());
@@ -261,8 +331,59 @@ mod tests {
             wait.recv().unwrap();
             drop(first);
         });
-        let second = Owner::claim(&job).unwrap();
+        let second = Owner::claim(&job, Some(&at(2))).unwrap();
         held.join().unwrap();
         assert!(second.epoch() > epoch);
+    }
+
+    fn at(nanos: u64) -> Started {
+        Started { boot: "this".into(), nanos }
+    }
+
+    #[test]
+    fn a_session_that_is_late_ends_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("job");
+        let claim = |started: Option<&Started>| {
+            let began = Instant::now();
+            let claimed = Owner::claim(&job, started);
+            assert!(began.elapsed() < YIELD_TIME, "it waits for nobody");
+            claimed
+        };
+        let mut owner = claim(Some(&at(5))).unwrap();
+        let (yielded, wait) = std::sync::mpsc::channel();
+        owner.on_yield(move || yielded.send(()).unwrap());
+        let late = |owner: Result<Owner, Error>| {
+            assert_eq!(owner.err().map(|error| error.failure.code), Some(Code::Superseded))
+        };
+        late(claim(Some(&at(4))));
+        // One that looked before there was a file to look at, and found an owner that listens.
+        assert_eq!(
+            ask(&job, || Err(Error::new(Code::Superseded, ""))).err().map(|error| error.failure.code),
+            Some(Code::Superseded)
+        );
+        assert!(wait.recv_timeout(Duration::from_millis(200)).is_err(), "it was not asked");
+        let epoch = owner.epoch();
+        drop(owner);
+        late(claim(Some(&at(4))));
+        // The same one once more, and those of which nobody knows whether they are later.
+        for started in [Some(at(5)), None, Some(Started { boot: "another".into(), nanos: 1 })] {
+            assert!(claim(started.as_ref()).unwrap().epoch() > epoch, "{started:?}");
+        }
+        late(claim(Some(&Started { boot: "another".into(), nanos: 0 })));
+        // It may be anything.
+        for text in ["", "x", "this", "this x", "\0"] {
+            std::fs::write(job.join("started"), text).unwrap();
+            claim(Some(&at(1))).unwrap();
+        }
+    }
+
+    #[test]
+    fn sessions_of_this_host_have_an_order() {
+        let (first, second) = (Started::now().unwrap(), Started::now().unwrap());
+        assert!(first.is_before(&second) && !second.is_before(&first) && !first.is_before(&first));
+        let directory = tempfile::tempdir().unwrap();
+        second.keep(directory.path());
+        assert_eq!(Started::read(directory.path()), Some(second));
     }
 }
