@@ -112,6 +112,8 @@ pub(crate) fn carry(
                 Way::Buffer => false,
             };
             if copied {
+                #[cfg(test)]
+                faults::moments::pass(faults::moments::Moment::Copied);
                 hash_file(sink, at, length, &mut hasher)?;
             } else {
                 // From here on: it can say what is wrong.
@@ -436,6 +438,58 @@ mod tests {
                     assert!(read(&sink) == all, "{written:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_is_told() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        crate::huge_pages::with_memory(to.path(), c"size=1036k", || {
+            let source = made(&from, "source");
+            source.write_all_at(&bytes(4 << 20), 0).unwrap();
+            // The last write that fits fits in part.
+            for length in [1 << 20, (1 << 20) + 12_289, 2 << 20] {
+                let sink = made(&to, "sink");
+                let result = carried(HashKind::Blake3, &source, &sink, Range::new(0, length, length));
+                let fits = length <= 1 << 20;
+                assert_eq!(result.err(), (!fits).then_some(Trouble::Sink(Errno::NOSPC)), "{length}");
+            }
+        });
+    }
+
+    #[test]
+    fn the_hash_is_of_what_arrived() {
+        let place = tempfile::tempdir().unwrap();
+        let (source, all) = (made(&place, "source"), bytes(1 << 20));
+        source.write_all_at(&all, 0).unwrap();
+        let sink = made(&place, "sink");
+        let other = source.try_clone().unwrap();
+        crate::faults::moments::once(crate::faults::moments::Moment::Copied, move || {
+            other.write_all_at(b"changed", 0).unwrap()
+        });
+        let hash = carried(HashKind::Blake3, &source, &sink, Range::new(0, 1 << 20, 1 << 20)).unwrap();
+        assert_ne!(read(&source), all, "it was changed");
+        assert_eq!(hash, object_hash(HashKind::Blake3, &read(&sink), 0, false));
+    }
+
+    #[test]
+    fn data_that_goes_on_behind_a_range_of_a_file_with_holes_is_not_of_this_range() {
+        for place in places() {
+            let source = made(&place, "source");
+            source.set_len(4 << 20).unwrap();
+            source.write_all_at(&bytes(2 << 20), 1 << 20).unwrap();
+            let all = read(&source);
+            let sink = made(&place, "sink");
+            for (at, end) in [(2 << 20, 4 << 20), (0, 2 << 20)] {
+                let hash =
+                    carried(HashKind::Blake3, &source, &sink, Range::new(at, 2 << 20, 4 << 20)).unwrap();
+                let expected = &all[at as usize..end];
+                assert_eq!(hash, object_hash(HashKind::Blake3, expected, at, false), "{at}");
+            }
+            assert!(read(&sink) == all);
+            let sink = made(&place, "sink");
+            carried(HashKind::Blake3, &source, &sink, Range::new(0, 2 << 20, 4 << 20)).unwrap();
+            assert_eq!(read(&sink).len(), 2 << 20, "nothing is written behind it");
         }
     }
 

@@ -200,6 +200,8 @@ pub(crate) mod moments {
         Read,
         /// Bytes were read and hashed.
         Hashed,
+        /// The kernel has copied bytes; the next call looks at the copy.
+        Copied,
     }
 
     type Script = Box<dyn FnOnce()>;

@@ -245,6 +245,23 @@ mod tests {
         assert!(is_object(HashKind::None, &other, 8192, false, NOTHING), "nobody can tell");
     }
 
+    /// Both ends compute them, and they are in logs: no version may change them (docs/spec/wire.md).
+    #[test]
+    fn the_hashes_of_parts_stay_as_they_are() {
+        let parts = [0, 2048].map(|offset| object_hash(HashKind::Xxh3, &[5; 2048], offset, false));
+        let mut combiner = Combiner::new(HashKind::Xxh3);
+        parts.iter().for_each(|part| combiner.push(*part));
+        let all = [parts[0], parts[1], combiner.root().unwrap()];
+        assert_eq!(
+            all.map(|hash| hash.to_string()[..32].to_owned()),
+            [
+                "17b1d6a422f7a99ccc6d1f73e78688fc",
+                "b8822044d6278b66a9ebb8c2c66b4284",
+                "24166f027a1f7fbbde30b8fc497a18d6"
+            ]
+        );
+    }
+
     #[test]
     fn the_hashes_of_whole_files_are_those_of_the_usual_tools() {
         let hex = |kind: HashKind, bytes| whole_hash(kind, bytes).to_string()[..2 * kind.bytes()].to_owned();

@@ -3,12 +3,14 @@
 //! A dataset that goes by once would push out what others on the same host work with. So what was not in the cache when a
 //! file was opened is dropped from it once it is of no more use, and so is what was written, once it is durable. What was
 //! there stays there. All of it is advice. `cachestat` tells it from Linux 6.5 on; before that `mincore` is asked about
-//! a few pages. On memory file systems the cache is all there is and nothing can be dropped.
+//! a few pages. Neither tells it of files that are not ours to write: a few bytes of those are read, if that needs no waiting. On memory file systems the cache is all there is and nothing can be dropped.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, fadvise};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// `cachestat(2)`, the same number on all architectures.
@@ -53,7 +55,16 @@ pub(crate) fn holds_all_of(file: impl AsFd, offset: u64, length: u32) -> bool {
 }
 
 fn pages_of(file: impl AsFd, range: Range) -> Option<u64> {
-    counted(&file, &range).or_else(|| sampled(&file, range))
+    counted(&file, &range).or_else(|| {
+        let samples = Samples::of(&file, &range)?;
+        if is_ours(&file) { samples.mapped(&file) } else { samples.read(&file) }
+    })
+}
+
+/// Whether the kernel tells us what is in memory of it: that it does not know, as of files that belong to nobody else.
+fn is_ours(file: impl AsFd) -> bool {
+    let user = rustix::process::geteuid();
+    user.is_root() || rustix::fs::fstat(file).is_ok_and(|status| status.st_uid == user.as_raw())
 }
 
 /// This kernel has no `cachestat`.
@@ -84,50 +95,83 @@ fn counted(file: impl AsFd, range: &Range) -> Option<u64> {
     None
 }
 
-/// Pages that are asked for instead of all.
+/// Pages that are asked for instead of all: what is true of a few, all over the range, is taken for true of the rest.
+struct Samples {
+    page: u64,
+    /// Of the range, in pages.
+    first: u64,
+    all: u64,
+}
+
+/// So many at most.
 const SAMPLES: u64 = 8;
 
-/// The same without `cachestat`: what is true of a few pages, all over the range, is taken for true of the rest. Of files that
-/// are not ours to write the kernel says that all of it is there.
-fn sampled(file: impl AsFd, Range { offset, length }: Range) -> Option<u64> {
-    let page = rustix::param::page_size() as u64;
-    let end = match length {
-        0 => rustix::fs::fstat(&file).ok()?.st_size as u64,
-        length => offset + length,
-    };
-    let first = offset / page;
-    let all = end.div_ceil(page).saturating_sub(first);
-    if all == 0 {
-        return Some(0);
-    }
-    let bytes = usize::try_from(all * page).ok()?;
-    // SAFETY: a mapping of its own, which nobody looks at; it is unmapped below, and a file that shrinks does not matter.
-    let mapped = unsafe {
-        rustix::mm::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            ProtFlags::empty(),
-            MapFlags::SHARED,
-            &file,
-            first * page,
-        )
-    };
-    let mapped = mapped.ok()?;
-    let samples = all.min(SAMPLES);
-    let is_there = |sample: u64| {
-        // The first and the last are among them.
-        let place = sample * (all - 1) / (samples - 1).max(1);
-        let mut there = 0u8;
-        // SAFETY: the page lies in the mapping, and the kernel writes one byte for it.
-        let result = unsafe {
-            libc::mincore(mapped.byte_add((place * page) as usize).cast(), page as usize, &raw mut there)
+impl Samples {
+    fn of(file: impl AsFd, Range { offset, length }: &Range) -> Option<Samples> {
+        let page = rustix::param::page_size() as u64;
+        let end = match length {
+            0 => rustix::fs::fstat(&file).ok()?.st_size as u64,
+            length => offset + length,
         };
-        (result == 0).then_some(u64::from(there & 1))
-    };
-    let found: Option<u64> = (0..samples).map(is_there).sum();
-    // SAFETY: it was mapped above, and nothing points into it.
-    let _ = unsafe { rustix::mm::munmap(mapped, bytes) };
-    found.map(|found| found * all / samples)
+        let first = offset / page;
+        Some(Samples { page, first, all: end.div_ceil(page).saturating_sub(first) })
+    }
+
+    /// How many pages are there, if `is_there` tells it of each, counted from the first.
+    fn sum(&self, is_there: impl FnMut(u64) -> Option<bool>) -> Option<u64> {
+        let samples = self.all.min(SAMPLES);
+        // The first and the last are among them. From the end on: what a look brings lies behind it.
+        let places = (0..samples).rev().map(|sample| sample * (self.all - 1) / (samples - 1).max(1));
+        let found: Option<u64> = places.map(is_there).map(|there| there.map(u64::from)).sum();
+        found.map(|found| found * self.all / samples.max(1))
+    }
+
+    /// Without `cachestat`. Of files that are not ours to write the kernel says that all of it is there.
+    fn mapped(&self, file: impl AsFd) -> Option<u64> {
+        if self.all == 0 {
+            return Some(0);
+        }
+        let Samples { page, first, all } = *self;
+        let bytes = usize::try_from(all * page).ok()?;
+        // SAFETY: a mapping of its own, which nobody looks at; it is unmapped below, and a file that shrinks does not matter.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::empty(),
+                MapFlags::SHARED,
+                &file,
+                first * page,
+            )
+        };
+        let mapped = mapped.ok()?;
+        let found = self.sum(|place| {
+            let mut there = 0u8;
+            // SAFETY: the page lies in the mapping, and the kernel writes one byte for it.
+            let result = unsafe {
+                libc::mincore(mapped.byte_add((place * page) as usize).cast(), page as usize, &raw mut there)
+            };
+            (result == 0).then_some(there & 1 == 1)
+        });
+        // SAFETY: it was mapped above, and nothing points into it.
+        let _ = unsafe { rustix::mm::munmap(mapped, bytes) };
+        found
+    }
+
+    /// A byte of each is read if it is there. What is not may come for that: about a page each, of a file that is about to be read.
+    fn read(&self, file: impl AsFd) -> Option<u64> {
+        let fd = file.as_fd();
+        self.sum(|place| {
+            let mut byte = [0];
+            let offset = (self.first + place) * self.page;
+            let read = preadv2(fd, &mut [IoSliceMut::new(&mut byte)], offset, ReadWriteFlags::NOWAIT);
+            match read {
+                Ok(_) => Some(true),
+                Err(Errno::AGAIN) => Some(false),
+                Err(_) => None,
+            }
+        })
+    }
 }
 
 /// Nothing of the file is in the cache, so nothing that it is read for need stay there.
@@ -180,7 +224,7 @@ pub(crate) fn drop_behind(file: impl AsFd, offset: u64, length: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haul_testkit::{DISK, lacks_here};
+    use haul_testkit::{DISK, lacks, lacks_here};
     use std::fs::File;
 
     const SIZE: usize = 100 * 4096 + 5;
@@ -195,20 +239,76 @@ mod tests {
         crate::local::is_disk(&file).unwrap().then_some((scratch, file))
     }
 
+    /// Pages of the range that a way to sample takes for cached.
+    type Sampled = fn(&Samples, &File) -> Option<u64>;
+
     #[test]
     fn samples_tell_what_the_kernel_tells() {
+        let ways: [Sampled; 2] = [|samples, file| samples.mapped(file), |samples, file| samples.read(file)];
+        for (index, way) in ways.into_iter().enumerate() {
+            let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+            let sampled =
+                |offset, length| way(&Samples::of(&file, &Range { offset, length }).unwrap(), &file);
+            assert_eq!(sampled(0, 0), Some(101), "what was just written is there");
+            assert_eq!(sampled(4096 * 3 + 7, 10), Some(1));
+            rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+            drop_all(&file);
+            assert_eq!(sampled(0, 0), Some(0));
+            if index == 0 {
+                assert_eq!(pages(&file), Some(0), "to ask for them does not bring them");
+            }
+            // Another one: what a look brings may be on its way still.
+            let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+            rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+            drop_all(&file);
+            let mut half = vec![0; SIZE / 2];
+            rustix::io::pread(&file, &mut half[..], 0).unwrap();
+            let samples = Samples::of(&file, &Range { offset: 0, length: 0 }).unwrap();
+            let found = way(&samples, &file).unwrap();
+            assert!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
+        }
+    }
+
+    #[test]
+    fn of_files_of_others_it_is_known_too() {
+        if !rustix::process::geteuid().is_root() {
+            return lacks("root");
+        }
         let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
-        let all = || Range { offset: 0, length: 0 };
-        assert_eq!(sampled(&file, all()), Some(101), "what was just written is there");
-        assert_eq!(sampled(&file, Range { offset: 4096 * 3 + 7, length: 10 }), Some(1));
         drop_all(&file);
-        assert_eq!(sampled(&file, all()), Some(0));
-        assert_eq!(pages(&file), Some(0), "to ask for them does not bring them");
-        let mut half = vec![0; SIZE / 2];
+        let as_somebody_else = || {
+            // SAFETY: this thread alone becomes somebody else (the C library would change all), and ends as such.
+            let became = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
+            assert_eq!(became, 0);
+            assert!(is_absent(&file), "nothing of it is there");
+            assert!(Passing::new(&file).was_absent());
+            rustix::io::pread(&file, &mut vec![0; SIZE][..], 0).unwrap();
+            assert_eq!(pages(&file), Some(101));
+            assert!(holds_most_of(&file, 0, SIZE as u32));
+        };
+        std::thread::scope(|scope| scope.spawn(as_somebody_else).join().unwrap());
+        assert_eq!(pages(&file), Some(101));
+        assert!(!is_absent(&file));
+    }
+
+    #[test]
+    fn what_was_read_long_ago_is_dropped_and_what_was_read_lately_is_not() {
+        let Some((scratch, _)) = on_disk() else { return lacks_here(DISK) };
+        let path = scratch.path().join("long");
+        // Holes have pages, too, once they are read.
+        File::create(&path).unwrap().set_len(3 << 30).unwrap();
+        let file = File::open(&path).unwrap();
         rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
-        rustix::io::pread(&file, &mut half[..], 0).unwrap();
-        let found = sampled(&file, all()).unwrap();
-        assert!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
+        let mut piece = vec![0; 1 << 20];
+        for at in [(1 << 30) - (1 << 20), 1 << 30] {
+            rustix::io::pread(&file, &mut piece[..], at).unwrap();
+        }
+        assert_eq!(pages(&file), Some(512));
+        drop_behind(&file, 1 << 30, 1 << 20);
+        assert_eq!(pages(&file), Some(512), "it may still be on its way");
+        drop_behind(&file, 2 << 30, 1 << 20);
+        assert_eq!(pages(&file), Some(256));
+        assert!(!holds_all_of(&file, (1 << 30) - 4096, 4096) && holds_all_of(&file, 1 << 30, 1 << 20));
     }
 
     #[test]
@@ -216,6 +316,8 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("file");
         std::fs::write(&path, b"").unwrap();
-        assert_eq!(sampled(File::open(&path).unwrap(), Range { offset: 0, length: 0 }), Some(0));
+        let file = File::open(&path).unwrap();
+        let samples = Samples::of(&file, &Range { offset: 0, length: 0 }).unwrap();
+        assert_eq!((samples.mapped(&file), samples.read(&file)), (Some(0), Some(0)));
     }
 }

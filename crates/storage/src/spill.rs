@@ -294,6 +294,19 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_is_hashed_nothing_leaves_from_the_file() {
+        let (spill, pool) = spilling(temporary(true).hashed(HashKind::None));
+        put(&spill, &pool, 0, &bytes(4096, 1)).unwrap();
+        // Of an object that was in the slot before and never sent.
+        let range =
+            FileRange { start: 0, length: 1, file: Arc::clone(&spill.spill.file), offset: 0, onlooker: None };
+        pool.lease(SlotId(2)).unwrap().set_file_ranges(vec![range]);
+        get(&spill, &pool, 0, Wanted { offset: 0, length: 4096, single: true }).unwrap();
+        let mut lease = pool.lease(SlotId(2)).unwrap();
+        assert!(lease.take_file_ranges().is_empty() && lease[..4096] == bytes(4096, 1));
+    }
+
+    #[test]
     fn a_place_that_is_used_again_holds_what_was_put_there_last() {
         let (spill, pool) = spilling(temporary(false));
         for round in 0..5 {

@@ -3,8 +3,9 @@
 mod sink_support;
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -31,11 +32,12 @@ fn wishes() -> Vec<Wish> {
 }
 
 /// What a machine can be like.
-fn troubles() -> [Trouble; 5] {
+fn troubles() -> [Trouble; 6] {
     [
         Trouble::default(),
         Trouble { no_ring: true, ..Trouble::default() },
         Trouble { no_direct: true, ..Trouble::default() },
+        Trouble { no_direct_requests: true, ..Trouble::default() },
         Trouble { no_registration: true, ..Trouble::default() },
         Trouble { cut_short: true, ..Trouble::default() },
     ]
@@ -386,7 +388,7 @@ fn a_full_disk_is_named_with_every_engine_and_what_fits_is_there() {
     const UNIT: usize = conformance_sink::OBJECT as usize;
     for wish in wishes() {
         let scratch = Scratch::new(SyncMode::Measured).written_by(wish, Trouble::default());
-        let could = with_little_room(&scratch.destination, "1m", || {
+        let could = with_little_room(&scratch.destination, "1036k", || {
             let (driver, top) = scratch.session([1; 4]);
             let contents = bytes(32 * UNIT);
             let entry = driver.file(top, b"file", contents.len());
@@ -405,4 +407,97 @@ fn a_full_disk_is_named_with_every_engine_and_what_fits_is_there() {
             return lacks("root, to mount a file system");
         }
     }
+}
+
+#[test]
+fn what_grows_under_the_reader_is_read_as_it_was() {
+    for length in [70_001, OBJECT - 1] {
+        let contents = bytes(length);
+        for wish in wishes() {
+            let bed = Bed::new(&contents, wish, Trouble::default(), false);
+            // It is open by then; the sink has what was announced, and before it is closed the change is noticed.
+            bed.read(0, false).unwrap();
+            File::options().append(true).open(bed.path()).unwrap().write_all(&bytes(100_000)).unwrap();
+            bed.check(&contents, &format!("{length} bytes, {wish:?}"));
+        }
+    }
+}
+
+#[test]
+fn an_unaligned_end_is_no_reason_to_give_up_direct_io() {
+    let contents = bytes(2 * OBJECT + 70_001);
+    for engine in [Engine::Posix, Engine::Uring] {
+        let wish = Wish { engine: Some(engine), ..URING_DIRECT };
+        let bed = Bed::new(&contents, wish, Trouble::default(), false);
+        bed.check(&contents, "read");
+        let read = bed.engines.told();
+        let scratch = Scratch::on_disk(SyncMode::Measured).written_by(wish, Trouble::default());
+        let sink = scratch.posix([1; 4], &[SourceName::Named(b"top".to_vec())], None);
+        let engines = Arc::clone(sink.engines());
+        let driver = Driver::new(Box::new(sink));
+        let top = driver.directory(EntryId::root(0), b"");
+        driver.put_objects(top, b"file", &contents);
+        let written = engines.told();
+        assert!(fs::read(scratch.path(b"top/file")).unwrap() == contents);
+        for (told, notes) in [read, written] {
+            assert!(!notes.iter().any(|note| matches!(note, Note::NoDirect(..))), "{told:?} {notes:?}");
+        }
+    }
+}
+
+#[test]
+fn no_engine_changes_access_times() {
+    let contents = bytes(2 * OBJECT + 70_001);
+    for wish in wishes() {
+        let bed = Bed::new(&contents, wish, Trouble::default(), false);
+        let ancient =
+            fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000));
+        File::open(bed.path()).unwrap().set_times(ancient).unwrap();
+        let found = scan_all(&mut bed.source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let bed = Bed { entry: Arc::clone(&found.files[0].1), ..bed };
+        bed.check(&contents, "read");
+        assert_eq!(fs::metadata(bed.path()).unwrap().atime(), 1000, "{wish:?}");
+    }
+}
+
+#[test]
+fn nothing_that_was_written_stays_in_the_cache_however_it_is_synced_and_named() {
+    for (mode, striped) in [
+        (SyncMode::EachFile, false),
+        (SyncMode::EachFile, true),
+        (SyncMode::Measured, false),
+        (SyncMode::Measured, true),
+    ] {
+        let scratch = Scratch::on_disk(mode);
+        let scratch = if striped { scratch.striped() } else { scratch };
+        if haul_storage::engine::is_measured(&scratch.destination) != Some(true) {
+            return lacks_here(DISK);
+        }
+        let (driver, top) = scratch.session([1; 4]);
+        driver.put_member(top, b"member", &bytes(100_000));
+        driver.put_objects(top, b"objects", &bytes(5 * conformance_sink::OBJECT as usize + 5));
+        for name in ["top/member", "top/objects"] {
+            let path = scratch.path(name.as_bytes());
+            let Some(pages) = cached(&path) else { return lacks(COUNTED) };
+            assert_eq!(pages, 0, "{name}, {mode:?}, striped: {striped}");
+        }
+    }
+}
+
+#[test]
+fn what_was_in_the_cache_in_part_stays_there() {
+    let contents = bytes(2 * OBJECT);
+    let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
+    if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
+        return lacks_here(DISK);
+    }
+    drop_from_cache(&bed.path());
+    let file = File::open(bed.path()).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+    file.read_exact_at(&mut vec![0; OBJECT / 4], 0).unwrap();
+    let Some(before) = cached(&bed.path()) else { return lacks(COUNTED) };
+    bed.check(&contents, "in part");
+    assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
+    let after = cached(&bed.path()).unwrap();
+    assert!(before > 0 && after >= before, "{before} {after}");
 }

@@ -6,10 +6,12 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
-use haul_model::{Code, EntryId};
-use haul_storage::conformance_sink::Seen;
-use haul_storage::sink::{SinkSettings, SyncMode};
+use haul_model::op::{Landed, MemberWrite, MembersStep};
+use haul_model::{Code, EntryId, Hash, SlotId, Token};
+use haul_storage::conformance_sink::{Driver, Seen};
+use haul_storage::sink::{Fault, Faults, SinkSettings, SyncMode, SyncPoint};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use sink_support::{Scratch, names};
@@ -25,6 +27,7 @@ fn few_descriptors_are_enough_for_long_paths_many_directories_and_many_files() {
     paths_longer_than_the_kernel_takes();
     directories_are_opened_again_and_swapped_ones_noticed();
     more_members_than_descriptors_before_their_sync();
+    made_members();
 }
 
 fn open_count() -> usize {
@@ -100,7 +103,8 @@ fn more_members_than_descriptors_before_their_sync() {
 fn more_members_than_descriptors(mode: SyncMode) {
     let scratch = Scratch::fast(mode);
     // Memory is taken for a disk: names wait.
-    let settings = SinkSettings { faults: Some(Default::default()), ..scratch.settings(*b"one.") };
+    let faults = Arc::new(Faults::default());
+    let settings = SinkSettings { faults: Some(Arc::clone(&faults)), ..scratch.settings(*b"one.") };
     let (driver, top) = scratch.session_with(settings);
     let files: Vec<_> = (0..500).map(|number| driver.file(top, format!("{number}").as_bytes(), 3)).collect();
     for again in [false, true] {
@@ -116,4 +120,53 @@ fn more_members_than_descriptors(mode: SyncMode) {
     driver.settle(&ids);
     assert_eq!(names(&scratch.path(b"top")).len(), 500);
     assert!(open_count() < 40, "{}", open_count());
+    let synced = faults.seen().iter().filter(|fault| **fault == Fault::Sync(SyncPoint::MemberData)).count();
+    assert!(mode != SyncMode::EachFile || synced >= 500, "each is synced: {synced}");
+    // All are there again.
+    let before = open_count();
+    let files: Vec<_> =
+        (500..1000).map(|number| driver.file(top, format!("{number}").as_bytes(), 3)).collect();
+    let members: Vec<_> = files.iter().map(|file| (file, &b"abc"[..])).collect();
+    assert!(driver.write_members(&members).iter().all(|result| result.is_ok()));
+    assert!(
+        open_count() >= before + 10,
+        "some are kept open again, {mode:?}: {} after {before}",
+        open_count()
+    );
+    let ids: Vec<EntryId> = files.iter().map(|file| file.id).collect();
+    driver.settle(&ids);
+    assert!(open_count() <= before);
+    let files: Vec<_> =
+        (1000..1500).map(|number| driver.file(top, format!("{number}").as_bytes(), 3)).collect();
+    let members: Vec<_> = files.iter().map(|file| (file, &b"abc"[..])).collect();
+    assert!(driver.write_members(&members).iter().all(|result| result.is_ok()));
+    assert!(
+        open_count() >= before + 10,
+        "and after a settlement, too, {mode:?}: {} after {before}",
+        open_count()
+    );
+}
+
+/// Each holds a descriptor until it is filled, or given up.
+fn made_members() {
+    let scratch = Scratch::fast(SyncMode::EachFile).striped();
+    let (driver, top) = scratch.session(*b"one.");
+    let member = |driver: &Driver, number: usize| {
+        driver.pool().lease(SlotId(0)).unwrap()[..4].copy_from_slice(b"data");
+        let entry = driver.file(top, format!("{number}").as_bytes(), 4);
+        MemberWrite { entry: Arc::new(entry), offset: 0, hash: Hash(*blake3::hash(b"data").as_bytes()) }
+    };
+    for number in 0..300 {
+        let writes = [member(&driver, number)];
+        let made = driver.members_step(MembersStep::Make, &writes, 4);
+        assert!(matches!(made[..], [Ok(Landed::Made(_))]), "{number}: {made:?}");
+        let id = writes[0].entry.id;
+        if number % 2 == 0 {
+            driver.discard(id, Token::NONE);
+        } else {
+            let fill = MembersStep::Fill { target: 2, gently: false };
+            assert_eq!(driver.members_step(fill, &writes, 4), [Ok(Landed::Written)]);
+            driver.settle(&[id]);
+        }
+    }
 }

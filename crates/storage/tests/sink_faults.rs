@@ -400,3 +400,87 @@ fn the_environment_can_ask_for_faults() {
     assert!(child("write:2:28,member-data:1:5"));
     assert!(!child("write:2:28,membre-data:1:5"), "a word that is not known is not ignored");
 }
+
+#[test]
+fn what_is_written_while_a_sync_of_its_file_system_fails_is_lost() {
+    let scratch = Scratch::fast(SyncMode::Measured);
+    let (driver, top, faults) = session(&scratch, failing(SyncPoint::FileSystemData, 1));
+    let driver = Arc::new(driver);
+    let bytes = content(1, 2 * OBJECT as usize);
+    let (large, other) = (driver.file(top, b"large", bytes.len()), driver.file(top, b"other", 1));
+    let token = driver.start(&large);
+    assert_eq!(driver.write_members(&[(&other, b"x")]), [Ok(())]);
+    let (syncing, id) = (Arc::clone(&driver), other.id);
+    faults.meanwhile(Fault::Write, move || assert_eq!(syncing.sync(&[id]), [lost(id)]));
+    let result = driver.write_object(&large, token, &bytes, 0);
+    assert_eq!(result.map_err(|failure| failure.code), Err(haul_model::Code::SinkSync));
+}
+
+#[test]
+fn a_member_that_is_written_while_a_sync_of_its_file_system_fails_is_lost() {
+    let scratch = Scratch::fast(SyncMode::Measured);
+    let (driver, top, faults) = session(&scratch, failing(SyncPoint::FileSystemData, 1));
+    let driver = Arc::new(driver);
+    let (small, other) = (driver.file(top, b"small", 1), driver.file(top, b"other", 1));
+    assert_eq!(driver.write_members(&[(&other, b"x")]), [Ok(())]);
+    let (syncing, id) = (Arc::clone(&driver), other.id);
+    faults.meanwhile(Fault::Write, move || assert_eq!(syncing.sync(&[id]), [lost(id)]));
+    assert_eq!(driver.write_members(&[(&small, b"x")]), [Ok(())]);
+    let failed = driver.sync(&[small.id]);
+    assert_eq!(failed.len(), 1, "{failed:?}");
+}
+
+#[test]
+fn a_file_system_that_fails_at_the_end_is_told() {
+    let scratch = Scratch::fast(SyncMode::Measured);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::FileSystemDirectories, 1));
+    driver.put_member(top, b"file", b"x");
+    let failed = driver.finish();
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_eq!(&*failed[0].0, b".");
+}
+
+#[test]
+fn what_was_put_in_the_place_of_an_unfinished_file_is_not_written() {
+    for linked in [false, true] {
+        let scratch = Scratch::fast(SyncMode::EachFile);
+        let (driver, top, _) = session(&scratch, failing(SyncPoint::ObjectData, 1));
+        let bytes = content(1, 2 * OBJECT as usize);
+        let large = driver.file(top, b"large", bytes.len());
+        let token = driver.start(&large);
+        assert_eq!(driver.write_object(&large, token, &bytes, 0), Ok(()));
+        assert_eq!(driver.sync(&[large.id]).len(), 1, "it is closed now");
+        let outside = scratch.outside.join("victim");
+        let mut planted = 0;
+        for entry in std::fs::read_dir(scratch.path(b"top")).unwrap() {
+            let path = entry.unwrap().path();
+            if std::fs::metadata(&path).unwrap().len() < OBJECT as u64 {
+                continue;
+            }
+            planted += 1;
+            if linked {
+                std::fs::hard_link(&path, &outside).unwrap();
+            } else {
+                std::fs::write(&outside, b"victim").unwrap();
+                std::fs::remove_file(&path).unwrap();
+                std::fs::rename(&outside, &path).unwrap();
+            }
+        }
+        assert_eq!(planted, 1);
+        let result = driver.write_object(&large, token, &bytes, 0);
+        assert_eq!(result.map_err(|failure| failure.code), Err(haul_model::Code::SinkWrite), "{linked}");
+    }
+}
+
+#[test]
+fn a_member_that_another_group_is_at_is_not_called_durable() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, faults) = session(&scratch, Faults::default());
+    let driver = Arc::new(driver);
+    let small = driver.file(top, b"small", 1);
+    assert_eq!(driver.write_members(&[(&small, b"x")]), [Ok(())]);
+    let (syncing, id) = (Arc::clone(&driver), small.id);
+    faults.meanwhile(Fault::Sync(SyncPoint::MemberData), move || assert_eq!(syncing.sync(&[id]).len(), 1));
+    driver.sync(&[small.id]);
+    assert_eq!(faults.seen().iter().filter(|fault| **fault == Fault::Sync(SyncPoint::MemberData)).count(), 1);
+}

@@ -389,3 +389,40 @@ fn bytes_are_hashed_on_their_way_only_where_they_are_in_memory() {
         }
     }
 }
+
+#[test]
+fn what_was_left_of_the_last_object_of_a_slot_is_gone_when_the_next_one_is_in_it() {
+    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = scratch.path().join("data");
+    fs::write(&path, vec![1; 4096]).unwrap();
+    let options = SourceOptions { in_place: true, in_place_member_bytes_min: 1, ..SourceOptions::default() };
+    let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], options);
+    let dataset = Dataset::scan(scratch, source);
+    let entry = &dataset.files[0].1;
+    let pool = Pool::new(1, 4096).unwrap();
+    let object = |again| SourceOp::ReadObject {
+        block: BlockId(1),
+        entry: Arc::clone(entry),
+        offset: 0,
+        length: 4096,
+        slot: SlotId(0),
+        single: true,
+        again,
+        on_the_way: false,
+        gently: false,
+    };
+    let members = |again| SourceOp::ReadMembers {
+        block: BlockId(1),
+        slot: SlotId(0),
+        members: vec![Arc::clone(entry)],
+        again,
+        on_the_way: false,
+    };
+    // The first one is never sent: its connection was lost.
+    for second in [object(true), members(true)] {
+        assert!(dataset.source.run(object(false), &pool).is_some());
+        assert_eq!(pool.file_ranges_held(), 1);
+        assert!(dataset.source.run(second, &pool).is_some());
+        assert!(pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty());
+    }
+}

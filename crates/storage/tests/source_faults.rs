@@ -127,3 +127,86 @@ fn reads_from_the_spill_fail_from_the_second_on() {
         assert_eq!(spill_three(), [(4, failure), (5, failure)]);
     });
 }
+
+#[test]
+fn after_a_read_in_vain_nothing_is_left_to_streams_unread() {
+    with_fault(
+        "after_a_read_in_vain_nothing_is_left_to_streams_unread",
+        "HAUL_TEST_SOURCE_READ_EIO",
+        "2",
+        || {
+            let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+            std::fs::write(scratch.path().join("a"), vec![7; 300_000]).unwrap();
+            let root = Root::new(scratch.path().to_str().unwrap());
+            let source = PosixSource::new(vec![root], SourceOptions::default());
+            let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+            let pool = Pool::new(1, 1 << 20).unwrap();
+            let read = |again| {
+                let (block, entry, slot) = (BlockId(1), Arc::clone(&found.files[0].1), SlotId(0));
+                let op = SourceOp::ReadObject {
+                    block,
+                    entry,
+                    offset: 0,
+                    length: 300_000,
+                    slot,
+                    single: true,
+                    again,
+                    on_the_way: true,
+                    gently: false,
+                };
+                match source.run(op, &pool) {
+                    Some(SourceDone::Object { result, .. }) => result,
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(read(false), Ok(None), "it is hashed on its way");
+            assert!(read(true).is_err());
+            assert!(matches!(read(false), Ok(Some(_))), "it is read before it is sent");
+        },
+    );
+}
+
+#[test]
+fn after_members_were_read_in_vain_none_is_left_to_streams_unread() {
+    with_fault(
+        "after_members_were_read_in_vain_none_is_left_to_streams_unread",
+        "HAUL_TEST_SOURCE_READ_EIO",
+        "2",
+        || {
+            let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+            std::fs::write(scratch.path().join("a"), vec![7; 300_000]).unwrap();
+            let root = Root::new(scratch.path().to_str().unwrap());
+            let source = PosixSource::new(vec![root], SourceOptions::default());
+            let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+            let pool = Pool::new(1, 1 << 20).unwrap();
+            let read = |again| {
+                let (block, slot, members) = (BlockId(1), SlotId(0), vec![Arc::clone(&found.files[0].1)]);
+                let op = SourceOp::ReadMembers { block, slot, members, again, on_the_way: true };
+                match source.run(op, &pool) {
+                    Some(SourceDone::Members { results, .. }) => results[0],
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(read(false).unwrap().hash, None, "it is hashed on its way");
+            assert!(read(true).is_err());
+            assert!(read(false).unwrap().hash.is_some(), "it is read before it is sent");
+        },
+    );
+}
+
+#[test]
+fn few_members_stay_in_their_files_at_a_time() {
+    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::fs::write(scratch.path().join("a"), vec![7; 4096]).unwrap();
+    let root = Root::new(scratch.path().to_str().unwrap());
+    let options = SourceOptions { in_place: true, in_place_member_bytes_min: 1, ..SourceOptions::default() };
+    let source = PosixSource::new(vec![root], options);
+    let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+    let pool = Pool::new(40, 1 << 20).unwrap();
+    for slot in 0..40 {
+        let (block, slot, members) = (BlockId(1), SlotId(slot), vec![Arc::clone(&found.files[0].1); 16]);
+        let op = SourceOp::ReadMembers { block, slot, members, again: false, on_the_way: false };
+        assert!(source.run(op, &pool).is_some());
+    }
+    assert!((240..300).contains(&pool.file_ranges_held()), "{}", pool.file_ranges_held());
+}

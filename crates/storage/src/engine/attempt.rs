@@ -108,6 +108,7 @@ impl Attempt<'_> {
             }
         };
         let result = match self.way.engine {
+            _ if door.is_direct && self.engines.trouble.no_direct_requests => Err(Errno::INVAL),
             Engine::Uring => {
                 self.in_ring(&door, offset, asked, (lease, pool), Direction::Read, before, &mut seen)
             }
@@ -149,6 +150,7 @@ impl Attempt<'_> {
         let asked = self.cut(length - length % door.unit, door.unit);
         let mut written = 0;
         let result = match self.way.engine {
+            _ if door.is_direct && self.engines.trouble.no_direct_requests => Err(Errno::INVAL),
             Engine::Uring => {
                 let count = |bytes: &mut [u8]| written += bytes.len();
                 self.in_ring(&door, offset, asked, (lease, pool), Direction::Write, || Ok(()), count)

@@ -292,7 +292,7 @@ impl Drop for Flight<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haul_testkit::lacks;
+    use haul_testkit::{lacks, lacks_here};
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn bytes_are_seen_once_and_in_their_order() {
         let Some(mut ring) = ring() else { return lacks("io_uring") };
-        for length in [1, 4096, 4097, 65_536, 65_537, 1 << 20, (3 << 20) + 5, 20 << 20] {
+        for length in [1, 4096, 4097, 65_536, 65_537, 1_000_001, 1 << 20, (3 << 20) + 5, 20 << 20] {
             let expected = bytes(length);
             let file = tempfile::tempfile().unwrap();
             let mut memory = expected.clone();
@@ -323,7 +323,17 @@ mod tests {
             memory.fill(0);
             let mut seen = Vec::new();
             let read = range(Direction::Read, &file, &mut memory);
-            assert_eq!(ring.transfer(read, || Ok(()), |bytes| seen.extend_from_slice(bytes)), Ok(length));
+            assert_eq!(
+                ring.transfer(
+                    read,
+                    || Ok(()),
+                    |bytes| {
+                        assert!(seen.len().is_multiple_of(4096), "requests begin on units");
+                        seen.extend_from_slice(bytes);
+                    }
+                ),
+                Ok(length)
+            );
             assert!(seen == expected && memory == expected, "{length}");
         }
     }
@@ -342,6 +352,23 @@ mod tests {
             assert_eq!(seen, length);
             assert!(memory[..length] == bytes(length));
         }
+    }
+
+    #[test]
+    fn it_ends_where_a_request_was_cut_short() {
+        let Some(mut ring) = ring() else { return lacks("io_uring") };
+        // It gives some pages at a time.
+        let file = std::fs::File::open("/proc/kallsyms").unwrap();
+        let expected = std::fs::read("/proc/kallsyms").unwrap();
+        if expected.len() <= 1 << 20 {
+            return lacks_here("a large /proc/kallsyms");
+        }
+        let mut memory = vec![0; 1 << 20];
+        let mut seen = Vec::new();
+        let read = range(Direction::Read, &file, &mut memory);
+        let moved = ring.transfer(read, || Ok(()), |bytes| seen.extend_from_slice(bytes)).unwrap();
+        assert!(moved == seen.len() && moved > 0 && moved < 1 << 17, "{moved}");
+        assert!(seen == expected[..moved] && memory[..moved] == expected[..moved]);
     }
 
     #[test]

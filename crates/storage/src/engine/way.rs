@@ -176,6 +176,8 @@ pub struct Trouble {
     pub no_direct: bool,
     /// Slots cannot be registered.
     pub no_registration: bool,
+    /// File systems take the flag of direct I/O and no request.
+    pub no_direct_requests: bool,
     /// Engines move only the first page of what they are asked for.
     pub cut_short: bool,
 }

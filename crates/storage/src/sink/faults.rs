@@ -164,6 +164,17 @@ pub struct Faults {
     /// Where, after how many calls, with which errno.
     failures: Mutex<Vec<(Fault, u64, i32)>>,
     seen: Mutex<Vec<Fault>>,
+    meanwhile: Mutex<Option<(Fault, Meanwhile)>>,
+}
+
+#[cfg(feature = "faults")]
+struct Meanwhile(Box<dyn FnOnce() + Send>);
+
+#[cfg(feature = "faults")]
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
 }
 
 #[cfg(feature = "faults")]
@@ -178,6 +189,11 @@ impl Faults {
     pub fn fail(self, fault: Fault, nth: u64, errno: i32) -> Self {
         lock(&self.failures).push((fault, nth, errno));
         self
+    }
+
+    /// Before the next call at `fault` something else happens.
+    pub fn meanwhile(&self, fault: Fault, what: impl FnOnce() + Send + 'static) {
+        *lock(&self.meanwhile) = Some((fault, Meanwhile(Box::new(what))));
     }
 
     /// What was called so far, in order.
@@ -215,6 +231,10 @@ impl Faults {
 
     fn count(&self, at: Fault) -> Result<()> {
         lock(&self.seen).push(at);
+        let what = lock(&self.meanwhile).take_if(|(fault, _)| *fault == at);
+        if let Some((_, Meanwhile(what))) = what {
+            what();
+        }
         let mut result = Ok(());
         lock(&self.failures).retain_mut(|(fault, left, errno)| {
             if *fault == at {

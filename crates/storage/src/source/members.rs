@@ -381,6 +381,77 @@ mod tests {
     }
 
     #[test]
+    fn a_change_while_it_is_hashed_in_its_file_is_noticed() {
+        for (name, change) in CHANGES {
+            let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+            let (directories, entry, path) = file(scratch.path(), 300_000);
+            let noatime = Noatime::new();
+            let staying = Staying { hashed: Some(1000), hashed_on_the_way: None };
+            let mut reader = MemberReader::new(&directories, &noatime, HashKind::Blake3, staying);
+            assert!(
+                reader.read(&entry, &mut vec![0; 300_000]).unwrap().file.is_some(),
+                "it stays in its file"
+            );
+            wait_for_the_clock(scratch.path(), &entry);
+            once(Moment::Read, move || change(&path));
+            let result = reader.read(&entry, &mut vec![0; 300_000]).map(|packed| packed.hash);
+            assert_eq!(result, Err(Code::SourceChanged.into()), "{name}");
+        }
+    }
+
+    #[test]
+    fn few_stay_that_are_hashed_here() {
+        let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (directories, entry, _) = file(scratch.path(), 1000);
+        let noatime = Noatime::new();
+        let staying = Staying { hashed: Some(1000), hashed_on_the_way: None };
+        let mut reader = MemberReader::new(&directories, &noatime, HashKind::Blake3, staying);
+        let mut stays = || reader.read(&entry, &mut vec![0; 1000]).unwrap().file.is_some();
+        assert_eq!((0..2 * IN_PLACE_MAX).filter(|_| stays()).count(), IN_PLACE_MAX);
+    }
+
+    #[test]
+    fn what_is_in_memory_says_nothing_of_another_device() {
+        let (memory, disk) = (
+            tempfile::tempdir_in("/dev/shm").unwrap(),
+            tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap(),
+        );
+        let (directories, _, _) = file(memory.path(), 1000);
+        let noatime = Noatime::new();
+        let mut reader = MemberReader::new(&directories, &noatime, HashKind::Blake3, Staying::default());
+        let open = |path: &Path| {
+            fs::write(path, vec![1; 50_000]).unwrap();
+            let file = fs::File::open(path).unwrap();
+            file.sync_all().unwrap();
+            page_cache::drop_all(&file);
+            let file = OwnedFd::from(file);
+            let status = Status::of(&file).unwrap();
+            (file, status)
+        };
+        let (in_memory, on_disk) = (open(&memory.path().join("other")), open(&disk.path().join("file")));
+        if !local::is_disk(&on_disk.0).unwrap() {
+            return haul_testkit::lacks_here(haul_testkit::DISK);
+        }
+        assert!(!reader.passing(&in_memory.0, &in_memory.1).was_absent());
+        assert!(reader.passing(&on_disk.0, &on_disk.1).was_absent(), "it is dropped once it was read");
+    }
+
+    #[test]
+    fn what_comes_in_parts_is_read_to_its_end() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut space = [0; 10];
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                writer.write_all(b"12345").unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                writer.write_all(b"67890").unwrap();
+            });
+            read_exactly(&reader, &mut space).unwrap();
+        });
+        assert_eq!(&space, b"1234567890");
+    }
+
+    #[test]
     fn few_stay_and_only_what_is_worth_it() {
         let staying = Staying { hashed: None, hashed_on_the_way: Some(1000) };
         for (size, expected) in [(1000, IN_PLACE_MAX), (999, 0)] {

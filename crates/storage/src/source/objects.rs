@@ -153,6 +153,7 @@ mod tests {
     use crate::huge_pages::with_huge_pages;
     use rustix::io::pwrite;
     use std::fs::File;
+    use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
     const OBJECT: usize = 1 << 20;
@@ -188,6 +189,26 @@ mod tests {
     #[test]
     fn what_stays_in_its_file_is_hashed_as_it_is() {
         whole_and_cut_short(tempfile::tempdir().unwrap().path(), false);
+    }
+
+    #[test]
+    fn a_hole_stays_one_where_pages_are_huge() {
+        let directory = tempfile::tempdir().unwrap();
+        with_huge_pages(directory.path(), || {
+            let file = File::create_new(directory.path().join("file")).unwrap();
+            file.set_len(16 * OBJECT as u64).unwrap();
+            pwrite(&file, b"x", 0).unwrap();
+            let file = OwnedFd::from(File::open(directory.path().join("file")).unwrap());
+            let blocks = || std::fs::metadata(directory.path().join("file")).unwrap().blocks();
+            let before = blocks();
+            let wanted = Wanted { offset: 8 << 20, length: 8 << 20, single: false, gently: false };
+            let zeros = vec![0; 8 << 20];
+            assert_eq!(
+                hash_object(HashKind::Blake3, &file, wanted),
+                Ok(object_hash(HashKind::Blake3, &zeros, 8 << 20, false))
+            );
+            assert_eq!(blocks(), before);
+        });
     }
 
     #[test]
