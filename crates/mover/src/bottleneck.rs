@@ -399,6 +399,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sink_that_goes_on_when_the_source_has_ended_is_part_of_the_run() {
+        let mut apart = profiles(
+            (&[(Waiting::Send, 4)], &[(Stage::Send, 4, 0)]),
+            (&[(Waiting::Payload, 4), (Waiting::Settle, 6)], &[(Stage::Sync, 6, 0), (Stage::Receive, 4, 0)]),
+        );
+        apart.source.as_mut().unwrap().wall_nanos = 4 * SECOND;
+        let waits = Waits::of(&apart).unwrap();
+        assert_eq!(waits.share(Bottleneck::SinkSync), 0.6);
+        assert!((waits.share(Bottleneck::Network) - 0.4).abs() < 1e-6, "{waits:?}");
+    }
+
+    #[test]
     fn within_one_process_nothing_is_on_its_way() {
         let between = [(Waiting::Settle, Bottleneck::Network), (Waiting::Credit, Bottleneck::SinkBuffers)];
         for (waited, expected) in between {
@@ -445,6 +457,9 @@ mod tests {
         assert_eq!(name(&even), Some((Bottleneck::SourceHash, Why::Processors(0.5))));
         even.source.as_mut().unwrap().processor_nanos = SECOND;
         assert_eq!(name(&even), None, "it was somebody else who used them");
+        let source = even.source.as_mut().unwrap();
+        (source.host_busy_permille, source.processor_nanos) = (500, 10 * SECOND);
+        assert_eq!(name(&even), None, "others could have used them");
     }
 
     #[test]

@@ -607,6 +607,28 @@ mod tests {
     }
 
     #[test]
+    fn a_log_that_is_never_idle_is_durable_every_second_all_the_same() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config::default();
+        let (inputs, _told) = bounded(1);
+        let shared = hanging().0.shared;
+        let mut keeper = Keeper {
+            log: open_log(directory.path(), config).unwrap(),
+            hash: HashKind::default(),
+            handles: HashMap::new(),
+            inputs,
+            shared,
+            unsynced_since: None,
+            lost: false,
+        };
+        keeper.write_all([LogOp::Clear]);
+        assert!(keeper.unsynced_since.is_some(), "not yet");
+        keeper.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
+        keeper.write_all([LogOp::Clear]);
+        assert!(keeper.unsynced_since.is_none());
+    }
+
+    #[test]
     fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for() {
         let (mut logger, _storage) = hanging();
         let told: Vec<String> = (0..2 * WAITING_MAX).filter_map(|_| logger.run(LogOp::Clear)).collect();

@@ -304,6 +304,28 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_that_is_of_another_connection_too_long_or_for_no_credit_is_refused() {
+        let right =
+            PayloadHeader { epoch: 1, block: BlockId(5), slot: SlotId(1), length: 10, hashes_following: 0 };
+        for (header, expected) in [
+            (right, None),
+            (PayloadHeader { epoch: 2, ..right }, Some("another connection")),
+            (PayloadHeader { length: (1 << 20) + 1, ..right }, Some("too long")),
+            (PayloadHeader { slot: SlotId(0), ..right }, Some("not granted")),
+            (PayloadHeader { slot: SlotId(9), ..right }, Some("not granted")),
+        ] {
+            let (near, far) = memory::pair(4 << 20);
+            let (mut sender, _receiver, _) = near.split();
+            let payload = vec![7; header.length as usize];
+            sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(&payload)]).unwrap();
+            sender.finish().unwrap();
+            let (reported, end) = receive_one(far, true);
+            assert_eq!(reported.is_some(), expected.is_none(), "{end}");
+            assert!(expected.is_none_or(|expected| end.contains(expected)), "{end}");
+        }
+    }
+
+    #[test]
     fn the_hashes_of_what_was_seen_on_its_way_follow_it_in_order() {
         let bytes: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
         let mut file = tempfile::tempfile().unwrap();

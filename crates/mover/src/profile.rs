@@ -176,5 +176,10 @@ mod tests {
         profiler.waits(Some(Waiting::Settle));
         profiler.since = start.checked_sub(Duration::from_secs(1)).unwrap();
         assert!(profiler.own(3).unwrap().waited_nanos(Waiting::Settle) >= 1_000_000_000);
+        // Another connection of the same run.
+        profiler.began =
+            profiler.began.map(|(began, host)| (began.checked_sub(Duration::from_secs(9)).unwrap(), host));
+        profiler.connected(false, None);
+        assert!(profiler.own(3).unwrap().wall_nanos >= 9_000_000_000);
     }
 }

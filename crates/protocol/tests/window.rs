@@ -6,8 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use haul_model::limits::{SYNC_GROUP_BYTES, SYNC_GROUP_BYTES_MAX, SYNC_GROUP_BYTES_TARGET};
-use haul_model::op::{Prepared, SinkDone, SourceOp};
-use haul_model::{Attributes, BlockId, Entry, EntryId, Hash, Identity, Item, Kind, SlotId, Target, Token};
+use haul_model::op::{Prepared, SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::placement::Piece;
+use haul_model::{
+    Attributes, BlockId, Code, Entry, EntryId, Hash, Identity, Item, Kind, SlotId, Target, Token,
+};
+use haul_model::{Laid, Placement};
 use haul_protocol::scheduler::{Adaptive, Policy};
 use haul_protocol::sink::{self, Sink};
 use haul_protocol::source::{self, Source};
@@ -27,6 +31,8 @@ struct End {
     now: u64,
     blocks: u64,
     granted: Vec<SlotId>,
+    started: Vec<BlockId>,
+    syncs: Vec<(u64, u64, Vec<EntryId>)>,
     /// What was told of each target last.
     allowances: HashMap<Target, u32>,
 }
@@ -55,7 +61,15 @@ impl End {
             report_done: false,
             planted: Planted::default(),
         });
-        let mut end = End { sink, now: 0, blocks: 0, granted: Vec::new(), allowances: HashMap::new() };
+        let mut end = End {
+            sink,
+            now: 0,
+            blocks: 0,
+            granted: Vec::new(),
+            started: Vec::new(),
+            syncs: Vec::new(),
+            allowances: HashMap::new(),
+        };
         end.event(Event::LinkUp { epoch: 1, peer: peer(Role::Source, SLOTS) });
         assert_eq!(end.granted.len(), LEAST as usize, "so many at first");
         end
@@ -66,6 +80,10 @@ impl End {
         while let Some(action) = self.sink.next_action() {
             match action {
                 Action::Grant(slot) => self.granted.push(slot),
+                Action::Sink(SinkOp::WriteObject { block, .. }) => self.started.push(block),
+                Action::Errand { number, op: SinkOp::Sync { group, files }, .. } => {
+                    self.syncs.push((number, group, files));
+                }
                 Action::Send(Message::BlockDone { allowances, .. }) => self.allowances.extend(allowances),
                 Action::Send(Message::Error(failure)) => panic!("{failure}"),
                 _ => {}
@@ -248,4 +266,153 @@ fn read_ahead(targets: &[Target]) -> usize {
 fn the_source_reads_no_further_ahead_unless_targets_differ() {
     assert_eq!(read_ahead(&[1]), LEAST as usize);
     assert!(read_ahead(&[1, 2, 3]) > LEAST as usize);
+}
+
+/// For so long storage writes nothing, then all of it at once; then for so long nothing comes.
+fn granted_where_storage_takes(full: u64, empty: u64) -> usize {
+    let mut end = End::new(64);
+    end.file_on(0, 0);
+    let id = EntryId(2);
+    for _ in 0..200 {
+        for slot in std::mem::take(&mut end.granted) {
+            end.arrive(id, slot);
+        }
+        end.now += full;
+        while let Some(block) = end.started.pop() {
+            // It is to come again: nothing waits to become durable.
+            let result = Err(Code::HashMismatch.into());
+            end.event(Event::SinkDone(SinkDone::Written { block, result }));
+        }
+        end.now += empty;
+        end.event(Event::Tick);
+    }
+    end.granted.len()
+}
+
+#[test]
+fn the_sink_grants_more_where_storage_and_network_wait_for_each_other() {
+    assert_eq!(granted_where_storage_takes(75 * MILLI, 25 * MILLI), 64);
+    assert_eq!(granted_where_storage_takes(75 * MILLI, MILLI), LEAST as usize, "the network never waits");
+}
+
+/// Slots that the source uses in the end, where for so long the sink grants nothing, and then for so long storage reads nothing.
+fn used_where_the_sink_takes(full: u64, empty: u64) -> usize {
+    let mut source = Source::new(source::Config {
+        object_bytes: OBJECT,
+        bundle_bytes_max: 0,
+        slots: 64,
+        slots_least: LEAST,
+        hands: 64,
+        hands_max: 64,
+        policy: Policy::Layout,
+        hangs_after_nanos: None,
+        spill_bytes_max: 0,
+        roots: vec![b"a".as_slice().into()],
+        report_done: false,
+        planted: Planted::default(),
+    });
+    let (mut reads, mut sends, mut now) = (Vec::new(), Vec::new(), 0);
+    let mut event = |event: Event, now: u64, reads: &mut Vec<BlockId>, sends: &mut Vec<(BlockId, SlotId)>| {
+        source.on_event(event, &mut NoLog, now);
+        while let Some(action) = source.next_action() {
+            match action {
+                Action::Source(SourceOp::ReadObject { block, .. }) => reads.push(block),
+                Action::Payload { block, slot, .. } => sends.push((block, slot)),
+                _ => {}
+            }
+        }
+    };
+    event(Event::LinkUp { epoch: 1, peer: peer(Role::Sink, SLOTS) }, now, &mut reads, &mut sends);
+    let items = vec![Item::Laid(file(0, 1_000_000), Box::new(on(0)), None)];
+    event(Event::Scanned(items), now, &mut reads, &mut sends);
+    let answers = vec![(EntryId(2), Answer::Start(Token([1; 16])))];
+    let message = Message::FileId { answers, laid: Vec::new(), unlike: Vec::new() };
+    event(Event::Message(message), now, &mut reads, &mut sends);
+    let mut used = 0;
+    let mut free: Vec<SlotId> = (0..SLOTS).map(SlotId).collect();
+    for _ in 0..200 {
+        let blocks = std::mem::take(&mut reads);
+        used = blocks.len() + sends.len();
+        for block in blocks {
+            event(
+                Event::SourceDone(SourceDone::Object { block, result: Ok(Some(Hash([0; 32]))) }),
+                now,
+                &mut reads,
+                &mut sends,
+            );
+        }
+        now += full;
+        // One more than there are payloads: then it is storage that the network waits for.
+        let slots = free.split_off(free.len() - (used + 1 - sends.len()).min(free.len()));
+        event(
+            Event::Message(Message::BlockDone { slots, allowances: Vec::new() }),
+            now,
+            &mut reads,
+            &mut sends,
+        );
+        for (block, slot) in std::mem::take(&mut sends) {
+            event(Event::Sent(block), now, &mut reads, &mut sends);
+            free.push(slot);
+        }
+        now += empty;
+        event(Event::Tick, now, &mut reads, &mut sends);
+    }
+    used
+}
+
+#[test]
+fn the_source_reads_further_ahead_where_storage_and_network_wait_for_each_other() {
+    let used = used_where_the_sink_takes(75 * MILLI, 25 * MILLI);
+    assert!(used > 32, "{used}");
+    let used = used_where_the_sink_takes(75 * MILLI, MILLI);
+    assert!(used <= LEAST as usize + 1, "{used}");
+}
+
+/// Where files are synced one by one, nothing is written into a file while it is being synced, and it is not synced while
+/// something is written into it: on some file systems each would wait for the other, and its target seem slow.
+#[test]
+fn a_file_is_either_written_or_synced() {
+    let mut end = End::with_syncs(64, true);
+    end.file_on(7, 2);
+    let block = BlockId(end.blocks);
+    end.event(Event::SinkDone(SinkDone::Written { block, result: Err(Code::HashMismatch.into()) }));
+    let entry = Arc::new(file(0, 4));
+    let id = entry.id;
+    let step = NewFile::Entry { entry, object_bytes: Some(OBJECT), resume: None, stripes: None };
+    end.event(Event::Message(Message::NewFile(vec![step])));
+    let pieces = vec![Piece { first: 0, run: 1, targets: [1, 2].into() }];
+    let laid = Laid { object_bytes: OBJECT, placement: Placement::new(pieces).unwrap() };
+    end.event(Event::SinkDone(SinkDone::Prepared {
+        batch: 2,
+        answers: vec![(id, Prepared::Start(Token([1; 16])))],
+        laid: vec![(id, laid)],
+        unlaid: Vec::new(),
+    }));
+    let arrive = |end: &mut End, index: u32| {
+        let slot = end.granted.pop().expect("a slot is granted");
+        end.blocks += 1;
+        let (block, length, hash) = (BlockId(end.blocks), OBJECT, Some(Hash([0; 32])));
+        end.event(Event::Message(Message::NewBlock { block, slot, epoch: 1, id, index, length, hash }));
+        end.event(Event::Payload { epoch: 1, block, slot, length, hashes: Vec::new() });
+        block
+    };
+    let written = |end: &mut End, block| {
+        end.event(Event::SinkDone(SinkDone::Written { block, result: Ok(()) }));
+    };
+    let first = arrive(&mut end, 0);
+    let second = arrive(&mut end, 1);
+    assert!(end.started.contains(&first) && end.started.contains(&second));
+    written(&mut end, first);
+    end.now += 300 * MILLI;
+    end.event(Event::Tick);
+    assert_eq!(end.syncs, [], "the second one is being written");
+    let third = arrive(&mut end, 2);
+    assert!(!end.started.contains(&third), "it is about to be synced");
+    written(&mut end, second);
+    let [(number, group, files)] = &end.syncs[..] else { panic!("{:?}", end.syncs) };
+    let (number, group) = (*number, *group);
+    assert_eq!(files, &[id]);
+    assert!(!end.started.contains(&third), "it is being synced");
+    end.event(Event::ErrandDone { number, done: SinkDone::Synced { group, failed: Vec::new() } });
+    assert!(end.started.contains(&third), "there may be no later event to do it");
 }

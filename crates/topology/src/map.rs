@@ -115,10 +115,11 @@ impl Map {
     }
 
     /// Puts devices on their nodes. Devices that this host does not have are no error (one map does for several hosts); nodes
-    /// that it does not have are.
+    /// that it does not have are, and then all stays as it is.
     pub fn apply(&self, machine: &mut Machine) -> Result<(), MapError> {
         let nodes: Vec<usize> = machine.nodes.iter().map(|node| node.number).collect();
-        for device in &mut machine.devices {
+        let mut placed = Vec::new();
+        for (index, device) in machine.devices.iter().enumerate() {
             let fits = |name: &str| match name.strip_suffix('*') {
                 Some(beginning) => device.name.starts_with(beginning),
                 None => device.name == name,
@@ -130,7 +131,11 @@ impl Map {
                 let reason = format!("{name} cannot be on node {node}: this machine has {}", listed(&nodes));
                 return Err(MapError { file: self.file.clone(), line: *line, reason });
             }
-            (device.node, device.origin) = (Some(*node), Origin::Map);
+            placed.push((index, *node));
+        }
+        for (index, node) in placed {
+            let device = &mut machine.devices[index];
+            (device.node, device.origin) = (Some(node), Origin::Map);
         }
         Ok(())
     }
@@ -186,6 +191,15 @@ mod tests {
         let nodes: Vec<_> = machine.devices.iter().map(|device| (device.node, device.origin)).collect();
         let told = |node| (Some(node), Origin::Map);
         assert_eq!(nodes, [(None, Origin::Unknown), told(1), told(0), told(1)]);
+    }
+
+    #[test]
+    fn a_map_that_does_not_fit_changes_nothing() {
+        let map = parse("[devices]\neth0 = 1\nvdb = 7\n").unwrap();
+        let mut machine = machine();
+        let before = machine.clone();
+        map.apply(&mut machine).unwrap_err();
+        assert_eq!(machine, before);
     }
 
     #[test]

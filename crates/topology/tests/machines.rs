@@ -88,6 +88,15 @@ fn what_control_groups_allow_is_known() {
     assert_eq!(job.limits.quota_millis, None, "-1 is none");
 }
 
+#[test]
+fn where_no_memory_may_be_had_nothing_is_put() {
+    let tree = tree("xeon-2s-data-transfer-node");
+    fs::create_dir_all(tree.path().join("proc/self")).unwrap();
+    let status = "Name:\thaul\nCpus_allowed_list:\t0-23\nMems_allowed_list:\t1\n";
+    fs::write(tree.path().join("proc/self/status"), status).unwrap();
+    assert_eq!(Machine::read(tree.path()).usable(), cpus("6-11,18-23"));
+}
+
 /// Of what a partition asked for, others may have a part; what it has is what counts.
 #[test]
 fn of_a_partition_what_it_has_is_used_and_not_what_it_asked_for() {

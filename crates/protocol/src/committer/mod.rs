@@ -406,7 +406,8 @@ impl Committer {
         self.lanes.iter().map(Groups::bytes).sum::<u64>() + self.held.bytes() + self.straggling_bytes
     }
 
-    /// As much waits as may be lost with a crash: no more credits.
+    /// As much waits as may be lost with a crash: no more credits. Of files that storage is at only the bytes count: as many
+    /// may gather meanwhile.
     pub fn is_full(&self) -> bool {
         let files: usize = self.lanes.iter().map(Groups::files).sum();
         self.bytes_waiting() >= self.window.bytes || files >= SYNC_GROUP_FILES_MAX

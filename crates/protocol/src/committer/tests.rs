@@ -294,3 +294,15 @@ fn what_may_wait_grows_with_the_targets_up_to_a_bound() {
         assert!(committer.is_full(), "{targets}");
     }
 }
+
+#[test]
+fn files_that_wait_are_bounded_however_small_they_are() {
+    let mut committer = Committer::default();
+    for number in 0..SYNC_GROUP_FILES_MAX as u64 {
+        assert!(!committer.is_full(), "{number}");
+        committer.add_file(EntryId(number), 0, Lane::Brisk, 0);
+    }
+    assert!(committer.is_full());
+    assert!(committer.start(0, true).is_some());
+    assert!(committer.is_full(), "started");
+}
