@@ -357,7 +357,7 @@ fn an_end_that_ssh_starts_late_for_a_killed_copy_does_not_end_the_next_one() {
     let script = format!(
         "[ \"$1\" = -G ] && exec '{haul}' bench shell \"$@\"\n\
          mkdir held 2>/dev/null || exec '{haul}' bench shell \"$@\"\n\
-         until [ -e go ]; do sleep 0.01; done\n\
+         tries=0; until [ -e go ] || [ $tries = 6000 ]; do tries=$((tries + 1)); sleep 0.01; done\n\
          '{haul}' bench shell \"$@\" 2>said\n\
          touch ended\n"
     );

@@ -275,6 +275,7 @@ impl Verdict {
             let _ = writeln!(text, "| {} | {value} |", name.trim());
         }
         let _ = write!(text, "\n## Machine\n\n{}", machine::table(haul));
+        fs::create_dir_all(directory)?;
         fs::write(directory.join(format!("{what}.md")), text)?;
         let bar = |label: String, count: usize, accent| Bar {
             label,

@@ -29,8 +29,8 @@ const VICTIM_LIMIT: Duration = Duration::from_secs(3);
 const RECONNECT: Duration = Duration::from_secs(8);
 /// Runs of a round until it must be done.
 const RUNS_MAX: u32 = 8;
-/// Reads that are no payload: libraries, settings, sockets read by `read`.
-const READ_NOISE_BYTES: u64 = 4 * MIB;
+/// Writes that are no payload: logs, hashes, events.
+const NOISE_BYTES: u64 = 4 * MIB;
 /// How long the pause of the case lasts, once in [`LONG_PAUSE_EVERY`] rounds.
 const LONG_PAUSE: Duration = Duration::from_secs(60);
 const LONG_PAUSE_EVERY: u64 = 100;
@@ -272,8 +272,8 @@ impl Loop {
                 }
                 continue;
             }
-            let read = sent_at_most(plan, &run, fastest);
-            fastest = fastest.max(per_second(read, instant));
+            let written = run.bytes_written().unwrap_or(0);
+            fastest = fastest.max(per_second(written, instant));
             if matches!(attack, Attack::Cut { .. }) && plan.random.chance(200) {
                 // Mostly while data flows, sometimes in the handshakes.
                 wait_until(VICTIM_LIMIT, || run.is_connected() || run.has_ended());
@@ -301,9 +301,9 @@ impl Loop {
             }
             done = match attack {
                 Attack::Supersede(victim) if !hit.is_empty() => {
-                    self.supersede(plan, victim, &mut run, &hit, &mut old, &mut sent, read, report)?
+                    self.supersede(plan, victim, &mut run, &hit, &mut old, &mut sent, written, report)?
                 }
-                _ => self.settle(plan, &mut run, RUN_LIMIT, &mut sent, read, report),
+                _ => self.settle(plan, &mut run, RUN_LIMIT, &mut sent, written, report),
             };
             let heals = match attack {
                 Attack::Cut { .. } => connected,
@@ -346,9 +346,8 @@ impl Loop {
         };
         let cuts = plan.attacks.iter().filter(is_cut).count() as u64;
         let faults = u64::from(report.runs - 1) + cuts;
-        // Of a run that was killed nobody knows what it has sent, only what it has read.
-        let early = if plan.job.hashes_early && plan.job.route == Route::Push { needed } else { 0 };
-        let bound = (bound(plan, fastest) + early) * faults + READ_NOISE_BYTES;
+        // Of a run that was killed nobody knows what it has sent, only what was written.
+        let bound = bound(plan, fastest) * faults + NOISE_BYTES;
         report.sent_again = Some((again, bound));
         if again > bound {
             report.violate("sent again", format!("{again} bytes, at most {bound} may be"));
@@ -374,12 +373,12 @@ impl Loop {
         hit: &[i32],
         old: &mut Vec<Running>,
         sent: &mut Vec<u64>,
-        read: u64,
+        written: u64,
         report: &mut Report,
     ) -> io::Result<bool> {
         if victim == Victim::Far {
             run.kill();
-            sent.push(read);
+            sent.push(written);
             return Ok(false);
         }
         // One that was stopped before it owned the job is no old end: it begins when it wakes up, as any later run would.
@@ -391,7 +390,7 @@ impl Loop {
         let refused = second.wait(Duration::ZERO).is_some_and(|outcome| outcome.status.code() == Some(1));
         old.push(second);
         if done && owned {
-            sent.push(read);
+            sent.push(written);
             return Ok(true);
         }
         if done {
@@ -407,7 +406,7 @@ impl Loop {
         for pid in hit {
             signal(*pid, Signal::CONT);
         }
-        Ok(self.settle(plan, run, RUN_LIMIT, sent, read, report))
+        Ok(self.settle(plan, run, RUN_LIMIT, sent, written, report))
     }
 
     /// Waits for the end of a run, checks what it claims, and notes what it sent. True if it is done.
@@ -417,17 +416,17 @@ impl Loop {
         run: &mut Running,
         limit: Duration,
         sent: &mut Vec<u64>,
-        read: u64,
+        written: u64,
         report: &mut Report,
     ) -> bool {
         let Some(outcome) = run.wait(limit) else {
             report.violate("not finished", format!("still running after {} s", RUN_LIMIT.as_secs()));
             run.kill();
-            sent.push(read);
+            sent.push(written);
             return false;
         };
         report.tell(outcome.told());
-        sent.push(outcome.number("bytes_sent").unwrap_or(read));
+        sent.push(outcome.number("bytes_sent").unwrap_or(written));
         self.check_claims(plan, &outcome, report);
         if !outcome.claims_done() {
             return false;
@@ -578,24 +577,14 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
 
 /// What a run that may be killed has sent by now, at most.
 ///
-/// What its source has read, as the kernel counts it; with a spill that would be each byte up to three times, and long
-/// before it is sent: there it is what the run last told, and a second's worth more.
-fn sent_at_most(plan: &Plan, run: &Running, fastest: u64) -> u64 {
-    let read = run.bytes_read().unwrap_or(0);
-    if plan.job.spill.is_some() { read.min(run.told_sent() + a_second(fastest)) } else { read }
-}
-
-/// What may go by in the second in which nothing becomes durable, or is told.
+/// What may go by in the second in which nothing becomes durable.
 fn a_second(fastest: u64) -> u64 {
     fastest.clamp(64 * MIB, 256 * MIB)
 }
 
-/// Slots in flight plus one sync group: what one kill may cost.
+/// The sink's slots plus one sync group: what one kill may cost.
 fn bound(plan: &Plan, fastest: u64) -> u64 {
-    // The source's slots hold bytes that were read and not sent; both ends have a pool.
-    let slots = 2 * plan.job.memory_bytes.unwrap_or(0);
-    let untold = if plan.job.spill.is_some() { a_second(fastest) } else { 0 };
-    slots + a_second(fastest) + untold
+    plan.job.memory_bytes.unwrap_or(0) + a_second(fastest)
 }
 
 /// Puts an older version of the dataset at the destination; how many bytes of it are complete already.

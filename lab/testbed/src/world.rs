@@ -340,6 +340,14 @@ impl Running {
         }
     }
 
+    /// The end that writes.
+    pub fn sink(&self) -> Option<i32> {
+        match self.route {
+            Route::Push => self.far().last().copied(),
+            Route::Pull | Route::Local => Some(self.near()),
+        }
+    }
+
     /// How long it has been running.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
@@ -359,15 +367,13 @@ impl Running {
     /// Bytes that the source's end has read so far, as the kernel counts them: `sendfile` too, mappings not. More than what it has sent by what it
     /// holds in slots.
     pub fn bytes_read(&self) -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/{}/io", self.source()?)).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
+        counted(self.source()?, "rchar: ")
     }
 
-    /// Bytes that it last said it has sent. It says so every second.
-    pub fn told_sent(&self) -> u64 {
-        let events = self.events();
-        let told = events.iter().rev().find(|event| event["event"] == "progress");
-        told.and_then(|event| event["bytes_sent"].as_u64()).unwrap_or(0)
+    /// Bytes that the sink's end has written so far, as the kernel counts them: not those that a ring wrote. More than what was
+    /// written into files by its logs, hashes and events.
+    pub fn bytes_written(&self) -> Option<u64> {
+        counted(self.sink()?, "wchar: ")
     }
 
     /// Events so far: what a script that watches would have seen.
@@ -408,6 +414,12 @@ impl Running {
         let _ = fs::remove_file(&self.out);
         let _ = fs::remove_file(&self.err);
     }
+}
+
+/// What the kernel has counted for a process.
+fn counted(pid: i32, what: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(what)?.parse().ok())
 }
 
 /// Events as `--json` writes them, a line each.

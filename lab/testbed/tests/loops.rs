@@ -77,19 +77,20 @@ fn side_by_side<T: Copy + Send + Sync>(all: &[T], run: impl Fn(T) + Copy + Send 
 #[test]
 fn planted_bugs_are_found_by_the_kill_loop() {
     let bugs = [
-        ("early-name", "false done", "40"),
-        ("early-claim", "false done", "40"),
-        ("left-overs", "left over", "40"),
-        ("false-done", "false done", "20"),
-        ("skips-by-size", "false done", "60"),
-        ("sends-twice", "sent again", "20"),
-        ("far-lingers", "old end", "20"),
-        ("no-takeover", "old end", "100"),
+        ("early-name", "false done"),
+        ("early-claim", "false done"),
+        ("left-overs", "left over"),
+        ("false-done", "false done"),
+        ("skips-by-size", "false done"),
+        ("sends-twice", "sent again"),
+        ("far-lingers", "old end"),
+        ("no-takeover", "old end"),
     ];
-    side_by_side(&bugs, |(bug, class, rounds)| {
+    side_by_side(&bugs, |(bug, class)| {
         let dataset = if bug == "skips-by-size" { "small" } else { "edges" };
+        // Some show in about every twentieth round, later on a busy machine.
         let mut arguments =
-            vec!["torture", "--rounds", rounds, "--dataset", dataset, "--old-end-seconds", "3"];
+            vec!["torture", "--rounds", "400", "--dataset", dataset, "--old-end-seconds", "3"];
         // It takes an end that hangs while it writes.
         if bug == "no-takeover" {
             arguments.extend(["--attack", "supersede"]);
