@@ -62,8 +62,8 @@ torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
 crash: build ## Power cuts on file systems that lose what was not synced (as root or with sudo -n, for ext4 and XFS images): ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
+# The program that tests start has the feature `faults`.
 syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root or with sudo -n, for an ext4 image)
-	# The program that tests start has the feature `faults`.
 	$(CARGO) test --locked --profile $(PROFILE) --workspace --test cp --no-run
 	cp $(BUILT)/haul $(BUILT)/haul-faults
 	$(CARGO) build --locked --profile $(PROFILE) --workspace

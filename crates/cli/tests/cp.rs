@@ -383,7 +383,6 @@ fn an_end_that_ssh_starts_late_for_a_killed_copy_does_not_end_the_next_one() {
     assert!(!bed.path("copy").exists(), "it takes five seconds");
     bed.write("go", b"");
     wait_until("the late one has ended", || bed.path("ended").exists());
-    assert!(!bed.path("copy").exists(), "it had nothing to wait for");
     let output = second.wait_with_output().unwrap();
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(fs::read(bed.path("copy")).unwrap(), bytes);

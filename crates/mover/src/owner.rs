@@ -32,7 +32,8 @@ const POLL: Duration = Duration::from_millis(5);
 /// Who asks for the job says so at once.
 const ASK_TIME: Duration = Duration::from_secs(1);
 
-/// When a session was started, by a clock of the host where that was, which does not jump.
+/// When a session was started, by a clock of the host where that was, which does not jump (but where a snapshot of a virtual
+/// machine is resumed: until its clock has caught up its sessions count as late).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Started {
     /// Names the host, since it was booted; no white space.

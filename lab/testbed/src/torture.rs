@@ -575,8 +575,6 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     (bytes as f64 / time.as_secs_f64().max(0.05)) as u64
 }
 
-/// What a run that may be killed has sent by now, at most.
-///
 /// What may go by in the second in which nothing becomes durable.
 fn a_second(fastest: u64) -> u64 {
     fastest.clamp(64 * MIB, 256 * MIB)
