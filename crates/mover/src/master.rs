@@ -69,8 +69,12 @@ const BEAT: Duration = Duration::from_millis(BEAT_MILLIS as u64);
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The other end is taken for gone after this much silence of its.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// How long the last messages of a session may take to be confirmed.
-const FAREWELL_MAX: Duration = Duration::from_secs(10);
+/// How long the other end may take to confirm that it has heard how the session ended: of a failure,
+const FAREWELL_OF_FAILURE_MAX: Duration = Duration::from_secs(2);
+/// and of success. Somewhat longer than [`SILENCE_MAX`], so that both have noticed that their connection is lost.
+const FAREWELL_MAX: Duration = Duration::from_secs(25);
+/// The other end closes its streams once it has confirmed them: what it closed first may be seen before the confirmation.
+const CONFIRMATION_MAX: Duration = Duration::from_secs(1);
 /// And how long they have in any case to leave.
 const LAST_WORDS_MIN: Duration = Duration::from_secs(1);
 /// The threads of a lost connection have at least so long to end; else as long as a new one may take.
@@ -153,6 +157,12 @@ enum Wire {
     Ending { since: Instant },
 }
 
+impl Wire {
+    fn is_up(&self, epoch: u32) -> bool {
+        matches!(self, Wire::Up(connection) if connection.epoch == epoch)
+    }
+}
+
 struct Running<M: Machine> {
     master: Master<M>,
     wire: Wire,
@@ -167,6 +177,8 @@ struct Running<M: Machine> {
     /// When the last connection was made.
     since_connected: Instant,
     last_error: Option<Error>,
+    /// The master has found that it cannot go on.
+    stopped: bool,
     outcome: Option<Outcome>,
     /// The other end takes a profile.
     tells_profile: bool,
@@ -181,10 +193,21 @@ struct Running<M: Machine> {
 impl<M: Machine> Master<M> {
     /// Runs the session to its end.
     pub(crate) fn run(self) -> Ended {
+        let mut running = Running::new(self);
+        running.request();
+        while running.outcome.is_none() {
+            running.turn();
+        }
+        running.farewell()
+    }
+}
+
+impl<M: Machine> Running<M> {
+    fn new(master: Master<M>) -> Self {
         let now = Instant::now();
-        let limit = self.tuning.bandwidth.map(Limit::new);
-        let mut running = Running {
-            master: self,
+        let limit = master.tuning.bandwidth.map(Limit::new);
+        Running {
+            master,
             wire: Wire::Wanted { since: now, first: true },
             started: now,
             heard: now,
@@ -196,21 +219,15 @@ impl<M: Machine> Master<M> {
             in_vain: InVain::default(),
             since_connected: now,
             last_error: None,
+            stopped: false,
             outcome: None,
             tells_profile: false,
             peer_log: None,
             moved: false,
             limit,
-        };
-        running.request();
-        while running.outcome.is_none() {
-            running.turn();
         }
-        running.farewell()
     }
-}
 
-impl<M: Machine> Running<M> {
     fn now_nanos(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
@@ -234,12 +251,8 @@ impl<M: Machine> Running<M> {
             },
             default(wait) => self.event(Event::Tick),
         }
-        let now = Instant::now();
-        self.master.profiler.passed(now);
-        if now.duration_since(self.ticked) >= TICK {
-            self.ticked = now;
-            self.tick();
-        }
+        self.master.profiler.passed(Instant::now());
+        self.tick_if_due();
     }
 
     fn on_input(&mut self, input: Input) {
@@ -390,7 +403,7 @@ impl<M: Machine> Running<M> {
     }
 
     fn on_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8]) {
-        if !matches!(&self.wire, Wire::Up(connection) if connection.epoch == epoch) {
+        if !self.wire.is_up(epoch) {
             return;
         }
         self.heard = Instant::now();
@@ -467,6 +480,7 @@ impl<M: Machine> Running<M> {
     fn stop(&mut self, error: Error) {
         let failure = error.failure;
         self.last_error = Some(error);
+        self.stopped = true;
         self.event(Event::Stop(failure));
     }
 
@@ -483,18 +497,29 @@ impl<M: Machine> Running<M> {
     }
 
     fn on_lost(&mut self, epoch: u32, cause: String) {
-        if !matches!(&self.wire, Wire::Up(connection) if connection.epoch == epoch) {
+        if !self.wire.is_up(epoch) {
             return;
         }
         let ending = Wire::Ending { since: Instant::now() };
         if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
-            let is_down = connection.tear_down();
+            let have_ended = connection.tear_down();
             self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
             let progress = self.master.machine.stats().progress();
             self.in_vain.lost(progress, self.since_connected.elapsed(), Instant::now());
             (self.master.reports)(Report::Reconnecting { cause });
-            if is_down {
+            if have_ended {
+                self.take_what_waits();
                 self.on_down();
+            }
+        }
+    }
+
+    /// What the threads of a connection that have ended reported last may wait behind the news of its loss: to the machine it must
+    /// not come after it.
+    fn take_what_waits(&mut self) {
+        for _ in 0..self.master.inputs.len() {
+            if let Ok(input) = self.master.inputs.try_recv() {
+                self.on_input(input);
             }
         }
     }
@@ -513,6 +538,14 @@ impl<M: Machine> Running<M> {
         match self.in_vain.pause(now) {
             None => self.request(),
             Some(pause) => self.retry_at = Some(now + pause),
+        }
+    }
+
+    fn tick_if_due(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.ticked) >= TICK {
+            self.ticked = now;
+            self.tick();
         }
     }
 
@@ -568,22 +601,15 @@ impl<M: Machine> Running<M> {
         let profiles = self.master.profiler.both(M::ROLE, self.master.machine.slots_used());
         // It is at no target any more.
         self.master.neighbours = None;
-        let stopped = outcome.failure.is_some();
-        if stopped {
+        let failed = outcome.failure.is_some();
+        if failed {
             self.master.workers.abort();
         }
-        let deadline = Instant::now() + if stopped { FAREWELL_MAX / 5 } else { FAREWELL_MAX };
-        self.confirm(1);
-        while matches!(self.wire, Wire::Up(_)) && !self.master.link.is_settled() && Instant::now() < deadline
-        {
-            match self.master.inputs.recv_timeout(TICK) {
-                Ok(Input::Frame { header, body, .. }) => {
-                    let _ = self.master.link.receive(&header, &body);
-                    self.confirm(1);
-                }
-                Ok(Input::Lost { .. }) => break,
-                _ => {}
-            }
+        let deadline = Instant::now() + if failed { FAREWELL_OF_FAILURE_MAX } else { FAREWELL_MAX };
+        if failed {
+            self.tell_of_failure(deadline)
+        } else {
+            self.tell_of_success(deadline)
         }
         // Whoever still reports has nobody to report to.
         let inputs = self.master.inputs;
@@ -601,4 +627,50 @@ impl<M: Machine> Running<M> {
         });
         Ended { outcome, error, profiles, log, hanging }
     }
+
+    /// If the connection is lost, too, the other end finds out by itself that this one has gone.
+    fn tell_of_failure(&mut self, deadline: Instant) {
+        self.confirm(1);
+        while matches!(self.wire, Wire::Up(_)) && !self.master.link.is_settled() && Instant::now() < deadline
+        {
+            match self.master.inputs.recv_timeout(TICK) {
+                Ok(Input::Frame { epoch, header, body, .. }) => self.on_last_frame(epoch, &header, &body),
+                Ok(Input::Lost { .. }) => break,
+                _ => {}
+            }
+        }
+    }
+
+    /// An other end that does not hear of it would have to take it for a failure: a lost connection is made again for this as for
+    /// anything else.
+    fn tell_of_success(&mut self, deadline: Instant) {
+        let mut lost: Option<(Instant, u32, String)> = None;
+        self.confirm(1);
+        while !self.master.link.is_settled() && !self.stopped && Instant::now() < deadline {
+            match self.master.inputs.recv_timeout(TICK) {
+                Ok(Input::Frame { epoch, header, body, .. }) => self.on_last_frame(epoch, &header, &body),
+                Ok(Input::Lost { epoch, cause }) if self.wire.is_up(epoch) => {
+                    lost.get_or_insert((Instant::now() + CONFIRMATION_MAX, epoch, cause));
+                }
+                Ok(input @ (Input::Down | Input::Connected(_))) => self.on_input(input),
+                // Somebody waits for this end to go.
+                Ok(Input::Stop(_)) => return,
+                _ => {}
+            }
+            if let Some((_, epoch, cause)) = lost.take_if(|(until, ..)| *until <= Instant::now()) {
+                self.on_lost(epoch, cause);
+            }
+            self.tick_if_due();
+        }
+    }
+
+    fn on_last_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8]) {
+        if self.wire.is_up(epoch) {
+            let _ = self.master.link.receive(header, body);
+            self.confirm(1);
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,20 @@
 //! Memory follows what is under way, not the dataset: a million files through both ends, with a sink that checks what it
 //! is given and keeps nothing.
 
+mod support;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use haul_buffers::Pool;
 use haul_model::op::{Landed, Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::report::Fact;
-use haul_model::{Hash, JobId, Kind, SessionId};
-use haul_mover::Policy;
+use haul_model::{Hash, Kind};
 use haul_mover::connection::{Connector, local};
-use haul_mover::end::Common;
 use haul_mover::log::SourceLog;
-use haul_mover::scheduler::Adaptive;
-use haul_mover::{Report, SinkEnd, SourceEnd, Tuning};
+use haul_mover::{Report, SinkEnd, SourceEnd};
 use haul_storage::SinkStorage;
 use haul_storage::synthetic::{Sizes, SyntheticSource, SyntheticSpec};
-use haul_topology::Placer;
 
 const FILES: u64 = 1_000_000;
 const POOL_BYTES: u64 = 32 << 20;
@@ -89,37 +86,17 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
         SyntheticSpec { seed: 1, files: FILES, files_per_directory: 1000, sizes: Sizes::Uniform(0, 200) };
     let storage = Arc::new(SyntheticSource::new(spec));
     let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
-    let tuning = Tuning {
-        object_bytes: 1 << 20,
-        slots: (POOL_BYTES >> 21) as u32,
-        slots_far: (POOL_BYTES >> 21) as u32,
-        io_threads: 2,
-        io_threads_max: 2,
-        hangs_after: None,
-        policy: Policy::Adaptive(Adaptive::default()),
-        bundle_bytes_max: 1 << 20,
-        reconnect: Duration::from_secs(1),
-        report_done: false,
-        bandwidth: None,
-    };
+    let tuning = support::tuning((POOL_BYTES >> 21) as u32, 1 << 20);
     let failed = Arc::new(Mutex::new(Vec::new()));
     let (dial, accept) = local::pair(1);
     let common = |connector: Box<dyn Connector>| {
         let failed = failed.clone();
-        Common {
-            tuning: tuning.clone(),
-            job: JobId([1; 16]),
-            session: SessionId([2; 16]),
-            epoch: 0,
-            roots: vec![Box::from(&b"many"[..])],
-            connector,
-            reports: Box::new(move |report| {
-                if let Report::Fact(Fact::Failed { path, failure }) = report {
-                    failed.lock().unwrap().push((path, failure));
-                }
-            }),
-            placer: Placer::default(),
-        }
+        let report = move |report| {
+            if let Report::Fact(Fact::Failed { path, failure }) = report {
+                failed.lock().unwrap().push((path, failure));
+            }
+        };
+        support::common(tuning.clone(), connector, Box::new(report))
     };
     let sink_storage = Arc::new(Keepless::default());
     let sink = SinkEnd { common: common(Box::new(accept)), storage: sink_storage.clone(), shared: None };

@@ -1,0 +1,159 @@
+use super::*;
+
+use std::io::IoSlice;
+
+use crossbeam_channel::bounded;
+use haul_meter::Meter;
+use haul_model::{BlockId, JobId, SessionId, SlotId};
+use haul_protocol::Planted;
+use haul_storage::memory_sink::{MemorySink, MemoryTree};
+use haul_topology::Placer;
+use haul_transport::memory;
+use haul_wire::{Connect, PayloadHeader, VERSION, VERSION_MIN};
+
+const OBJECT_BYTES: u32 = 64 << 10;
+
+/// Keeps what it is told of its connection.
+#[derive(Default)]
+struct Told(Vec<&'static str>);
+
+impl Machine for Told {
+    const ROLE: Role = Role::Sink;
+
+    fn on_event(&mut self, event: Event, _now_nanos: u64) {
+        match event {
+            Event::LinkUp { .. } => self.0.push("up"),
+            Event::Payload { .. } => self.0.push("payload"),
+            Event::LinkDown => self.0.push("down"),
+            _ => {}
+        }
+    }
+
+    fn next_action(&mut self) -> Option<Action> {
+        None
+    }
+
+    fn said(&self) -> Vec<Said> {
+        Vec::new()
+    }
+
+    fn wants_scan(&self) -> bool {
+        false
+    }
+
+    fn deadline_nanos(&self) -> Option<u64> {
+        None
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    fn totals_are_final(&self) -> bool {
+        false
+    }
+
+    fn waiting(&self) -> Option<Waiting> {
+        None
+    }
+
+    fn slots_used(&self) -> u32 {
+        0
+    }
+}
+
+fn connect(role: Role) -> Connect {
+    Connect {
+        version: VERSION,
+        version_min: VERSION_MIN,
+        role,
+        session: SessionId([2; 16]),
+        job: JobId([1; 16]),
+        object_bytes: OBJECT_BYTES,
+        slots: 1,
+        features: 0,
+    }
+}
+
+/// A sink's, which asks for a connection of the other one.
+fn master() -> (Running<Told>, Queue<Request>) {
+    let (inputs_sender, inputs) = bounded(INPUTS_MAX);
+    let (connector, requests) = bounded(1);
+    let muster = Muster { meter: Meter::default(), placer: Placer::default() };
+    let pool = Pool::new(1, OBJECT_BYTES).unwrap();
+    let tree = Arc::new(MemoryTree::default());
+    let storage = MemorySink::open(tree, &[], ([1; 6], [2; 4]), OBJECT_BYTES, false).unwrap();
+    let running = Running::new(Master {
+        machine: Told::default(),
+        link: Link::new(Planted::default()),
+        introduction: Introduction { connect: connect(Role::Sink), epoch: 0, received: 0 },
+        connector,
+        workers: Workers::sink(Arc::new(storage), 1, &pool, &inputs_sender, &muster).unwrap(),
+        logger: None,
+        neighbours: None,
+        profiler: Profiler::new(muster.meter.clone(), &pool),
+        pool,
+        muster,
+        scan: never(),
+        inputs,
+        inputs_sender,
+        reports: Box::new(drop),
+        tuning: Tuning {
+            object_bytes: OBJECT_BYTES,
+            slots: 1,
+            slots_far: 1,
+            io_threads: 1,
+            hangs_after: None,
+            io_threads_max: 1,
+            policy: haul_protocol::scheduler::Policy::Lads(Default::default()),
+            bundle_bytes_max: 0,
+            reconnect: Duration::from_secs(5),
+            report_done: false,
+            bandwidth: None,
+        },
+    });
+    (running, requests)
+}
+
+#[test]
+fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
+    let (mut running, requests) = master();
+    let (control, of_control) = memory::pair(1 << 20);
+    let (data, of_data) = memory::pair(1 << 20);
+    assert!(running.master.pool.grant(SlotId(0)));
+    running.on_connected(Established {
+        epoch: 1,
+        peer: connect(Role::Source),
+        peer_received: 0,
+        control,
+        data: vec![data],
+        shared: false,
+    });
+    let wait_for = |running: &Running<Told>, count| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while running.master.inputs.len() < count {
+            assert!(Instant::now() < deadline, "{} of {count} came", running.master.inputs.len());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    // Both threads of the control stream find out.
+    drop(of_control);
+    let ping = running.master.link.unsequenced(1, &Message::Ping);
+    let Wire::Up(connection) = &running.wire else { panic!("it stands") };
+    connection.frames.send(ping).unwrap();
+    wait_for(&running, 2);
+    let (mut sender, ..) = of_data.split();
+    let header =
+        PayloadHeader { epoch: 1, block: BlockId(5), slot: SlotId(0), length: 3, hashes_following: 0 };
+    sender.send(&[IoSlice::new(&header.encode()), IoSlice::new(b"abc")]).unwrap();
+    drop(sender);
+    wait_for(&running, 4);
+    // Until the last one has ended.
+    std::thread::sleep(Duration::from_millis(50));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while running.master.machine.0.last() != Some(&"down") && Instant::now() < deadline {
+        running.turn();
+    }
+    assert_eq!(running.master.machine.0, ["up", "payload", "down"]);
+    assert!(requests.try_recv().is_ok() || running.retry_at.is_some(), "another one is asked for");
+}
