@@ -1,5 +1,7 @@
 //! `haul cp` as a user meets it on one host: what goes where, what it says, how it exits.
 
+mod support;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,62 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-struct Bed {
-    directory: tempfile::TempDir,
-}
+use support::{Bed, code, says, stderr};
 
 impl Bed {
-    fn new() -> Bed {
-        Bed { directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        // An empty home directory, and nothing of the user's settings.
-        command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn haul(&self, arguments: &[&str]) -> Output {
-        self.command().args(arguments).output().unwrap()
-    }
-
     fn jobs(&self) -> Vec<PathBuf> {
         let jobs = self.path("home/.local/state/haul/jobs");
         fs::read_dir(jobs).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// One line for the error, at most one for the hint.
-fn says(output: &Output, expected: i32, words: &[&str]) {
-    let text = stderr(output);
-    assert_eq!(code(output), expected, "{text}");
-    assert!(text.starts_with("haul: ") && text.lines().count() <= 2, "{text}");
-    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
 }
 
 fn summary(output: &Output) -> serde_json::Value {

@@ -1,5 +1,7 @@
 //! `haul log show`: what it says is what the specification's own reader says and what the next run does, and it only reads.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,45 +10,18 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-struct Bed {
-    directory: tempfile::TempDir,
-}
+use support::{Bed, code, says, stderr};
 
 impl Bed {
-    fn new() -> Bed {
-        Bed { directory: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, bytes).unwrap();
-    }
-
     /// A copy of a directory of golden logs.
     fn golden(&self, name: &str, to: &str) {
-        golden_files(name).iter().for_each(|(log, bytes)| self.write(&format!("{to}/{log}"), bytes));
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        // An empty home directory, and nothing of the user's settings.
-        command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .stdin(Stdio::null());
-        command
+        for (log, bytes) in golden_files(name) {
+            self.write(&format!("{to}/{log}"), &bytes);
+        }
     }
 
     fn show(&self, arguments: &[&str]) -> Output {
-        self.command().args(["log", "show"]).args(arguments).output().unwrap()
+        self.haul(&[&["log", "show"], arguments].concat())
     }
 
     fn text(&self, what: &str) -> String {
@@ -77,22 +52,6 @@ impl Bed {
         let logs = self.jobs().into_iter().filter_map(|job| fs::read_dir(job.join("log")).ok());
         logs.flatten().flatten().filter_map(|entry| fs::read(entry.path()).ok()).collect()
     }
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// One line for the error, at most one for the hint.
-fn says(output: &Output, expected: i32, words: &[&str]) {
-    let text = stderr(output);
-    assert_eq!(code(output), expected, "{text}");
-    assert!(text.starts_with("haul: ") && text.lines().count() <= 2, "{text}");
-    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
 }
 
 fn root() -> PathBuf {
@@ -304,7 +263,9 @@ fn changed(
             let mut logs = golden_files(&name);
             (0..=random.below(3)).for_each(|_| change(&mut random, &mut logs, &shown));
             let directory = format!("{name}-{round}");
-            logs.iter().for_each(|(log, bytes)| bed.write(&format!("{directory}/{log}"), bytes));
+            for (log, bytes) in &logs {
+                bed.write(&format!("{directory}/{log}"), bytes);
+            }
             directories.push(bed.path(&directory).to_str().unwrap().to_owned());
         }
     }

@@ -1,5 +1,7 @@
 //! What haul tells its user is what is so, and helps.
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -8,45 +10,9 @@ use std::time::Duration;
 
 use haul_model::Code;
 use serde_json::Value;
-
-struct Bed {
-    directory: tempfile::TempDir,
-}
+use support::{Bed, code, says, stderr};
 
 impl Bed {
-    fn new() -> Bed {
-        let bed = Bed { directory: tempfile::tempdir().unwrap() };
-        fs::create_dir(bed.path("home")).unwrap();
-        bed
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        // An empty home directory, and nothing of the user's settings.
-        command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn haul(&self, arguments: &[&str]) -> Output {
-        self.command().args(arguments).output().unwrap()
-    }
-
     /// With a far end on this host, through no ssh.
     fn far(&self, arguments: &[&str]) -> Output {
         let haul = env!("CARGO_BIN_EXE_haul");
@@ -54,22 +20,6 @@ impl Bed {
         let [command, rest @ ..] = arguments else { panic!("no command") };
         self.haul(&[&[command, "--ssh", &shell, "--haul-path", haul], rest].concat())
     }
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// One line for the error, at most one for the hint.
-fn says(output: &Output, expected: i32, words: &[&str]) {
-    let text = stderr(output);
-    assert_eq!(code(output), expected, "{text}");
-    assert!(text.starts_with("haul: ") && text.lines().count() <= 2, "{text}");
-    words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text}"));
 }
 
 fn stdout(output: &Output) -> String {

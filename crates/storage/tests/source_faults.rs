@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use haul_buffers::Pool;
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
-use haul_model::{BlockId, Code, Failure, SlotId};
+use haul_model::{BlockId, Code, Entry, Failure, SlotId};
 use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{read_members, scan_all};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
@@ -128,6 +128,17 @@ fn reads_from_the_spill_fail_from_the_second_on() {
     });
 }
 
+/// A file that is large enough to be hashed on its way, and in memory.
+fn large_in_memory() -> (tempfile::TempDir, PosixSource, Arc<Entry>) {
+    let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+    std::fs::write(scratch.path().join("a"), vec![7; 300_000]).unwrap();
+    let root = Root::new(scratch.path().to_str().unwrap());
+    let source = PosixSource::new(vec![root], SourceOptions::default());
+    let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+    let entry = Arc::clone(&found.files[0].1);
+    (scratch, source, entry)
+}
+
 #[test]
 fn after_a_read_in_vain_nothing_is_left_to_streams_unread() {
     with_fault(
@@ -135,14 +146,10 @@ fn after_a_read_in_vain_nothing_is_left_to_streams_unread() {
         "HAUL_TEST_SOURCE_READ_EIO",
         "2",
         || {
-            let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
-            std::fs::write(scratch.path().join("a"), vec![7; 300_000]).unwrap();
-            let root = Root::new(scratch.path().to_str().unwrap());
-            let source = PosixSource::new(vec![root], SourceOptions::default());
-            let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+            let (_scratch, source, entry) = large_in_memory();
             let pool = Pool::new(1, 1 << 20).unwrap();
             let read = |again| {
-                let (block, entry, slot) = (BlockId(1), Arc::clone(&found.files[0].1), SlotId(0));
+                let (block, entry, slot) = (BlockId(1), Arc::clone(&entry), SlotId(0));
                 let op = SourceOp::ReadObject {
                     block,
                     entry,
@@ -173,14 +180,10 @@ fn after_members_were_read_in_vain_none_is_left_to_streams_unread() {
         "HAUL_TEST_SOURCE_READ_EIO",
         "2",
         || {
-            let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
-            std::fs::write(scratch.path().join("a"), vec![7; 300_000]).unwrap();
-            let root = Root::new(scratch.path().to_str().unwrap());
-            let source = PosixSource::new(vec![root], SourceOptions::default());
-            let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+            let (_scratch, source, entry) = large_in_memory();
             let pool = Pool::new(1, 1 << 20).unwrap();
             let read = |again| {
-                let (block, slot, members) = (BlockId(1), SlotId(0), vec![Arc::clone(&found.files[0].1)]);
+                let (block, slot, members) = (BlockId(1), SlotId(0), vec![Arc::clone(&entry)]);
                 let op = SourceOp::ReadMembers { block, slot, members, again, on_the_way: true };
                 match source.run(op, &pool) {
                     Some(SourceDone::Members { results, .. }) => results[0],
