@@ -3,6 +3,7 @@
 mod sink_support;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -64,6 +65,26 @@ fn what_is_made_is_empty_until_its_target_can_take_it() {
     driver.settle(&[one.id, other.id, empty.id]);
     let read = |name: &str| fs::read(directory.join(name)).unwrap();
     assert_eq!((read("one"), read("other"), read("empty")), (b"one".to_vec(), large, vec![]));
+}
+
+#[test]
+fn what_is_made_is_private_until_it_is_whole() {
+    for mode in [SyncMode::EachFile, SyncMode::Measured] {
+        let scratch = Scratch::fast(mode).striped();
+        let (driver, top) = scratch.session(*b"one.");
+        let file = driver.file(top, b"file", 4);
+        let writes = [member(&driver, &file, 0, b"data")];
+        assert_eq!(driver.members_step(MembersStep::Make, &writes, 4), [made(ONE)]);
+        let [unfinished] = &fs::read_dir(scratch.path(b"top")).unwrap().collect::<Vec<_>>()[..] else {
+            panic!("one is there")
+        };
+        let status = unfinished.as_ref().unwrap().metadata().unwrap();
+        assert_eq!(status.mode() & 0o7777, 0o600);
+        assert_eq!(driver.members_step(FILL, &writes, 4), [Ok(Landed::Written)]);
+        driver.settle(&[file.id]);
+        let status = fs::metadata(scratch.path(b"top/file")).unwrap();
+        assert_eq!(status.mode() & 0o7777, file.attributes.mode & 0o1777);
+    }
 }
 
 #[test]

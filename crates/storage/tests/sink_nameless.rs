@@ -3,12 +3,15 @@
 mod sink_support;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use haul_model::op::{MemberWrite, MembersStep, Progress, SinkOp};
 use haul_model::{BlockId, Code, EntryId, Hash, SlotId, Token};
 use haul_storage::conformance_sink::{Driver, Seen};
 use haul_storage::sink::{Faults, SinkSettings, SyncMode};
+use rustix::fs::XattrFlags;
 use sink_support::{Scratch, as_user, look, names, plant};
 
 fn open_descriptors_of(scratch: &Scratch) -> usize {
@@ -172,4 +175,44 @@ fn in_memory_too_nothing_that_was_given_up_gets_a_name() {
     driver.run(SinkOp::WriteMembers { block, step, slot, length: 0, members: vec![write], progress });
     assert_eq!(names(&scratch.path(b"top")), [].into());
     assert_eq!(open_descriptors_of(&scratch), 0);
+}
+
+/// With access for its owner alone, and for nobody else whatever the mode says that is asked for.
+fn hand_down(directory: &Path) {
+    const NOBODY: u32 = u32::MAX;
+    let entries = [(1u16, 7u16, NOBODY), (4, 0, NOBODY), (0x20, 0, NOBODY)];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+        list.extend(id.to_le_bytes());
+    }
+    rustix::fs::setxattr(directory, "system.posix_acl_default", &list, XattrFlags::empty()).unwrap();
+}
+
+#[test]
+fn a_member_has_the_wanted_mode_whatever_new_files_get_in_its_directory() {
+    let scratch = in_memory();
+    let work = |preserve_owner| {
+        let (driver, top) =
+            scratch.session_with(SinkSettings { preserve_owner, ..scratch.settings(*b"one.") });
+        let directories = [driver.directory(top, b"plain"), driver.directory(top, b"handing-down")];
+        hand_down(&scratch.path(b"top/handing-down"));
+        for (directory, below) in directories.into_iter().zip(["plain", "handing-down"]) {
+            for mode in [0o644, 0o755, 0o600, 0o666, 0o777, 0o444, 0, 0o1644, 0o4755, 0o2750] {
+                let name = format!("{mode:o}");
+                let mut file = driver.file(directory, name.as_bytes(), 3);
+                file.attributes.mode = mode;
+                assert!(driver.write_members(&[(&file, b"abc")]).iter().all(Result::is_ok));
+                assert!(driver.is_named(file.id));
+                let path = scratch.path(b"top").join(below).join(&name);
+                let made = fs::symlink_metadata(&path).unwrap();
+                assert_eq!(made.mode() & 0o7777, mode & 0o1777, "{below} {name}");
+                assert_eq!(made.len(), 3);
+            }
+        }
+        fs::remove_dir_all(scratch.path(b"top")).unwrap();
+    };
+    work(false);
+    work(true);
+    as_user(&scratch, || work(false));
 }

@@ -71,10 +71,17 @@ impl Preserve {
     ///
     /// Owner first, because changing it may clear mode bits; times last, because nothing may touch them any more.
     pub fn complete(self, file: BorrowedFd<'_>, wanted: &Attributes) -> Result<()> {
+        self.complete_made(file, wanted, false)
+    }
+
+    /// The same on one that may have been made with its mode, which has no bits that another owner would clear.
+    pub fn complete_made(self, file: BorrowedFd<'_>, wanted: &Attributes, has_mode: bool) -> Result<()> {
         if self.owner {
             set_owner(file, wanted)?;
         }
-        fs::fchmod(file, Mode::from_raw_mode(Self::file_mode(wanted)))?;
+        if !has_mode {
+            fs::fchmod(file, Mode::from_raw_mode(Self::file_mode(wanted)))?;
+        }
         fs::futimens(file, &timestamps(wanted)?)
     }
 

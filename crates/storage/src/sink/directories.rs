@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 use haul_model::limits::DIRECTORIES_OPEN_MAX;
 use haul_model::{Code, EntryId, Failure};
@@ -41,6 +41,8 @@ pub(crate) struct Directory {
     pub name_durable: AtomicBool,
     /// Making its name durable failed: nothing in it can be called durable any more.
     pub name_lost: AtomicBool,
+    /// What is made in it may get more than it is asked to have; once somebody has looked.
+    pub hands_down: OnceLock<bool>,
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
     /// One sync at a time: an error is told once, to whoever comes first.
     syncing: Mutex<()>,
@@ -85,6 +87,7 @@ impl Directory {
             file_system,
             name_durable: AtomicBool::new(false),
             name_lost: AtomicBool::new(false),
+            hands_down: OnceLock::new(),
             descriptor: Mutex::new(None),
             syncing: Mutex::new(()),
             sync_failures: AtomicU64::new(0),

@@ -12,13 +12,14 @@ use haul_buffers::Pool;
 use haul_model::op::{Landed, MemberWrite, MemberWritten, Progress};
 use haul_model::profile::Stage;
 use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Token};
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 
 use super::directories::Directory;
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::SyncMode;
 use super::made::Made;
+use super::objects::PRIVATE;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::faults;
@@ -149,18 +150,21 @@ impl PosixSink {
         };
         let errors = directory.file_system.errors();
         faults::hang("HAUL_TEST_SINK_MAKE_HANGS", &entry.name);
-        let (token, file, is_nameless) = match self.make_nameless(&directory, held.as_fd()) {
-            Some(file) => (self.tokens.make(), file, true),
-            None => {
-                let (token, file) = self.create(&entry, &directory, held.as_fd()).map_err(sink_failure)?;
-                (token, file, false)
-            }
+        let nameless = self.make_nameless(&entry.attributes, &directory, held.as_fd());
+        let (is_nameless, has_mode) =
+            (nameless.is_some(), nameless.as_ref().is_some_and(|made| made.has_mode));
+        let (token, file) = match nameless {
+            Some(made) => (self.tokens.make(), made.file),
+            None => self.create(&entry, &directory, held.as_fd()).map_err(sink_failure)?,
         };
         if let Some(target) = self.is_to_be_filled(file.as_fd(), directory.identity.0, entry.size()) {
             if is_nameless {
                 // It counts once, as one that is to be filled.
                 self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
-                if let Err(failure) = self.name_for_now(&file, &entry, token, &directory) {
+                // As long as it is not whole it is nobody else's business.
+                let private = fs::fchmod(&file, PRIVATE).map_err(attributes::attributes_failure);
+                let named = private.and_then(|()| self.name_for_now(&file, &entry, token, &directory));
+                if let Err(failure) = named {
                     self.close_nameless(file);
                     return Err(failure);
                 }
@@ -172,7 +176,7 @@ impl PosixSink {
             None => self.fill(file.as_fd(), bytes, usize::MAX).map_err(sink_failure),
         };
         let complete = filled.and_then(|()| {
-            let set = self.preserve.complete(file.as_fd(), &entry.attributes);
+            let set = self.preserve.complete_made(file.as_fd(), &entry.attributes, has_mode);
             set.map_err(attributes::attributes_failure)
         });
         if is_nameless {
@@ -214,7 +218,7 @@ impl PosixSink {
         for _ in 0..TRIES {
             let token = self.tokens.make();
             let name = self.temporary_name(entry, directory, token);
-            match fs::openat(held, name.as_c_str(), flags, Mode::from_raw_mode(0o600)) {
+            match fs::openat(held, name.as_c_str(), flags, PRIVATE) {
                 Ok(file) => return Ok((token, file)),
                 Err(Errno::EXIST | Errno::INTR) => result = Err(Errno::EXIST),
                 Err(errno) => return Err(errno),

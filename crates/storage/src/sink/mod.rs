@@ -19,6 +19,7 @@
 
 mod attributes;
 mod borrowed;
+mod creation;
 mod directories;
 mod durable;
 mod faults;
@@ -60,6 +61,7 @@ use crate::layout::stripe::StripeSpec;
 use crate::placing::Placing;
 use crate::source::Lender;
 use attributes::{Preserve, status};
+use creation::Creation;
 use directories::{Directories, Directory, Found};
 use faults::Hooks;
 use file_systems::FileSystems;
@@ -166,6 +168,7 @@ enum State {
 /// Storage of the sink on a mounted file system.
 pub struct PosixSink {
     preserve: Preserve,
+    creation: Creation,
     object_bytes: u32,
     tokens: TokenMaker,
     hash: HashKind,
@@ -227,6 +230,7 @@ impl PosixSink {
         let found = Found { descriptor: root.holder, status, made: false };
         Ok(PosixSink {
             preserve: Preserve { owner: settings.preserve_owner },
+            creation: Creation::of_this_process(),
             object_bytes: settings.object_bytes,
             tokens,
             hash: settings.hash,

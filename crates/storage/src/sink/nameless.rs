@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use haul_model::{Entry, Failure, Token};
-use rustix::fs::{self, AtFlags, CWD, OFlags};
+use haul_model::{Attributes, Entry, Failure, Token};
+use rustix::fs::{self, AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -27,9 +27,21 @@ const LEFT: usize = 2048;
 /// Where there are few, they get along with one part of so many.
 const SHARE: usize = 4;
 
+/// A new one.
+pub(super) struct Nameless {
+    pub file: OwnedFd,
+    /// It need not be set any more.
+    pub has_mode: bool,
+}
+
 impl PosixSink {
-    /// A new file in this directory, if it can do without a name there.
-    pub(super) fn make_nameless(&self, directory: &Directory, held: BorrowedFd<'_>) -> Option<OwnedFd> {
+    /// A new file in this directory, if it can do without a name there; with its mode, if it can be made with that.
+    pub(super) fn make_nameless(
+        &self,
+        wanted: &Attributes,
+        directory: &Directory,
+        held: BorrowedFd<'_>,
+    ) -> Option<Nameless> {
         let file_system = &directory.file_system;
         let comes_into_question = file_system.prefers_late_names && file_system.whole;
         if !comes_into_question || !file_system.names_late.get_or_init(|| self.can_name_late(held)) {
@@ -37,10 +49,11 @@ impl PosixSink {
         }
         let all = self.member_descriptors_max;
         let most = all.saturating_sub(LEFT).max(all / SHARE);
+        let mode = self.creation.mode(wanted, directory, held);
         if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < most
-            && let Ok(file) = open_nameless(held)
+            && let Ok(file) = open_nameless(held, mode.unwrap_or(PRIVATE))
         {
-            return Some(file);
+            return Some(Nameless { file, has_mode: mode.is_some() });
         }
         self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
         None
@@ -49,7 +62,7 @@ impl PosixSink {
     /// Older kernels ask for a privilege, or for /proc.
     fn can_name_late(&self, held: BorrowedFd<'_>) -> bool {
         let name = TempName::contents(self.tokens.make());
-        let linked = open_nameless(held).and_then(|file| link(&file, held, name.as_c_str()));
+        let linked = open_nameless(held, PRIVATE).and_then(|file| link(&file, held, name.as_c_str()));
         linked.and_then(|()| fs::unlinkat(held, name.as_c_str(), AtFlags::empty())).is_ok()
     }
 
@@ -100,8 +113,8 @@ impl PosixSink {
     }
 }
 
-fn open_nameless(directory: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
-    fs::openat(directory, c".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, PRIVATE)
+fn open_nameless(directory: BorrowedFd<'_>, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    fs::openat(directory, c".", OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, mode)
 }
 
 /// Gives a file its first name.
@@ -126,11 +139,11 @@ mod tests {
     fn a_file_gets_its_name_on_older_kernels_too() {
         let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
         let directory = OwnedFd::from(std::fs::File::open(scratch.path()).unwrap());
-        let file = open_nameless(directory.as_fd()).unwrap();
+        let file = open_nameless(directory.as_fd(), PRIVATE).unwrap();
         rustix::io::write(&file, b"new").unwrap();
         link_by_magic_link(&file, directory.as_fd(), "name").unwrap();
         assert_eq!(std::fs::read(scratch.path().join("name")).unwrap(), b"new");
-        let again = open_nameless(directory.as_fd()).unwrap();
+        let again = open_nameless(directory.as_fd(), PRIVATE).unwrap();
         assert_eq!(link_by_magic_link(&again, directory.as_fd(), "name"), Err(Errno::EXIST));
     }
 }
