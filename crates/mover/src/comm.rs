@@ -72,7 +72,7 @@ impl Connection {
     ) -> Result<Self, Error> {
         let epoch = established.epoch;
         let ending = Arc::new(inputs.clone());
-        let spawn = |name: &str, work: Work| spawn(name, epoch, &ending, work);
+        let spawn = |name: &str, control, work: Work| spawn(name, (epoch, control), &ending, work);
         let mut threads = Vec::new();
         let shared = established.shared;
         let (frames, frames_out) = unbounded();
@@ -85,14 +85,14 @@ impl Connection {
             let _seat = placer.seat(ThreadKind::Control);
             write_frames(sender, &frames_out)
         };
-        let writer = spawn("haul-ctl-out", Box::new(write))?;
+        let writer = spawn("haul-ctl-out", true, Box::new(write))?;
         let Muster { meter: of_log, placer } = muster.clone();
         let read = move |inputs: &Inputs| {
             let _seat = placer.seat(ThreadKind::Control);
             let _joined = log.as_ref().map(|_| of_log.join());
             read_frames(receiver, epoch, log.as_ref(), inputs)
         };
-        threads.push(spawn("haul-ctl-in", Box::new(read))?);
+        threads.push(spawn("haul-ctl-in", true, Box::new(read))?);
 
         for (number, stream) in established.data.into_iter().enumerate() {
             let moving = match role {
@@ -112,7 +112,7 @@ impl Connection {
                         let _there = muster.join(ThreadKind::CommOut);
                         payload::send_all(sender, &carriage, &payloads, &pool, inputs)
                     };
-                    threads.push(spawn(&format!("haul-out-{number}"), Box::new(send))?);
+                    threads.push(spawn(&format!("haul-out-{number}"), false, Box::new(send))?);
                 }
                 Role::Sink => {
                     let receive = move |inputs: &Inputs| {
@@ -120,7 +120,7 @@ impl Connection {
                         let _there = muster.join(ThreadKind::CommIn);
                         payload::receive_all(receiver, &carriage, &pool, inputs)
                     };
-                    threads.push(spawn(&format!("haul-in-{number}"), Box::new(receive))?);
+                    threads.push(spawn(&format!("haul-in-{number}"), false, Box::new(receive))?);
                 }
             }
         }
@@ -171,12 +171,14 @@ impl Drop for Ends {
     }
 }
 
-fn spawn(name: &str, epoch: u32, ending: &Arc<Inputs>, work: Work) -> Result<JoinHandle<()>, Error> {
+/// `stream`: of which connection, and whether it is the control stream.
+fn spawn(name: &str, stream: (u32, bool), ending: &Arc<Inputs>, work: Work) -> Result<JoinHandle<()>, Error> {
     let (inputs, ends) = (Inputs::clone(ending), Ends(Some(Arc::clone(ending))));
     threads::start(name, move || {
         let _ends = ends;
         if let Err(cause) = work(&inputs) {
-            let _ = inputs.send(Input::Lost { epoch, cause });
+            let (epoch, control) = stream;
+            let _ = inputs.send(Input::Lost { epoch, control, cause });
         }
     })
 }

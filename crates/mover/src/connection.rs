@@ -160,7 +160,8 @@ pub struct Acceptor<A> {
 
 impl<A: Accept> Connector for Acceptor<A> {
     fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
-        let mut control = self.wait_for_control(patience)?;
+        let deadline = Instant::now() + patience;
+        let mut control = self.wait_for_control(deadline)?;
         loop {
             let (header, peer) = receive_connect(&mut control, introduction)?;
             if header.epoch <= introduction.epoch {
@@ -175,6 +176,11 @@ impl<A: Accept> Connector for Acceptor<A> {
                     return Ok(Established { epoch, peer, peer_received, control, data, shared });
                 }
                 Gathered::Superseded(newer) => control = newer,
+                Gathered::Lost => {
+                    // The dialer takes it for made, and must notice.
+                    drop(control);
+                    control = self.wait_for_control(deadline.max(Instant::now() + GATHER_TIMEOUT))?;
+                }
             }
         }
     }
@@ -184,11 +190,12 @@ enum Gathered {
     All(Vec<Stream>),
     /// The dialer has begun another attempt.
     Superseded(Stream),
+    /// A stream of it, or of an older attempt, was lost before it had said of which: of this attempt nothing may come.
+    Lost,
 }
 
 impl<A: Accept> Acceptor<A> {
-    fn wait_for_control(&mut self, patience: Duration) -> Result<Stream, Error> {
-        let deadline = Instant::now() + patience;
+    fn wait_for_control(&mut self, deadline: Instant) -> Result<Stream, Error> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -212,10 +219,11 @@ impl<A: Accept> Acceptor<A> {
                 Ok((Purpose::Control, stream)) => return Ok(Gathered::Superseded(stream)),
                 Ok((Purpose::Data(number), mut stream)) => {
                     let mut bytes = [0; 4];
-                    let of_this_attempt = receive(&mut stream, &mut bytes, HANDSHAKE_TIMEOUT).is_ok()
-                        && u32::from_le_bytes(bytes) == epoch;
+                    if receive(&mut stream, &mut bytes, HANDSHAKE_TIMEOUT).is_err() {
+                        return Ok(Gathered::Lost);
+                    }
                     match data.get_mut(usize::from(number)) {
-                        Some(place) if of_this_attempt => *place = Some(stream),
+                        Some(place) if u32::from_le_bytes(bytes) == epoch => *place = Some(stream),
                         _ => stream.closer().close(),
                     }
                 }

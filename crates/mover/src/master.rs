@@ -42,8 +42,8 @@ pub(crate) enum Input {
         to_log: Option<QueueSender<Vec<LogOp>>>,
         weight: Weight,
     },
-    /// A comm thread has failed.
-    Lost { epoch: u32, cause: String },
+    /// A comm thread has failed: one of the control stream, or of a data stream.
+    Lost { epoch: u32, control: bool, cause: String },
     /// All threads of the connection that was torn down have ended.
     Down,
     /// An attempt to connect has ended.
@@ -71,9 +71,9 @@ const PING_AFTER: Duration = Duration::from_secs(2);
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// How long the other end may take to confirm that it has heard how the session ended: of a failure,
 const FAREWELL_OF_FAILURE_MAX: Duration = Duration::from_secs(2);
-/// and of success. Somewhat longer than [`SILENCE_MAX`], so that both have noticed that their connection is lost.
-const FAREWELL_MAX: Duration = Duration::from_secs(25);
-/// The other end closes its streams once it has confirmed them: what it closed first may be seen before the confirmation.
+/// and of success. Longer than [`SILENCE_MAX`], so that both have noticed that their connection is lost, and made another one.
+const FAREWELL_MAX: Duration = Duration::from_secs(40);
+/// The other end closes its streams once it has confirmed: that may be noticed in sending before the confirmation is read.
 const CONFIRMATION_MAX: Duration = Duration::from_secs(1);
 /// And how long they have in any case to leave.
 const LAST_WORDS_MIN: Duration = Duration::from_secs(1);
@@ -177,7 +177,7 @@ struct Running<M: Machine> {
     /// When the last connection was made.
     since_connected: Instant,
     last_error: Option<Error>,
-    /// The master has found that it cannot go on.
+    /// It cannot go on, or is not to.
     stopped: bool,
     outcome: Option<Outcome>,
     /// The other end takes a profile.
@@ -270,7 +270,7 @@ impl<M: Machine> Running<M> {
                     let _ = to_log.send(logger.take_waiting());
                 }
             }
-            Input::Lost { epoch, cause } => self.on_lost(epoch, cause),
+            Input::Lost { epoch, cause, .. } => self.on_lost(epoch, cause),
             Input::Down => self.on_down(),
             Input::Connected(result) => match *result {
                 Ok(established) => self.on_connected(established),
@@ -278,7 +278,10 @@ impl<M: Machine> Running<M> {
             },
             Input::Neighbours(heard) => self.on_neighbours(heard),
             Input::LogLost { cause } => self.on_log_lost(cause),
-            Input::Stop(failure) => self.event(Event::Stop(failure)),
+            Input::Stop(failure) => {
+                self.stopped = true;
+                self.event(Event::Stop(failure));
+            }
         }
     }
 
@@ -561,7 +564,8 @@ impl<M: Machine> Running<M> {
         }
         if let Wire::Up(connection) = &self.wire {
             let epoch = connection.epoch;
-            if self.heard.elapsed() > SILENCE_MAX {
+            // What waits may be what was not heard.
+            if self.heard.elapsed() > SILENCE_MAX && self.master.inputs.is_empty() {
                 let cause = format!("nothing was heard of the other end for {} s", SILENCE_MAX.as_secs());
                 return self.on_lost(epoch, cause);
             }
@@ -649,13 +653,19 @@ impl<M: Machine> Running<M> {
         while !self.master.link.is_settled() && !self.stopped && Instant::now() < deadline {
             match self.master.inputs.recv_timeout(TICK) {
                 Ok(Input::Frame { epoch, header, body, .. }) => self.on_last_frame(epoch, &header, &body),
-                Ok(Input::Lost { epoch, cause }) if self.wire.is_up(epoch) => {
+                // Nothing comes over the others any more.
+                Ok(Input::Lost { epoch, cause, control: true }) if self.wire.is_up(epoch) => {
                     lost.get_or_insert((Instant::now() + CONFIRMATION_MAX, epoch, cause));
                 }
-                Ok(input @ (Input::Down | Input::Connected(_))) => self.on_input(input),
-                // Somebody waits for this end to go.
-                Ok(Input::Stop(_)) => return,
+                Ok(input @ Input::Connected(_)) => {
+                    lost = None;
+                    self.on_input(input);
+                }
+                Ok(input @ (Input::Down | Input::Stop(_))) => self.on_input(input),
                 _ => {}
+            }
+            if self.master.link.is_settled() {
+                return;
             }
             if let Some((_, epoch, cause)) = lost.take_if(|(until, ..)| *until <= Instant::now()) {
                 self.on_lost(epoch, cause);
@@ -665,10 +675,15 @@ impl<M: Machine> Running<M> {
     }
 
     fn on_last_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8]) {
-        if self.wire.is_up(epoch) {
-            let _ = self.master.link.receive(header, body);
-            self.confirm(1);
+        if !self.wire.is_up(epoch) {
+            return;
         }
+        self.heard = Instant::now();
+        if let Ok(Some(Message::Error(_))) | Err(_) = self.master.link.receive(header, body) {
+            // It goes whatever it is told.
+            self.stopped = true;
+        }
+        self.confirm(1);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What tests of the command have in common: a directory with an empty home directory in it, and what they ask of an output.
+//! What tests of the command have in common: a directory with a home directory in it that is not there yet, and what they ask of an output.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,9 +11,7 @@ pub struct Bed {
 
 impl Bed {
     pub fn new() -> Bed {
-        let bed = Bed { directory: tempfile::tempdir().unwrap() };
-        fs::create_dir(bed.path("home")).unwrap();
-        bed
+        Bed { directory: tempfile::tempdir().unwrap() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -6,10 +6,13 @@ use crossbeam_channel::bounded;
 use haul_meter::Meter;
 use haul_model::{BlockId, JobId, SessionId, SlotId};
 use haul_protocol::Planted;
+use haul_protocol::link::Frame;
 use haul_storage::memory_sink::{MemorySink, MemoryTree};
 use haul_topology::Placer;
-use haul_transport::memory;
-use haul_wire::{Connect, PayloadHeader, VERSION, VERSION_MIN};
+use haul_transport::{Stream, memory};
+use haul_wire::{Connect, FRAME_HEADER_BYTES, PayloadHeader, VERSION, VERSION_MIN};
+
+use crate::connection::put_frame;
 
 const OBJECT_BYTES: u32 = 64 << 10;
 
@@ -97,7 +100,11 @@ fn master() -> (Running<Told>, Queue<Request>) {
         scan: never(),
         inputs,
         inputs_sender,
-        reports: Box::new(drop),
+        reports: Box::new(move |report| {
+            if let Report::Reconnecting { cause } = report {
+                panic!("{cause}");
+            }
+        }),
         tuning: Tuning {
             object_bytes: OBJECT_BYTES,
             slots: 1,
@@ -115,12 +122,10 @@ fn master() -> (Running<Told>, Queue<Request>) {
     (running, requests)
 }
 
-#[test]
-fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
-    let (mut running, requests) = master();
+/// Connected with somebody who holds the other ends of these streams.
+fn up(running: &mut Running<Told>) -> (Stream, Stream) {
     let (control, of_control) = memory::pair(1 << 20);
     let (data, of_data) = memory::pair(1 << 20);
-    assert!(running.master.pool.grant(SlotId(0)));
     running.on_connected(Established {
         epoch: 1,
         peer: connect(Role::Source),
@@ -129,6 +134,67 @@ fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
         data: vec![data],
         shared: false,
     });
+    (of_control, of_data)
+}
+
+/// Ended well, and the other end does not know yet. The link is the other end's.
+fn ended_well(running: &mut Running<Told>) -> Link {
+    running.send(&Message::Finished(Vec::new()));
+    running.outcome = Some(Outcome { failure: None, stats: Stats::default() });
+    let mut link = Link::new(Planted::default());
+    link.connected(1, 0).unwrap();
+    link
+}
+
+fn put(control: &mut dyn haul_transport::Sender, frame: Frame) {
+    let mut bytes = Vec::new();
+    put_frame(&mut bytes, &frame);
+    control.send(&[IoSlice::new(&bytes)]).unwrap();
+}
+
+#[test]
+fn who_has_ended_well_does_not_wait_for_somebody_who_goes() {
+    let (mut running, _requests) = master();
+    let (of_control, _of_data) = up(&mut running);
+    let mut link = ended_well(&mut running);
+    let (mut control, _receiver, _closer) = of_control.split();
+    put(&mut *control, link.send(&Message::Error(Code::Interrupted.into())).unwrap());
+    let began = Instant::now();
+    let ended = running.farewell();
+    assert!(ended.error.is_none() && began.elapsed() < FAREWELL_MAX / 4, "{:?}", began.elapsed());
+}
+
+#[test]
+fn data_streams_may_go_long_before_the_confirmation_comes() {
+    let (mut running, _requests) = master();
+    let (of_control, of_data) = up(&mut running);
+    let mut link = ended_well(&mut running);
+    let (mut control, mut receiver, _closer) = of_control.split();
+    drop(of_data);
+    let late = std::thread::spawn(move || {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        receiver.receive(&mut bytes).unwrap();
+        let header = FrameHeader::decode(&bytes).unwrap();
+        let mut body = vec![0; header.length as usize];
+        receiver.receive(&mut body).unwrap();
+        assert_eq!(link.receive(&header, &body), Ok(Some(Message::Finished(Vec::new()))));
+        std::thread::sleep(CONFIRMATION_MAX * 3 / 2);
+        put(&mut *control, link.confirmation(1).unwrap());
+        // Until the other one has closed it.
+        while receiver.receive_some(&mut bytes).is_ok_and(|count| count > 0) {}
+    });
+    let began = Instant::now();
+    assert!(running.farewell().error.is_none());
+    late.join().unwrap();
+    assert!(began.elapsed() >= CONFIRMATION_MAX, "it was waited for");
+}
+
+#[test]
+fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
+    let (mut running, requests) = master();
+    running.master.reports = Box::new(drop);
+    assert!(running.master.pool.grant(SlotId(0)));
+    let (of_control, of_data) = up(&mut running);
     let wait_for = |running: &Running<Told>, count| {
         let deadline = Instant::now() + Duration::from_secs(10);
         while running.master.inputs.len() < count {
