@@ -75,7 +75,7 @@ const FAREWELL_OF_FAILURE_MAX: Duration = Duration::from_secs(2);
 const FAREWELL_MAX: Duration = Duration::from_secs(40);
 /// The other end closes its streams once it has confirmed: that may be noticed in sending before the confirmation is read.
 const CONFIRMATION_MAX: Duration = Duration::from_secs(1);
-/// And how long they have in any case to leave.
+/// How long the last messages have in any case to leave.
 const LAST_WORDS_MIN: Duration = Duration::from_secs(1);
 /// The threads of a lost connection have at least so long to end; else as long as a new one may take.
 const ENDING_MIN: Duration = Duration::from_secs(10);
