@@ -75,8 +75,9 @@ const FAREWELL_OF_FAILURE_MAX: Duration = Duration::from_secs(2);
 const FAREWELL_MAX: Duration = Duration::from_secs(40);
 /// The other end closes its streams once it has confirmed: that may be noticed in sending before the confirmation is read.
 const CONFIRMATION_MAX: Duration = Duration::from_secs(1);
-/// How long the last messages have in any case to leave.
+/// How long the last messages have in any case to leave, and at most.
 const LAST_WORDS_MIN: Duration = Duration::from_secs(1);
+const LAST_WORDS_MAX: Duration = Duration::from_secs(10);
 /// The threads of a lost connection have at least so long to end; else as long as a new one may take.
 const ENDING_MIN: Duration = Duration::from_secs(10);
 
@@ -620,7 +621,8 @@ impl<M: Machine> Running<M> {
         let drain = threads::start("haul-drain", move || inputs.into_iter().for_each(drop));
         let mut hanging = 0;
         if let Wire::Up(connection) = self.wire {
-            hanging = connection.finish(deadline.max(Instant::now() + LAST_WORDS_MIN));
+            let now = Instant::now();
+            hanging = connection.finish(deadline.clamp(now + LAST_WORDS_MIN, now + LAST_WORDS_MAX));
         }
         hanging += self.master.workers.finish();
         let log = self.master.logger.map(Logger::finish).or(self.peer_log);
