@@ -12,10 +12,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 
 const OBJECT: usize = 512 << 10;
-/// In a bundle as it is, in a bundle but large enough, as one object, as many.
-const FILES: [(&str, usize); 4] =
-    [("small", 1000), ("member", 300_000), ("one", 500_000), ("many", 9 * OBJECT + 5)];
-const HASHED_EARLY: usize = 300_000 + 500_000 + 9 * OBJECT + 5;
+/// In a bundle and too small, in a bundle, large enough to come first, as one object, as many.
+const FILES: [(&str, usize); 5] =
+    [("small", 1000), ("little", 20_000), ("member", 300_000), ("one", 500_000), ("many", 9 * OBJECT + 5)];
+const HASHED_EARLY: usize = 20_000 + 300_000 + 500_000 + 9 * OBJECT + 5;
 
 struct Bed {
     directory: tempfile::TempDir,
@@ -130,7 +130,7 @@ fn what_is_in_memory_is_hashed_while_the_other_end_is_reached() {
         // Nothing of it is hashed again.
         let bytes = |stage: &str| profile["source"]["stages"][stage]["bytes"].as_u64().unwrap_or(0);
         assert_eq!((bytes("hash"), bytes("hash-on-way")), (1000, 0), "{options:?}: {profile:#}");
-        assert_eq!((&summary["objects_repaired"], &summary["files_done"]), (&0.into(), &4.into()));
+        assert_eq!((&summary["objects_repaired"], &summary["files_done"]), (&0.into(), &5.into()));
     }
 }
 
@@ -146,7 +146,7 @@ fn a_file_that_was_changed_since_is_sent_as_it_is_now() {
         }
         bed.answer();
         let events = bed.ended(child);
-        assert_eq!(event(&events, "summary")["files_done"], 4, "{options:?}: {events:?}");
+        assert_eq!(event(&events, "summary")["files_done"], 5, "{options:?}: {events:?}");
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use haul_model::{Code, Entry, Item};
+use haul_model::{Code, Item};
 
 use super::{Scan, Scanned};
 
 /// So many batches, and about so many bytes, are found at most before somebody asks.
-const BATCHES_MAX: usize = 64;
+const BATCHES_MAX: usize = 128;
 const BYTES_MAX: usize = 16 << 20;
 
 /// Finds what its scan finds; the first part of it on a thread of its own, until it is asked for the first time.
@@ -59,7 +59,7 @@ impl<S: Scan + 'static> Begun<S> {
 fn weight(found: &Scanned) -> usize {
     let more = match found {
         Scanned::Item(Item::Entry(entry) | Item::Laid(entry, ..)) => {
-            size_of::<Entry>() + entry.name.len() + entry.link_target.len()
+            entry.name.len() + entry.link_target.len()
         }
         Scanned::Item(Item::End(_)) => 0,
         Scanned::Error { path, .. } => path.len(),
@@ -194,6 +194,15 @@ mod tests {
             out.push(Scanned::Error { path: vec![b'x'; 1 << 20], failure: Code::SourceRead.into() });
             true
         }
+    }
+
+    #[test]
+    fn an_entry_counts_with_its_name_once() {
+        let file = tempfile::tempfile().unwrap();
+        let status = crate::source::Status::of(&file).unwrap();
+        let mut entry = status.entry(EntryId(1), EntryId::root(0), b"").unwrap();
+        entry.name = b"a name".as_slice().into();
+        assert_eq!(weight(&Scanned::Item(Item::Entry(entry))), size_of::<Scanned>() + 6);
     }
 
     #[test]

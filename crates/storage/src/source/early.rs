@@ -5,6 +5,7 @@
 //! an I/O thread had made it where it leaves an object in its file: it is of the version that was announced, and if other
 //! bytes leave later the sink finds them wrong and asks again.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +23,19 @@ use crate::hashing::ObjectHasher;
 use crate::scan::Scanned;
 use crate::{faults, local, page_cache};
 
-/// Smaller files cost more to open twice than to hash late.
-pub(super) const FILE_BYTES_MIN: u64 = 256 << 10;
+/// To open a smaller file takes as long as to hash it. Of the files of the Linux sources a fifth are as large, with four fifths of
+/// the bytes.
+pub(super) const FILE_BYTES_MIN: u64 = 16 << 10;
+/// From here on they come first: opening them is little beside hashing them.
+const LARGE_BYTES_MIN: u64 = 64 << 10;
 /// They only use what nobody else does, but of memory's bandwidth they could use all.
 const THREADS_MAX: usize = 4;
 /// How long a thread hashes before it naps. To be of the lowest priority is not enough: sessions share the processors among each
 /// other, whatever is in them, and to make a connection many processes have to wake each other, each of which would wait for the end of
 /// a slice of some milliseconds.
 const PIECE_BYTES: usize = 512 << 10;
+/// To open a file takes about as long as to hash so much.
+const OPENING_BYTES: usize = 16 << 10;
 const NAP: Duration = Duration::from_micros(20);
 /// Objects whose hashes are kept.
 const HASHES_MAX: usize = 1 << 15;
@@ -57,14 +63,22 @@ pub(crate) struct EarlyHashes {
 
 #[derive(Default)]
 struct Todo {
-    /// And how large their objects are.
-    files: VecDeque<(Arc<Entry>, u32)>,
-    /// Of the first of them so many bytes are hashed, or being hashed.
-    at: u64,
+    large: Queue,
+    /// Their turn comes where no large one waits.
+    small: Queue,
     /// Objects that were begun.
     begun: usize,
     /// Threads that hash one.
     busy: usize,
+}
+
+/// Files, in the order in which they were found.
+#[derive(Default)]
+struct Queue {
+    /// And how large their objects are.
+    files: VecDeque<(Arc<Entry>, u32)>,
+    /// Of the first of them so many bytes are hashed, or being hashed.
+    at: u64,
 }
 
 /// Of objects, by the file and their place in it.
@@ -108,21 +122,22 @@ impl EarlyHashes {
     }
 
     fn offer(&self, found: &[Scanned]) {
-        let large = |found: &Scanned| {
+        let worth_it = |found: &Scanned| {
             let (entry, object_bytes) = match found {
                 Scanned::Item(Item::Entry(entry)) => (entry, self.object_bytes),
                 Scanned::Item(Item::Laid(entry, laid, _)) => (entry, laid.object_bytes),
                 _ => return None,
             };
-            let large = entry.kind == Kind::File && entry.size() >= FILE_BYTES_MIN;
-            large.then(|| (Arc::new(entry.clone()), object_bytes))
+            let worth_it = entry.kind == Kind::File && entry.size() >= FILE_BYTES_MIN;
+            worth_it.then(|| (Arc::new(entry.clone()), object_bytes))
         };
-        let mut files = found.iter().filter_map(large).peekable();
+        let mut files = found.iter().filter_map(worth_it).peekable();
         if files.peek().is_some()
             && !self.has_ended()
             && let Some(mut todo) = try_lock(&self.todo)
         {
-            todo.files.extend(files);
+            let room = HASHES_MAX.saturating_sub(todo.begun + todo.waiting());
+            files.take(room).for_each(|file| todo.add(file));
             self.more.notify_all();
         }
     }
@@ -148,30 +163,20 @@ impl EarlyHashes {
     fn next(&self) -> Option<Piece> {
         let mut todo = lock(&self.todo);
         while !self.has_ended() && todo.begun < HASHES_MAX {
-            if let Some((entry, object_bytes)) = todo.files.front().cloned() {
-                let offset = todo.at;
-                let length = (entry.size() - offset).min(object_bytes.into());
-                todo.at += length;
-                todo.begun += 1;
-                todo.busy += 1;
-                let single = entry.size() == length;
-                if todo.at == entry.size() {
-                    todo.next_file();
-                }
-                let length = length as u32;
-                return Some(Piece { entry, wanted: Wanted { offset, length, single, gently: false } });
+            if let Some(piece) = todo.take() {
+                return Some(piece);
             }
             (todo, _) = self.more.wait_timeout(todo, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
         }
-        todo.files.clear();
+        todo.clear();
         None
     }
 
     fn run(&self) {
         give_way();
-        let mut last = None;
+        let (mut last, awake) = (None, Awake::default());
         while let Some(piece) = self.next() {
-            let hash = self.hash(&piece, &mut last);
+            let hash = self.hash(&piece, &mut last, &awake);
             let Piece { entry, wanted: Wanted { offset, length, single, .. } } = piece;
             if let Ok(hash) = hash {
                 let made = Made { identity: entry.identity, length, single, hash };
@@ -183,7 +188,7 @@ impl EarlyHashes {
             if hash.is_err() {
                 todo.leave(entry.id);
             }
-            if todo.busy == 0 && todo.files.is_empty() {
+            if todo.busy == 0 && todo.waiting() == 0 {
                 faults::hashed_early();
             }
         }
@@ -193,10 +198,14 @@ impl EarlyHashes {
         &self,
         Piece { entry, wanted }: &Piece,
         last: &mut Option<(EntryId, OwnedFd)>,
+        awake: &Awake,
     ) -> Result<Hash, Failure> {
         let file = match last.take() {
             Some((id, file)) if id == entry.id => file,
-            _ => self.open(entry)?,
+            _ => {
+                awake.nap_after(OPENING_BYTES);
+                self.open(entry)?
+            }
         };
         let (_, file) = last.insert((entry.id, file));
         let Wanted { offset, length, single, .. } = *wanted;
@@ -207,7 +216,7 @@ impl EarlyHashes {
         let new = || ObjectHasher::new(self.kind, offset, length, single);
         let read = |at, bytes: &mut [u8]| read_piece(file, at, bytes, || Ok(()));
         let pause = || {
-            thread::sleep(NAP);
+            awake.nap_after(PIECE_BYTES.min(length as usize));
             if self.has_ended() { Err(Code::Interrupted.into()) } else { Ok(()) }
         };
         let hash = hash_in_place(file, (offset, length), PIECE_BYTES, new, read, pause)?;
@@ -233,13 +242,72 @@ impl EarlyHashes {
     }
 }
 
+/// What a thread has done since it last slept.
+#[derive(Default)]
+struct Awake(Cell<usize>);
+
+impl Awake {
+    /// As much more as to hash so many bytes.
+    fn nap_after(&self, bytes: usize) {
+        self.0.set(self.0.get() + bytes);
+        if self.0.get() >= PIECE_BYTES {
+            self.0.set(0);
+            thread::sleep(NAP);
+        }
+    }
+}
+
 impl Todo {
+    fn add(&mut self, file: (Arc<Entry>, u32)) {
+        let large = file.0.size() >= LARGE_BYTES_MIN;
+        let queue = if large { &mut self.large } else { &mut self.small };
+        queue.files.push_back(file);
+    }
+
+    /// What is to be hashed next.
+    fn take(&mut self) -> Option<Piece> {
+        let piece = self.large.take().or_else(|| self.small.take())?;
+        self.begun += 1;
+        self.busy += 1;
+        Some(piece)
+    }
+
+    /// Files of which something is not being hashed yet.
+    fn waiting(&self) -> usize {
+        self.large.files.len() + self.small.files.len()
+    }
+
+    /// The rest of this file stays as it is.
+    fn leave(&mut self, id: EntryId) {
+        self.large.leave(id);
+        self.small.leave(id);
+    }
+
+    fn clear(&mut self) {
+        self.large = Queue::default();
+        self.small = Queue::default();
+    }
+}
+
+impl Queue {
+    fn take(&mut self) -> Option<Piece> {
+        let (entry, object_bytes) = self.files.front().cloned()?;
+        let offset = self.at;
+        let length = (entry.size() - offset).min(object_bytes.into());
+        self.at += length;
+        if self.at == entry.size() {
+            self.next_file();
+        }
+        let single = entry.size() == length;
+        let length = length as u32;
+        Some(Piece { entry, wanted: Wanted { offset, length, single, gently: false } })
+    }
+
     fn next_file(&mut self) {
         self.files.pop_front();
         self.at = 0;
     }
 
-    /// The rest of this file stays as it is.
     fn leave(&mut self, id: EntryId) {
         if self.files.front().is_some_and(|(entry, _)| entry.id == id) {
             self.next_file();
@@ -334,6 +402,7 @@ mod tests {
 
     const OBJECT: u32 = 1 << 20;
     const BIG: usize = 2 * OBJECT as usize + 5;
+    const LITTLE: usize = FILE_BYTES_MIN as usize;
     const SMALL: usize = 300 << 10;
     /// With clear streams it may stay in its file.
     const MEDIUM: usize = 600 << 10;
@@ -369,8 +438,8 @@ mod tests {
     }
 
     impl Bed {
-        /// A big file, which is three objects, a medium and a small one, one that is too small and one with a hole. `None` where
-        /// nothing can be hashed early.
+        /// A big file, which is three objects, a medium, a small and a little one, one that is too small and one with a hole. `None`
+        /// where nothing can be hashed early.
         fn new(kind: HashKind) -> Option<Bed> {
             if !is_counted() {
                 return None;
@@ -380,9 +449,10 @@ mod tests {
             fs::write(path("big"), contents(BIG)).unwrap();
             fs::write(path("medium"), contents(MEDIUM)).unwrap();
             fs::write(path("small"), contents(SMALL)).unwrap();
+            fs::write(path("little"), contents(LITTLE)).unwrap();
             fs::write(path("tiny"), contents(FILE_BYTES_MIN as usize - 1)).unwrap();
             File::create(path("sparse")).unwrap().write_all_at(b"x", 3 << 20).unwrap();
-            Some(Bed::of(directory, kind, Duration::from_secs(600), 5))
+            Some(Bed::of(directory, kind, Duration::from_secs(600), 6))
         }
 
         fn of(directory: tempfile::TempDir, hash: HashKind, within: Duration, expected: usize) -> Bed {
@@ -401,7 +471,7 @@ mod tests {
                 let early = Arc::clone(&early);
                 thread::spawn(move || early.run());
             }
-            let is_done = |todo: &Todo| todo.files.is_empty() && todo.busy == 0;
+            let is_done = |todo: &Todo| todo.waiting() == 0 && todo.busy == 0;
             wait_until(|| is_done(&lock(&early.todo)));
             let bytes = hashing.end();
             // Two threads look every now and then whether they are wanted.
@@ -476,7 +546,7 @@ mod tests {
                 let made = bed.early.take(&big, offset, bytes.len() as u32, false);
                 assert_eq!(made, Some(object_hash(kind, bytes, offset, false)), "{kind:?} at {offset}");
             }
-            for (name, size) in [("small", SMALL), ("medium", MEDIUM)] {
+            for (name, size) in [("little", LITTLE), ("small", SMALL), ("medium", MEDIUM)] {
                 let made = bed.early.take(&bed.entry(name), 0, size as u32, true);
                 assert_eq!(made, Some(whole_hash(kind, &contents(size))), "{kind:?}, {name}");
             }
@@ -501,9 +571,12 @@ mod tests {
         bed.forge(&big, 0);
         assert_ne!(bed.object(&big, 0, true).unwrap().0, FORGED, "it is not even looked for");
         // To the slot, in its file, and in its file to be hashed on the way.
-        for (name, size, on_the_way) in
-            [("small", SMALL, false), ("medium", MEDIUM, false), ("small", SMALL, true)]
-        {
+        for (name, size, on_the_way) in [
+            ("little", LITTLE, false),
+            ("small", SMALL, false),
+            ("medium", MEDIUM, false),
+            ("small", SMALL, true),
+        ] {
             let Some(bed) = Bed::new(HashKind::Blake3) else { return lacks(COUNTED) };
             let member = bed.entry(name);
             bed.forge(&member, 0);
@@ -571,11 +644,77 @@ mod tests {
         Scanned::Item(Item::Entry(status.entry(EntryId(1), EntryId::root(0), b"").unwrap()))
     }
 
+    fn found(id: u64, size: u64) -> Scanned {
+        let Scanned::Item(Item::Entry(mut entry)) = some_file() else { unreachable!() };
+        entry.id = EntryId(id);
+        entry.identity.size = size;
+        Scanned::Item(Item::Entry(entry))
+    }
+
+    #[test]
+    fn large_files_come_first_and_others_as_they_were_found() {
+        if !is_counted() {
+            return lacks(COUNTED);
+        }
+        let hashing = nothing(Duration::from_secs(600), SourceOptions::default()).unwrap();
+        let next = || {
+            let piece = hashing.0.next().unwrap();
+            (piece.entry.id.0, piece.wanted.offset, piece.wanted.single)
+        };
+        let (small, large) = (LARGE_BYTES_MIN - 1, LARGE_BYTES_MIN);
+        let finder = hashing.finder();
+        finder(&[
+            found(1, small),
+            found(2, 2 * u64::from(OBJECT)),
+            found(3, FILE_BYTES_MIN - 1),
+            found(4, small),
+        ]);
+        assert_eq!(next(), (2, 0, false));
+        finder(&[found(5, large)]);
+        assert_eq!([next(), next(), next()], [(2, OBJECT.into(), false), (5, 0, true), (1, 0, true)]);
+        finder(&[found(6, large)]);
+        assert_eq!([next(), next()], [(6, 0, true), (4, 0, true)]);
+        // One that cannot be read is left; others are not.
+        finder(&[found(7, small), found(8, 2 * u64::from(OBJECT)), found(9, large)]);
+        assert_eq!(next(), (8, 0, false));
+        lock(&hashing.0.todo).leave(EntryId(8));
+        assert_eq!([next(), next()], [(9, 0, true), (7, 0, true)]);
+        assert_eq!(lock(&hashing.0.todo).waiting(), 0);
+    }
+
+    #[test]
+    fn no_more_files_wait_than_hashes_are_kept() {
+        if !is_counted() {
+            return lacks(COUNTED);
+        }
+        let hashing = nothing(Duration::from_secs(600), SourceOptions::default()).unwrap();
+        lock(&hashing.0.todo).begun = HASHES_MAX - 3;
+        let finder = hashing.finder();
+        (0..5).for_each(|id| finder(&[found(2 * id, FILE_BYTES_MIN), found(2 * id + 1, LARGE_BYTES_MIN)]));
+        assert_eq!(lock(&hashing.0.todo).waiting(), 3);
+    }
+
+    #[test]
+    fn a_thread_naps_after_so_much_work_in_however_small_pieces() {
+        let naps = |pieces: usize, bytes: usize| {
+            let awake = Awake::default();
+            (0..pieces)
+                .filter(|_| {
+                    awake.nap_after(bytes);
+                    awake.0.get() == 0
+                })
+                .count()
+        };
+        assert_eq!(naps(4, PIECE_BYTES), 4);
+        assert_eq!(naps(64, PIECE_BYTES / 16), 4);
+        assert_eq!(naps(15, PIECE_BYTES / 16), 0);
+    }
+
     #[test]
     fn it_has_its_time() {
         for (within, expected) in [(Duration::from_secs(600), true), (Duration::ZERO, false)] {
             let hashing = nothing(within, SourceOptions::default()).unwrap();
-            lock(&hashing.0.todo).files.push_back(match some_file() {
+            lock(&hashing.0.todo).add(match some_file() {
                 Scanned::Item(Item::Entry(entry)) => (Arc::new(entry), OBJECT),
                 other => panic!("{other:?}"),
             });
@@ -605,11 +744,14 @@ mod tests {
             Piece { entry: bed.entry("big"), wanted }
         };
         let mut last = None;
-        assert!(early.hash(&piece(0), &mut last).is_ok());
+        assert!(early.hash(&piece(0), &mut last, &Awake::default()).is_ok());
         // It is open now.
         thread::sleep(Duration::from_millis(20));
         File::options().write(true).open(bed.path("big")).unwrap().write_all_at(b"x", 0).unwrap();
-        assert_eq!(early.hash(&piece(OBJECT.into()), &mut last), Err(Code::SourceChanged.into()));
+        assert_eq!(
+            early.hash(&piece(OBJECT.into()), &mut last, &Awake::default()),
+            Err(Code::SourceChanged.into())
+        );
     }
 
     #[test]
@@ -619,7 +761,7 @@ mod tests {
         let (making, todo) = (lock(&early.making), lock(&early.todo));
         hashing.finder()(&[some_file()]);
         assert_eq!(hashing.end(), 0);
-        assert!(early.made.get().is_none() && todo.files.is_empty());
+        assert!(early.made.get().is_none() && todo.waiting() == 0);
         drop((making, todo));
     }
 }
