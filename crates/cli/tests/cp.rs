@@ -341,6 +341,49 @@ fn an_end_that_ssh_starts_late_for_a_killed_copy_does_not_end_the_next_one() {
     assert_eq!(fs::read(bed.path("copy")).unwrap(), bytes);
 }
 
+/// Small files are made with their mode, large ones get it at the end; directories are private until then.
+#[test]
+fn modes_are_those_of_the_source_whatever_the_umask() {
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    for umask in ["000", "022", "077"] {
+        let bed = Bed::new();
+        let modes = [0o400, 0o444, 0o600, 0o640, 0o644, 0o666, 0o755, 0o777];
+        for (directory, of_directory) in [("tree/open", 0o777), ("tree/closed", 0o700), ("tree", 0o755)] {
+            for of_file in modes {
+                for (name, size) in [("small", 1000), ("large", 100_000)] {
+                    let path = bed.write(&format!("{directory}/{name}-{of_file:o}"), &vec![1; size]);
+                    fs::set_permissions(path, fs::Permissions::from_mode(of_file)).unwrap();
+                }
+            }
+            let of_directory = fs::Permissions::from_mode(of_directory);
+            fs::set_permissions(bed.path(directory), of_directory).unwrap();
+        }
+        let far = far();
+        for (copy, there, options) in [
+            ("here", "here".to_string(), &[][..]),
+            ("there", format!("localhost:{}", bed.path("there").display()), &far),
+        ] {
+            let mut command = bed.command();
+            command.args(["cp", "-r", "--bundle-below", "64KiB"]).args(options).args(["tree", &there]);
+            // The shell of the far end has this umask, too.
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("umask {umask}; exec \"$@\""), "sh", haul]).args(command.get_args());
+            shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+            let output = shell.current_dir(bed.path("")).stdin(Stdio::null()).output().unwrap();
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            for directory in ["", "open", "closed"] {
+                let (from, to) = (bed.path("tree").join(directory), bed.path(copy).join(directory));
+                assert_eq!(mode(&to), mode(&from), "umask {umask}, {copy}: {directory}");
+                for name in fs::read_dir(&from).unwrap().map(|entry| entry.unwrap().file_name()) {
+                    let (from, to) = (from.join(&name), to.join(&name));
+                    assert_eq!(mode(&to), mode(&from), "umask {umask}, {copy}: {directory}/{name:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn options_stand_anywhere_and_home_is_that_of_the_far_host() {
     let bed = Bed::new();
