@@ -152,6 +152,14 @@ fn put(control: &mut dyn haul_transport::Sender, frame: Frame) {
     control.send(&[IoSlice::new(&bytes)]).unwrap();
 }
 
+fn wait_for(running: &Running<Told>, count: usize) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while running.master.inputs.len() < count {
+        assert!(Instant::now() < deadline, "{} of {count} came", running.master.inputs.len());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn who_has_ended_well_does_not_wait_for_somebody_who_goes() {
     let (mut running, _requests) = master();
@@ -195,13 +203,6 @@ fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
     running.master.reports = Box::new(drop);
     assert!(running.master.pool.grant(SlotId(0)));
     let (of_control, of_data) = up(&mut running);
-    let wait_for = |running: &Running<Told>, count| {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while running.master.inputs.len() < count {
-            assert!(Instant::now() < deadline, "{} of {count} came", running.master.inputs.len());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    };
     // Both threads of the control stream find out.
     drop(of_control);
     let ping = running.master.link.unsequenced(1, &Message::Ping);
@@ -222,4 +223,25 @@ fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
     }
     assert_eq!(running.master.machine.0, ["up", "payload", "down"]);
     assert!(requests.try_recv().is_ok() || running.retry_at.is_some(), "another one is asked for");
+}
+
+#[test]
+fn an_end_that_was_busy_does_not_take_the_other_one_for_silent() {
+    let (mut running, _requests) = master();
+    running.master.reports = Box::new(drop);
+    let (of_control, _of_data) = up(&mut running);
+    let mut link = Link::new(Planted::default());
+    link.connected(1, 0).unwrap();
+    let (mut control, ..) = of_control.split();
+    put(&mut *control, link.unsequenced(1, &Message::Ping));
+    wait_for(&running, 1);
+    let long_ago = Instant::now().checked_sub(SILENCE_MAX * 2).unwrap();
+    running.heard = long_ago;
+    running.tick();
+    assert!(matches!(running.wire, Wire::Up(_)), "something waits to be heard");
+    running.turn();
+    assert!(running.heard > long_ago && matches!(running.wire, Wire::Up(_)));
+    running.heard = long_ago;
+    running.tick();
+    assert!(!matches!(running.wire, Wire::Up(_)));
 }
