@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use haul_testkit::{COUNTED, lacks};
+use haul_testkit::{COUNTED, alone, lacks};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 
@@ -56,13 +56,8 @@ impl Bed {
             go.display()
         );
         fs::write(self.path("ssh"), script).unwrap();
-        Command::new(haul)
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
+        alone(haul, self.directory.path())
             .env("HAUL_TEST_HASHED_EARLY", self.path("hashed"))
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .args(["cp", "-r", "--json", "-v", "--object-size", "512KiB", "--bundle-below", "400KiB"])

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use haul_testkit::alone;
 use serde_json::Value;
 
 const WAYS: [[&str; 4]; 5] = [
@@ -46,14 +47,12 @@ impl Bed {
 
     fn command(&self, options: &[&str], paths: [&str; 2]) -> Command {
         let haul = env!("CARGO_BIN_EXE_haul");
-        let mut command = Command::new(haul);
-        command.current_dir(self.directory.path()).env_clear();
-        command.env("HOME", self.path("home")).env("PATH", std::env::var_os("PATH").unwrap());
+        let mut command = alone(haul, self.directory.path());
         command
             .args(["cp", "-r", "--json", "--object-size", "1MiB", "--bundle-below", "64KiB"])
             .args(options);
         command.args(["--ssh", &format!("{haul} bench shell"), "--haul-path", haul]).args(paths);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -153,8 +152,7 @@ fn what_the_machine_cannot_do_is_said_to_whom_asked_for_it() {
 fn explain_says_what_is_measured_and_what_is_asked_for() {
     let explain = |options: &[&str], to: &str| {
         let bed = Bed::new();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        command.current_dir(bed.directory.path()).env_clear().env("HOME", bed.path("home"));
+        let mut command = alone(env!("CARGO_BIN_EXE_haul"), bed.directory.path());
         let output = command.arg("explain").args(options).args(["tree", to]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };

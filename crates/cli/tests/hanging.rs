@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use haul_testkit::alone;
+
 /// Much longer than any of it takes, `--hang-after` several times included.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -39,15 +41,10 @@ impl Bed {
         let layout = self.path("layout");
         let lines = ["one", "two"].map(|name| format!("{} - {name}\n", self.path(at).join(name).display()));
         fs::write(&layout, lines.concat()).unwrap();
-        Command::new("timeout")
+        alone("timeout", self.directory.path())
             .arg(PATIENCE.as_secs().to_string())
             .arg(env!("CARGO_BIN_EXE_haul"))
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
             .env(variable, "hung")
-            .stdin(Stdio::null())
             .args(["cp", "-r", "--io-threads", "4", "--hang-after", "3", "--layout-file"])
             .arg(&layout)
             .args(options)
@@ -107,16 +104,11 @@ fn where_nearly_nothing_can_be_made_the_copy_ends() {
 /// A push whose streams never read what was left in files; the far end runs behind `before`.
 fn push_that_hangs(bed: &Bed, before: &str) -> Command {
     let haul = env!("CARGO_BIN_EXE_haul");
-    let mut command = Command::new("timeout");
+    let mut command = alone("timeout", bed.directory.path());
     command
         .arg(PATIENCE.as_secs().to_string())
         .arg(haul)
-        .current_dir(bed.directory.path())
-        .env_clear()
-        .env("HOME", bed.path("home"))
-        .env("PATH", std::env::var_os("PATH").unwrap())
         .env("HAUL_TEST_STREAM_HANGS", "yes")
-        .stdin(Stdio::null())
         .args(["cp", "-r", "--plain", "--reconnect", "2", "--haul-path", haul])
         .args(["--ssh", &format!("{before} '{haul}' bench shell")])
         .arg(bed.path("source"))

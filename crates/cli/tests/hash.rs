@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use haul_testkit::alone;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
@@ -37,9 +38,7 @@ impl Bed {
 
     fn command(&self, options: &[&str], to: &str) -> Command {
         let haul = env!("CARGO_BIN_EXE_haul");
-        let mut command = Command::new(haul);
-        command.current_dir(self.directory.path()).env_clear();
-        command.env("HOME", self.path("home")).env("PATH", std::env::var_os("PATH").unwrap());
+        let mut command = alone(haul, self.directory.path());
         command.args([
             "cp",
             "-r",

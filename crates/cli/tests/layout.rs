@@ -9,6 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use haul_testkit::alone;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
 
@@ -45,15 +46,8 @@ impl Bed {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("COLUMNS", "70")
-            .stdin(Stdio::null())
-            .arg("layout")
-            .args(arguments);
+        let mut command = alone(env!("CARGO_BIN_EXE_haul"), self.directory.path());
+        command.env("COLUMNS", "70").arg("layout").args(arguments);
         command
     }
 }

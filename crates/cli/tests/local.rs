@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use haul_testkit::alone;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use serde_json::Value;
@@ -43,11 +44,9 @@ impl Bed {
     }
 
     fn command(&self, options: &[&str], name: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        command.current_dir(self.to.path()).env_clear();
-        command.env("HOME", self.to("home")).env("PATH", std::env::var_os("PATH").unwrap());
+        let mut command = alone(env!("CARGO_BIN_EXE_haul"), self.to.path());
         command.args(["cp", "-r", "--json", "--verbose"]).args(options);
-        command.arg(self.from(name)).arg(self.to("there")).stdin(Stdio::null());
+        command.arg(self.from(name)).arg(self.to("there"));
         command
     }
 

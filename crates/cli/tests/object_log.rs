@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_crashfs::{CrashFs, Kind, Mount};
+use haul_testkit::alone;
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -55,15 +56,8 @@ impl Bed {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("TMPDIR", self.path("tmp"))
-            .env("HAUL_STATE_DIR", &self.state)
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .stdin(Stdio::null());
+        let mut command = alone(env!("CARGO_BIN_EXE_haul"), self.directory.path());
+        command.env("TMPDIR", self.path("tmp")).env("HAUL_STATE_DIR", &self.state);
         fs::create_dir_all(self.path("tmp")).unwrap();
         command
     }

@@ -3,9 +3,8 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use haul_testkit::{COUNTED, lacks};
+use haul_testkit::{COUNTED, alone, lacks};
 use rustix::fs::{Advice, fadvise, fstatfs};
 
 const TMPFS: u64 = 0x0102_1994;
@@ -54,12 +53,10 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
             let in_memory = fstatfs(File::open(bed.path()).unwrap().as_fd()).unwrap().f_type as u64 == TMPFS;
             assert_eq!(before > 0, warm || in_memory, "of the source before");
             let to = &format!("{host}{}", bed.path().join("copy").display());
-            let mut command = Command::new(haul);
-            command.current_dir(bed.path()).env_clear();
-            command.env("HOME", bed.path().join("home")).env("PATH", std::env::var_os("PATH").unwrap());
+            let mut command = alone(haul, bed.path());
             command.args(["cp", "-r", "--quiet", "--object-size", "1MiB", "--bundle-below", "1MiB"]);
             command.args(options).args(["--ssh", &shell, "--haul-path", haul, "tree", to]);
-            let ended = command.stdin(Stdio::null()).output().unwrap();
+            let ended = command.output().unwrap();
             assert!(ended.status.success(), "{to} {options:?}: {}", String::from_utf8_lossy(&ended.stderr));
             for (name, size) in FILES {
                 let pages = cached(&source(name)).unwrap();

@@ -8,11 +8,13 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use haul_testkit::alone;
 
 /// Longer than anything here lasts.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,12 +72,7 @@ impl Bed {
                 });
             }
         });
-        Command::new(haul)
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .stdin(Stdio::null())
+        alone(haul, self.directory.path())
             .args(["cp", "-r", "--plain", "--streams", "1", "--haul-path", haul])
             .arg("--ssh")
             .arg(format!("sh '{}'", self.path("ssh").display()))

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use haul_testkit::alone;
 use serde_json::Value;
 
 const FILE_BYTES: usize = 6 << 20;
@@ -60,16 +61,11 @@ impl Bed {
     }
 
     fn haul(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+        let mut command = alone(env!("CARGO_BIN_EXE_haul"), self.directory.path());
         command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
             .env("XDG_RUNTIME_DIR", self.directory.path())
             .env("HAUL_TEST_MACHINE", self.path("machine"))
             .env("HAUL_TEST_PINS", self.path("pins"))
-            .stdin(Stdio::null())
             .args(arguments);
         command
     }

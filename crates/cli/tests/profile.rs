@@ -5,10 +5,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use haul_stripefs::{Mount, Options, StripeFs, control};
+use haul_testkit::alone;
 use serde_json::Value;
 
 const FILE_BYTES: usize = 8 << 20;
@@ -65,15 +66,10 @@ impl Bed {
             Some(slow) => format!("env HAUL_TEST_SLOW={slow} '{haul}' bench shell"),
             None => format!("env -u HAUL_TEST_SLOW '{haul}' bench shell"),
         };
-        let mut command = Command::new(haul);
+        let mut command = alone(haul, self.directory.path());
         command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
             // Or it depends on the machine what is left to do for the stages that are told of.
             .env("HAUL_TEST_HASHES_LATE", "1")
-            .stdin(Stdio::null())
             .args(["cp", "-r", "--ssh", &there, "--haul-path", haul])
             .args(options)
             .arg(source)
@@ -297,11 +293,7 @@ fn a_transfer_within_one_process_and_one_that_was_pulled_are_measured_at_both_en
     let source = bed.files("source", 2, FILE_BYTES);
     let haul = env!("CARGO_BIN_EXE_haul");
     let run = |from: String, to: &str, at_source: &[&str]| {
-        let output = Command::new(haul)
-            .current_dir(bed.directory.path())
-            .env_clear()
-            .env("HOME", bed.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
+        let output = alone(haul, bed.directory.path())
             .args(["cp", "-r", "--json", "--ssh", &format!("'{haul}' bench shell"), "--haul-path", haul])
             .args([&from, to])
             .output()

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
+use haul_testkit::alone;
 use serde_json::Value;
 
 const FILES: usize = 6;
@@ -35,12 +36,10 @@ impl Bed {
 
     fn copy(&self, options: &[&str], paths: [&str; 2]) -> Output {
         let haul = env!("CARGO_BIN_EXE_haul");
-        let mut command = Command::new(haul);
-        command.current_dir(self.directory.path()).env_clear();
-        command.env("HOME", self.path("home")).env("PATH", std::env::var_os("PATH").unwrap());
+        let mut command = alone(haul, self.directory.path());
         command.args(["cp", "-r", "--json"]).args(SLOW).args(options);
         command.args(["--ssh", &format!("{haul} bench shell"), "--haul-path", haul]).args(paths);
-        command.stdin(Stdio::null()).output().unwrap()
+        command.output().unwrap()
     }
 }
 

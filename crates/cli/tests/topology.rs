@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use haul_testkit::alone;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -48,15 +49,8 @@ impl Bed {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("XDG_RUNTIME_DIR", self.directory.path())
-            .stdin(Stdio::null())
-            .arg("topology")
-            .args(arguments);
+        let mut command = alone(env!("CARGO_BIN_EXE_haul"), self.directory.path());
+        command.env("XDG_RUNTIME_DIR", self.directory.path()).arg("topology").args(arguments);
         command
     }
 

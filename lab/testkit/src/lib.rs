@@ -1,6 +1,9 @@
 //! What tests of several crates share.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Files that are on a disk, and of which the best way to read and write them is measured.
 pub const DISK: &str = "ext4 or XFS where it is built";
@@ -20,6 +23,14 @@ pub fn lacks(what: &str) {
 pub fn lacks_here(what: &str) {
     // Not with `eprintln`: that is kept from those who run tests that pass.
     let _ = writeln!(std::io::stderr(), "skipped: {} needs {what}", this_test());
+}
+
+/// A command in this directory, which has nothing of the user's but the `PATH`: its home directory is `home` there, and need not exist.
+pub fn alone(program: impl AsRef<OsStr>, directory: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(directory).env_clear().env("HOME", directory.join("home"));
+    command.envs(std::env::var_os("PATH").map(|path| ("PATH", path))).stdin(Stdio::null());
+    command
 }
 
 fn this_test() -> String {

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
+
+use haul_testkit::alone;
 
 /// Gone with the test.
 pub struct Bed {
@@ -27,14 +29,7 @@ impl Bed {
 
     /// With nothing of the user's settings.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-        command
-            .current_dir(self.directory.path())
-            .env_clear()
-            .env("HOME", self.path("home"))
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .stdin(Stdio::null());
-        command
+        alone(env!("CARGO_BIN_EXE_haul"), self.directory.path())
     }
 
     pub fn haul(&self, arguments: &[&str]) -> Output {
