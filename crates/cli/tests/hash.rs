@@ -50,7 +50,7 @@ impl Bed {
             "64KiB",
         ]);
         command.args(options).args(["--ssh", &format!("{haul} bench shell"), "--haul-path", haul]);
-        command.args(["tree", to]).stdin(Stdio::null());
+        command.args(["tree", to]);
         command
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use haul_model::{Code, Item};
+use haul_model::{Code, Entry, Item, Laid};
 
 use super::{Scan, Scanned};
 
@@ -58,13 +58,26 @@ impl<S: Scan + 'static> Begun<S> {
 /// Bytes that it keeps in memory, about.
 fn weight(found: &Scanned) -> usize {
     let more = match found {
-        Scanned::Item(Item::Entry(entry) | Item::Laid(entry, ..)) => {
-            entry.name.len() + entry.link_target.len()
+        Scanned::Item(Item::Entry(entry)) => weight_of_names(entry),
+        Scanned::Item(Item::Laid(entry, laid, stripes)) => {
+            let parts = stripes.iter().map(|plan| size_of_val(&**plan) + size_of_val(plan.parts()));
+            weight_of_names(entry) + weight_of_laid(laid) + parts.sum::<usize>()
         }
         Scanned::Item(Item::End(_)) => 0,
         Scanned::Error { path, .. } => path.len(),
     };
     size_of::<Scanned>() + more
+}
+
+fn weight_of_names(entry: &Entry) -> usize {
+    entry.name.len() + entry.link_target.len()
+}
+
+/// A file may lie on thousands of targets.
+fn weight_of_laid(laid: &Laid) -> usize {
+    let pieces = laid.placement.pieces();
+    let targets: usize = pieces.iter().map(|piece| size_of_val(&*piece.targets)).sum();
+    size_of::<Laid>() + size_of_val(pieces) + targets
 }
 
 impl<S: Scan + 'static> Scan for Begun<S> {
@@ -95,7 +108,8 @@ impl<S: Scan + 'static> Scan for Begun<S> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use haul_model::EntryId;
+    use haul_model::placement::Piece;
+    use haul_model::{EntryId, Placement};
 
     use super::*;
 
@@ -197,12 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_counts_with_its_name_once() {
+    fn an_entry_counts_once_with_its_name_and_its_targets() {
         let file = tempfile::tempfile().unwrap();
         let status = crate::source::Status::of(&file).unwrap();
         let mut entry = status.entry(EntryId(1), EntryId::root(0), b"").unwrap();
         entry.name = b"a name".as_slice().into();
-        assert_eq!(weight(&Scanned::Item(Item::Entry(entry))), size_of::<Scanned>() + 6);
+        let alone = weight(&Scanned::Item(Item::Entry(entry.clone())));
+        assert_eq!(alone, size_of::<Scanned>() + 6);
+        let piece = Piece { first: 0, run: 1, targets: vec![0; 1000].into() };
+        let placement = Placement::new(vec![piece]).unwrap();
+        let laid = Box::new(Laid { object_bytes: 1 << 20, placement });
+        let with_targets = weight(&Scanned::Item(Item::Laid(entry, laid, None)));
+        assert!((2000..2200).contains(&(with_targets - alone)), "{with_targets}, {alone}");
     }
 
     #[test]
