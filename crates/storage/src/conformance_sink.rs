@@ -370,6 +370,18 @@ fn ranges_are_checked(fixture: &dyn Fixture) {
     driver.run(SinkOp::Forget { id: EntryId(77_777) });
     driver.end(EntryId(77_777));
     assert_eq!(finished(fixture, "top"), Vec::<Vec<u8>>::new());
+
+    // Neighbours of one that is not there keep their own hashes.
+    driver.pool().lease(SlotId(0)).unwrap()[..20].copy_from_slice(b"0123456789abcdefghij");
+    let named = |name, offset, bytes: &[u8]| MemberWrite {
+        entry: driver.file(top, name, 10).into(),
+        offset,
+        hash: root_of(bytes),
+    };
+    let first = named(b"first", 0, b"0123456789");
+    let second = named(b"second", 10, b"abcdefghij");
+    let results = driver.run_members(vec![first, member(11), second], 20);
+    assert_eq!(results, [Ok(()), Err(Code::Protocol.into()), Ok(())]);
 }
 
 fn roots(fixture: &dyn Fixture) {

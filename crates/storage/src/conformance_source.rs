@@ -362,8 +362,10 @@ fn members_that_fail_take_no_space<F: Fixture>(fixture: &F) {
             assert_eq!(result.map_err(|failure| failure.code), Err(Code::SourceChanged));
         } else {
             let content = fixture.content(path);
-            assert_eq!(result.expect("the others are fine").offset as usize, at);
+            let read = result.expect("the others are fine");
+            assert_eq!(read.offset as usize, at);
             assert!(slot[at..at + content.len()] == content[..]);
+            assert_eq!(read.hash.expect("it is hashed here").0, *blake3::hash(&content).as_bytes());
             at += content.len();
         }
     }

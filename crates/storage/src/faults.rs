@@ -127,13 +127,13 @@ mod active {
 
     /// These bytes were read and are hashed next.
     pub(crate) fn source_bytes_read(bytes: &mut [u8]) {
+        #[cfg(test)]
+        super::moments::pass(super::moments::Moment::Arrived);
         SOURCE_FLIP_BEFORE_HASH.flip(bytes);
     }
 
     /// These bytes were hashed and are sent next.
     pub(crate) fn source_bytes_hashed(bytes: &mut [u8]) {
-        #[cfg(test)]
-        super::moments::pass(super::moments::Moment::Hashed);
         SOURCE_FLIP_AFTER_HASH.flip(bytes);
     }
 }
@@ -178,13 +178,13 @@ mod inert {
     }
 
     #[inline(always)]
-    pub(crate) fn source_bytes_read(_bytes: &mut [u8]) {}
+    pub(crate) fn source_bytes_read(_bytes: &mut [u8]) {
+        #[cfg(test)]
+        super::moments::pass(super::moments::Moment::Arrived);
+    }
 
     #[inline(always)]
-    pub(crate) fn source_bytes_hashed(_bytes: &mut [u8]) {
-        #[cfg(test)]
-        super::moments::pass(super::moments::Moment::Hashed);
-    }
+    pub(crate) fn source_bytes_hashed(_bytes: &mut [u8]) {}
 }
 
 /// Unit tests change a file at an exact moment while the same thread reads it.
@@ -198,8 +198,8 @@ pub(crate) mod moments {
     pub(crate) enum Moment {
         /// The file is open and was found unchanged; the next call reads.
         Read,
-        /// Bytes were read and hashed.
-        Hashed,
+        /// Bytes were read.
+        Arrived,
         /// The kernel has copied bytes; the next call looks at the copy.
         Copied,
     }

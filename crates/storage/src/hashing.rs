@@ -11,6 +11,8 @@ use haul_model::profile::Stage;
 use haul_model::{Code, Failure, Hash, HashKind};
 use twox_hash::XxHash3_128;
 
+use crate::abreast;
+
 /// What is read, then hashed, at a time: well within a core's second-level cache, and enough that a system call is little beside it.
 pub(crate) const PIECE_BYTES: usize = 128 << 10;
 
@@ -123,6 +125,18 @@ pub(crate) fn whole_hash(kind: HashKind, bytes: &[u8]) -> Hash {
         HashKind::None => NOTHING,
         HashKind::Blake3 => Hash(*blake3::hash(bytes).as_bytes()),
         HashKind::Xxh3 => of_xxh3(XxHash3_128::oneshot(bytes)),
+    }
+}
+
+/// Of whole files that are all there, in order: small ones together take less time.
+pub(crate) fn whole_hashes(kind: HashKind, contents: &[&[u8]]) -> Vec<Hash> {
+    let bytes = || contents.iter().map(|bytes| bytes.len() as u64).sum();
+    match kind {
+        HashKind::Blake3 => {
+            let _hash = within(Stage::Hash).bytes(bytes());
+            abreast::hash_each(contents)
+        }
+        HashKind::None | HashKind::Xxh3 => contents.iter().map(|bytes| whole_hash(kind, bytes)).collect(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! The masters (crate `protocol`) ask with values ([`SourceOp`], [`SinkOp`]); the engine's I/O threads hand each value
 //! to one of the two traits below. No protocol in here: storage never decides what comes next.
 
+mod abreast;
 mod carry;
 pub mod confine;
 pub mod conformance_sink;

@@ -18,7 +18,7 @@ use haul_model::{
 
 use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
 use crate::scan::{SCAN_BATCH, Scan, Scanned};
-use crate::source::pack;
+use crate::source::{Packed, pack};
 use crate::{SourceStorage, spill};
 
 /// What the dataset is.
@@ -292,8 +292,9 @@ impl SourceStorage for SyntheticSource {
                 Some(SourceDone::Object { block, result: result.map(Some) })
             }
             SourceOp::ReadMembers { block, slot, members, .. } => {
-                let (length, results) =
-                    pack(pool, slot, &members, |entry, space| Ok(self.read_member(entry, space)?.into()));
+                let (length, results) = pack(pool, (slot, self.hash), &members, |entry, space| {
+                    self.read_member(entry, space).map(|hash| Packed::in_slot(Some(hash)))
+                });
                 Some(SourceDone::Members { block, length, results })
             }
             SourceOp::Confirm { entry } => {

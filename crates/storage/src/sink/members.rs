@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use haul_buffers::Pool;
 use haul_model::op::{Landed, MemberWrite, MemberWritten, Progress};
 use haul_model::profile::Stage;
-use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Token};
+use haul_model::{Code, Entry, EntryId, Failure, HashKind, Kind, SlotId, Token};
 use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ use super::objects::PRIVATE;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::faults;
-use crate::hashing::is_object;
+use crate::hashing::whole_hashes;
 use crate::source::{Lender, LentMembers};
 
 /// A member that is written.
@@ -62,12 +62,14 @@ impl PosixSink {
         let mut written = Vec::with_capacity(members.len());
         let mut last = None;
         let mut lent = self.lender.as_ref().map(Lender::members);
-        for (number, member) in members.into_iter().enumerate() {
+        let intact = self.which_are_intact(&members, bytes);
+        for (number, (member, is_intact)) in members.into_iter().zip(intact).enumerate() {
             if !progress.begins(number) {
                 break;
             }
             let id = member.entry.id;
-            let result = self.write_member(member, bytes, &mut last, lent.as_mut());
+            let checked = if is_intact { Ok(()) } else { Err(Code::HashMismatch.into()) };
+            let result = checked.and_then(|()| self.write_member(member, bytes, &mut last, lent.as_mut()));
             results.push(result.map(|(state, landed)| {
                 written.push((number, id, state));
                 landed
@@ -101,6 +103,23 @@ impl PosixSink {
         results
     }
 
+    /// Which members have arrived as they were announced. One that is lent does not come this way, and one that is not all in the
+    /// slot is refused when it is written.
+    fn which_are_intact(&self, members: &[MemberWrite], bytes: &[u8]) -> Vec<bool> {
+        // Nobody can tell.
+        if self.hash == HashKind::None {
+            return vec![true; members.len()];
+        }
+        let arrived = |member: &MemberWrite| contents(member, bytes).filter(|_| !self.borrows(member.hash));
+        let arrived: Vec<_> = members.iter().map(arrived).collect();
+        let hashed: Vec<_> = arrived.iter().copied().flatten().collect();
+        let mut hashes = whole_hashes(self.hash, &hashed).into_iter();
+        let is_intact = |(member, arrived): (&MemberWrite, Option<_>)| {
+            arrived.is_none() || hashes.next() == Some(member.hash)
+        };
+        members.iter().zip(arrived).map(is_intact).collect()
+    }
+
     /// It has no name, and all that is left to do is to give it one.
     fn is_as_durable_as_can_be(&self, member: &Member) -> bool {
         member.nameless.is_some() && member.directory.file_system.in_memory && !self.hooks.watches_syncs()
@@ -116,7 +135,7 @@ impl PosixSink {
         named.map(|()| Landed::Named)
     }
 
-    /// The state that the member is in then, and how far it has come.
+    /// The state that the member, which is intact, is in then, and how far it has come.
     fn write_member(
         &self,
         member: MemberWrite,
@@ -124,17 +143,9 @@ impl PosixSink {
         last: &mut Last,
         lent: Option<&mut LentMembers<'_>>,
     ) -> Result<(State, Landed), Failure> {
-        let MemberWrite { entry, offset, hash } = member;
-        if entry.kind != Kind::File {
-            return Err(Code::Protocol.into());
-        }
-        let start = offset as usize;
-        let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
-        let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
+        let bytes = contents(&member, bytes).ok_or(Code::Protocol)?;
+        let MemberWrite { entry, hash, .. } = member;
         let lent = lent.filter(|_| self.borrows(hash));
-        if lent.is_none() && !is_object(self.hash, bytes, 0, true, hash) {
-            return Err(Code::HashMismatch.into());
-        }
         let (directory, held) = match last {
             Some((parent, directory, held)) if *parent == entry.parent && parent.root_index().is_none() => {
                 // The directory is known to be right, not yet this name.
@@ -268,6 +279,14 @@ impl PosixSink {
         let synced = self.hooks.sync(SyncPoint::MemberData, file.as_fd(), Reach::Everything);
         synced.map(|()| None).map_err(super::durable::sync_failure)
     }
+}
+
+/// Its bytes in the slot, if it is a file and they are there.
+fn contents<'a>(MemberWrite { entry, offset, .. }: &MemberWrite, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    let size = usize::try_from(entry.size()).ok().filter(|_| entry.kind == Kind::File)?;
+    let start = *offset as usize;
+    let end = start.checked_add(size)?;
+    bytes.get(start..end)
 }
 
 impl Member {

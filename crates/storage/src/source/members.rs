@@ -20,16 +20,17 @@ use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_object};
 use super::status::Status;
 use crate::confine::{check_name, source_failure};
-use crate::hashing::{ObjectHasher, whole_hash};
+use crate::hashing::{ObjectHasher, whole_hashes};
 use crate::page_cache::{self, Passing};
 use crate::{faults, local};
 
 /// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
 ///
-/// How many bytes are used, and one result for each member.
+/// How many bytes are used, and one result for each member. Those in the slot that `read` has not hashed are hashed here,
+/// all together.
 pub(crate) fn pack(
     pool: &Pool,
-    slot: SlotId,
+    (slot, kind): (SlotId, HashKind),
     members: &[Arc<Entry>],
     mut read: impl FnMut(&Entry, &mut [u8]) -> Result<Packed, Failure>,
 ) -> (u32, Vec<Result<MemberRead, Failure>>) {
@@ -38,29 +39,40 @@ pub(crate) fn pack(
     };
     lease.set_lent(false);
     let mut used = 0;
-    let mut ranges = Vec::new();
-    let results = members
-        .iter()
-        .map(|entry| {
+    let (mut ranges, mut unhashed) = (Vec::new(), Vec::new());
+    let mut results: Vec<_> = (0..)
+        .zip(members)
+        .map(|(number, entry)| {
             let size = u32::try_from(entry.size()).ok();
             let end = size.and_then(|size| size.checked_add(used)).ok_or(Failure::new(Code::Internal))?;
             let space = lease.get_mut(used as usize..end as usize).ok_or(Failure::new(Code::Internal))?;
             let length = space.len();
             let Packed { hash, file, onlooker } = read(entry, space)?;
             let offset = std::mem::replace(&mut used, end);
+            if hash.is_none() && onlooker.is_none() {
+                unhashed.push((number, offset as usize..end as usize));
+            }
             if let Some(file) = file {
                 ranges.push(FileRange { start: offset as usize, length, file, offset: 0, onlooker });
             }
             Ok(MemberRead { offset, hash })
         })
         .collect();
+    let contents: Vec<&[u8]> = unhashed.iter().map(|(_, range)| &lease[range.clone()]).collect();
+    let hashes = whole_hashes(kind, &contents);
+    for ((number, range), made) in unhashed.into_iter().zip(hashes) {
+        faults::source_bytes_hashed(&mut lease[range]);
+        if let Ok(MemberRead { hash, .. }) = &mut results[number] {
+            *hash = Some(made);
+        }
+    }
     lease.set_file_ranges(ranges);
     (used, results)
 }
 
 /// A member that was read.
 pub(crate) struct Packed {
-    /// Of its bytes, unless they are hashed on their way.
+    /// Of its bytes, unless they are hashed later: on their way if there is an onlooker, else in the slot.
     pub hash: Option<Hash>,
     /// They were left there; else they are in the slot.
     pub file: Option<Arc<OwnedFd>>,
@@ -68,9 +80,10 @@ pub(crate) struct Packed {
     pub onlooker: Option<Box<dyn Onlooker>>,
 }
 
-impl From<Hash> for Packed {
-    fn from(hash: Hash) -> Self {
-        Packed { hash: Some(hash), file: None, onlooker: None }
+impl Packed {
+    /// Its bytes are in the slot.
+    pub fn in_slot(hash: Option<Hash>) -> Self {
+        Packed { hash, file: None, onlooker: None }
     }
 }
 
@@ -182,15 +195,19 @@ impl<'a> MemberReader<'a> {
             check_version(&file, &entry.identity)?;
             return Ok(Packed { hash: Some(hash), file: Some(Arc::new(file)), onlooker: None });
         }
-        let kind = if early.is_some() { HashKind::None } else { self.hash };
-        let hash = early.unwrap_or(read_whole(kind, &file, space)?);
+        let hash = match early {
+            Some(hash) => read_hashed(HashKind::None, &file, space).map(|_| Some(hash)),
+            // With its neighbours.
+            None if space.len() <= GENTLE_PIECE_BYTES => read_unhashed(&file, space).map(|()| None),
+            None => read_hashed(self.hash, &file, space).map(Some),
+        }?;
         // Nothing lies between the first status and the second where nothing is read.
         if space.is_empty() {
             is_empty(&file)?;
         } else {
             check_version(&file, &entry.identity)?;
         }
-        Ok(hash.into())
+        Ok(Packed::in_slot(hash))
     }
 
     /// Opens the file, if it is the version of the entry.
@@ -234,19 +251,17 @@ fn is_empty(file: impl AsFd) -> Result<(), Failure> {
     }
 }
 
-fn read_whole(kind: HashKind, file: impl AsFd, space: &mut [u8]) -> Result<Hash, Failure> {
-    if space.len() <= GENTLE_PIECE_BYTES {
-        read_exactly(&file, space)?;
-        faults::source_bytes_read(space);
-        let hash = whole_hash(kind, space);
-        faults::source_bytes_hashed(space);
-        return Ok(hash);
-    }
+fn read_unhashed(file: impl AsFd, space: &mut [u8]) -> Result<(), Failure> {
+    read_exactly(&file, space)?;
+    faults::source_bytes_read(space);
+    Ok(())
+}
+
+fn read_hashed(kind: HashKind, file: impl AsFd, space: &mut [u8]) -> Result<Hash, Failure> {
     let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
     let mut hasher = ObjectHasher::new(kind, 0, length, true)?;
     for piece in space.chunks_mut(GENTLE_PIECE_BYTES) {
-        read_exactly(&file, piece)?;
-        faults::source_bytes_read(piece);
+        read_unhashed(&file, piece)?;
         hasher.update(piece);
         faults::source_bytes_hashed(piece);
     }
@@ -268,6 +283,7 @@ fn read_exactly(file: &impl AsFd, mut rest: &mut [u8]) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::faults::moments::{Moment, once};
+    use crate::hashing::whole_hash;
     use crate::source::Root;
     use std::fs;
     use std::io::Write;
@@ -285,9 +301,12 @@ mod tests {
 
     fn read(directories: &Directories, entry: &Entry) -> Result<Hash, Failure> {
         let noatime = Noatime::new();
-        let mut space = vec![0; entry.size() as usize];
         let mut reader = MemberReader::new(directories, &noatime, HashKind::Blake3, Staying::default());
-        reader.read(entry, &mut space).map(|packed| packed.hash.expect("it is hashed here"))
+        let pool = Pool::new(1, (entry.size() as u32).next_multiple_of(4096)).unwrap();
+        let members = [Arc::new(entry.clone())];
+        let (_, results) =
+            pack(&pool, (SlotId(0), HashKind::Blake3), &members, |entry, space| reader.read(entry, space));
+        results[0].map(|read| read.hash.expect("it is hashed here"))
     }
 
     /// The kernel's clock must move on, or nothing could tell the versions apart.
@@ -320,7 +339,7 @@ mod tests {
     fn a_change_at_any_moment_of_the_read_is_noticed() {
         // One read, and several with a change between them.
         for size in [1000, 3 * GENTLE_PIECE_BYTES + 5] {
-            for moment in [Moment::Read, Moment::Hashed] {
+            for moment in [Moment::Read, Moment::Arrived] {
                 for (name, change) in CHANGES {
                     let scratch = tempfile::tempdir().unwrap();
                     let (directories, entry, path) = file(scratch.path(), size);
@@ -461,7 +480,8 @@ mod tests {
             let mut reader = MemberReader::new(&directories, &noatime, HashKind::Blake3, staying);
             let mut stays = || {
                 let packed = reader.read(&entry, &mut vec![0; size]).unwrap();
-                assert!(packed.hash.is_none() == packed.file.is_some(), "it is hashed here or on its way");
+                assert!(packed.hash.is_none(), "it is hashed later");
+                assert_eq!(packed.onlooker.is_some(), packed.file.is_some(), "on its way if it stays");
                 packed.file.is_some()
             };
             // Each keeps a file open.

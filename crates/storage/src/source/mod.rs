@@ -23,7 +23,7 @@ pub use posix::{PosixSource, SourceOptions};
 pub(crate) use directories::Directories;
 pub(crate) use files::Noatime;
 pub(crate) use lend::LentMembers;
-pub(crate) use members::pack;
+pub(crate) use members::{Packed, pack};
 pub(crate) use objects::hash_in_place;
 pub(crate) use status::{Place, Status, link_target};
 

@@ -333,7 +333,8 @@ impl SourceStorage for PosixSource {
                 if !again {
                     reader = reader.with_early(self.early.get().map(|early| &**early));
                 }
-                let (length, results) = pack(pool, slot, &members, |entry, space| reader.read(entry, space));
+                let (length, results) =
+                    pack(pool, (slot, self.hash), &members, |entry, space| reader.read(entry, space));
                 if again
                     && results
                         .iter()
