@@ -58,52 +58,99 @@ impl Lanes {
 
 #[target_feature(enable = "avx512f")]
 fn values(nodes: &[Node<'_>]) -> [Value; LANES] {
-    let (longest, shortest) = (nodes[0].bytes.len(), nodes[nodes.len() - 1].bytes.len());
-    // Lanes without a node do what the first does.
-    let node = |lane: usize| nodes.get(lane).unwrap_or(&nodes[0]);
-    let counters = words(&array::from_fn(|lane| node(lane).counter));
-    let firsts = words(&array::from_fn(|lane| node(lane).first));
-    let whole: [&[Block]; LANES] = array::from_fn(|lane| node(lane).bytes.as_chunks().0);
-    let mut values = array::from_fn(|word| splat(IV[word]));
-
-    // Blocks that all have in full need no look at each lane.
-    let common = shortest / BLOCK_LEN;
-    let last = words(&array::from_fn(|lane| {
-        let ends = node(lane).bytes.len() == common * BLOCK_LEN;
-        if ends { node(lane).last } else { 0 }
-    }));
-    for number in 0..common {
-        let blocks = whole.each_ref().map(|blocks| &blocks[number]);
-        let first = if number == 0 { firsts } else { splat(0) };
-        let last = if number + 1 == common { last } else { splat(0) };
-        let flags = _mm512_or_si512(first, last);
-        compress(&mut values, &blocks, counters, splat(BLOCK_LEN as u32), flags);
+    let group = Group::new(nodes);
+    let counters = words(&group.of_each(|node| node.counter));
+    let mut values = [splat(0); 8];
+    for (value, word) in values.iter_mut().zip(IV) {
+        *value = splat(word);
     }
-    // A node without bytes has a block all the same.
-    for number in common..longest.div_ceil(BLOCK_LEN).max(1) {
-        let mut padded = [[0; BLOCK_LEN]; LANES];
-        let (mut active, mut lengths, mut flags) = (0, [0; LANES], [0; LANES]);
-        for (lane, node) in nodes.iter().enumerate() {
+    for number in 0..group.common {
+        let flags = words(&group.flags(number));
+        compress(&mut values, &group.blocks(number), counters, splat(BLOCK_LEN as u32), flags);
+    }
+    let mut parts = [[0; BLOCK_LEN]; LANES];
+    for number in group.common..group.count {
+        let rest = group.rest(number, &mut parts);
+        let before = values;
+        compress(&mut values, &rest.blocks, counters, words(&rest.lengths), words(&rest.flags));
+        for (value, before) in values.iter_mut().zip(before) {
+            *value = _mm512_mask_mov_epi32(before, rest.active, *value);
+        }
+    }
+    by_lane(values)
+}
+
+/// Nodes in lanes. Lanes without one do what the first does.
+///
+/// These are functions without vectors, since from one with them the compiler calls a closure for each lane.
+struct Group<'a> {
+    nodes: &'a [Node<'a>],
+    /// Of each node those that are full.
+    full: [&'a [Block]; LANES],
+    /// So many blocks are full in all, and at least that many are there in some.
+    common: usize,
+    count: usize,
+}
+
+/// What lanes take where some have part of a block, or none.
+struct Rest<'a> {
+    blocks: [&'a Block; LANES],
+    lengths: [u32; LANES],
+    flags: [u32; LANES],
+    /// Which have one.
+    active: u16,
+}
+
+impl<'a> Group<'a> {
+    fn new(nodes: &'a [Node<'a>]) -> Self {
+        let (longest, shortest) = (nodes[0].bytes.len(), nodes[nodes.len() - 1].bytes.len());
+        let mut group = Group { nodes, full: [&[]; LANES], common: shortest / BLOCK_LEN, count: 0 };
+        group.full = group.of_each(|node| node.bytes.as_chunks().0);
+        // A node without bytes has a block all the same.
+        group.count = longest.div_ceil(BLOCK_LEN).max(1);
+        group
+    }
+
+    fn of_each<T>(&self, of: impl Fn(&Node<'a>) -> T) -> [T; LANES] {
+        array::from_fn(|lane| of(self.nodes.get(lane).unwrap_or(&self.nodes[0])))
+    }
+
+    /// Full ones.
+    fn blocks(&self, number: usize) -> [&'a Block; LANES] {
+        array::from_fn(|lane| &self.full[lane][number])
+    }
+
+    /// Of those.
+    fn flags(&self, number: usize) -> [u32; LANES] {
+        if number > 0 && number + 1 < self.common {
+            return [0; LANES];
+        }
+        self.of_each(|node| node.flags(number, (number + 1) * BLOCK_LEN == node.bytes.len()))
+    }
+
+    /// Those of the nodes that have one, filled up with zeros.
+    fn rest<'b>(&self, number: usize, parts: &'b mut [Block; LANES]) -> Rest<'b>
+    where
+        'a: 'b,
+    {
+        let (mut lengths, mut flags, mut active) = ([0; LANES], [0; LANES], 0);
+        for (lane, (node, part)) in self.nodes.iter().zip(parts.iter_mut()).enumerate() {
             let rest = node.bytes.get(number * BLOCK_LEN..).unwrap_or_default();
             if rest.is_empty() && number > 0 {
                 continue;
             }
             active |= 1 << lane;
             lengths[lane] = rest.len().min(BLOCK_LEN) as u32;
-            flags[lane] = if number == 0 { node.first } else { 0 };
-            if rest.len() <= BLOCK_LEN {
-                flags[lane] |= node.last;
-            }
+            flags[lane] = node.flags(number, rest.len() <= BLOCK_LEN);
             if rest.len() < BLOCK_LEN {
-                padded[lane][..rest.len()].copy_from_slice(rest);
+                *part = [0; BLOCK_LEN];
+                part[..rest.len()].copy_from_slice(rest);
             }
         }
-        let blocks = array::from_fn(|lane| whole[lane].get(number).unwrap_or(&padded[lane]));
-        let before = values;
-        compress(&mut values, &blocks, counters, words(&lengths), words(&flags));
-        values = array::from_fn(|word| _mm512_mask_mov_epi32(before[word], active, values[word]));
+        let parts = &*parts;
+        let blocks = array::from_fn(|lane| self.full[lane].get(number).unwrap_or(&parts[lane]));
+        Rest { blocks, lengths, flags, active }
     }
-    by_lane(values)
 }
 
 /// The BLAKE3 paper, section 2.2.
@@ -120,29 +167,40 @@ fn compress(
     let [v8, v9, v10, v11] = array::from_fn(|word| splat(IV[word]));
     // Contents have fewer than 2^32 chunks here.
     let mut v = [v0, v1, v2, v3, v4, v5, v6, v7, v8, v9, v10, v11, counters, splat(0), lengths, flags];
+    // Four quarter rounds, step by step together: they do not wait for each other.
     macro_rules! mix {
-        ($a:literal, $b:literal, $c:literal, $d:literal, $x:expr, $y:expr) => {
-            v[$a] = _mm512_add_epi32(_mm512_add_epi32(v[$a], v[$b]), $x);
-            v[$d] = _mm512_ror_epi32::<16>(_mm512_xor_si512(v[$d], v[$a]));
-            v[$c] = _mm512_add_epi32(v[$c], v[$d]);
-            v[$b] = _mm512_ror_epi32::<12>(_mm512_xor_si512(v[$b], v[$c]));
-            v[$a] = _mm512_add_epi32(_mm512_add_epi32(v[$a], v[$b]), $y);
-            v[$d] = _mm512_ror_epi32::<8>(_mm512_xor_si512(v[$d], v[$a]));
-            v[$c] = _mm512_add_epi32(v[$c], v[$d]);
-            v[$b] = _mm512_ror_epi32::<7>(_mm512_xor_si512(v[$b], v[$c]));
+        ($($a:literal $b:literal $c:literal $d:literal, $x:expr, $y:expr;)*) => {
+            $(v[$a] = _mm512_add_epi32(v[$a], m[$x]);)*
+            $(v[$a] = _mm512_add_epi32(v[$a], v[$b]);)*
+            $(v[$d] = _mm512_xor_si512(v[$d], v[$a]);)*
+            $(v[$d] = _mm512_ror_epi32::<16>(v[$d]);)*
+            $(v[$c] = _mm512_add_epi32(v[$c], v[$d]);)*
+            $(v[$b] = _mm512_xor_si512(v[$b], v[$c]);)*
+            $(v[$b] = _mm512_ror_epi32::<12>(v[$b]);)*
+            $(v[$a] = _mm512_add_epi32(v[$a], m[$y]);)*
+            $(v[$a] = _mm512_add_epi32(v[$a], v[$b]);)*
+            $(v[$d] = _mm512_xor_si512(v[$d], v[$a]);)*
+            $(v[$d] = _mm512_ror_epi32::<8>(v[$d]);)*
+            $(v[$c] = _mm512_add_epi32(v[$c], v[$d]);)*
+            $(v[$b] = _mm512_xor_si512(v[$b], v[$c]);)*
+            $(v[$b] = _mm512_ror_epi32::<7>(v[$b]);)*
         };
     }
     // Unrolled: only then is all of `v` in registers.
     macro_rules! rounds {
         ($($round:literal)*) => { $(
-            mix!(0, 4, 8, 12, m[SCHEDULE[$round][0]], m[SCHEDULE[$round][1]]);
-            mix!(1, 5, 9, 13, m[SCHEDULE[$round][2]], m[SCHEDULE[$round][3]]);
-            mix!(2, 6, 10, 14, m[SCHEDULE[$round][4]], m[SCHEDULE[$round][5]]);
-            mix!(3, 7, 11, 15, m[SCHEDULE[$round][6]], m[SCHEDULE[$round][7]]);
-            mix!(0, 5, 10, 15, m[SCHEDULE[$round][8]], m[SCHEDULE[$round][9]]);
-            mix!(1, 6, 11, 12, m[SCHEDULE[$round][10]], m[SCHEDULE[$round][11]]);
-            mix!(2, 7, 8, 13, m[SCHEDULE[$round][12]], m[SCHEDULE[$round][13]]);
-            mix!(3, 4, 9, 14, m[SCHEDULE[$round][14]], m[SCHEDULE[$round][15]]);
+            mix!(
+                0 4 8 12, SCHEDULE[$round][0], SCHEDULE[$round][1];
+                1 5 9 13, SCHEDULE[$round][2], SCHEDULE[$round][3];
+                2 6 10 14, SCHEDULE[$round][4], SCHEDULE[$round][5];
+                3 7 11 15, SCHEDULE[$round][6], SCHEDULE[$round][7];
+            );
+            mix!(
+                0 5 10 15, SCHEDULE[$round][8], SCHEDULE[$round][9];
+                1 6 11 12, SCHEDULE[$round][10], SCHEDULE[$round][11];
+                2 7 8 13, SCHEDULE[$round][12], SCHEDULE[$round][13];
+                3 4 9 14, SCHEDULE[$round][14], SCHEDULE[$round][15];
+            );
         )* };
     }
     rounds!(0 1 2 3 4 5 6);

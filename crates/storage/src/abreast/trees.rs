@@ -36,6 +36,11 @@ pub(super) struct Node<'a> {
 
 impl Node<'_> {
     const NONE: Node<'static> = Node { bytes: &[], counter: 0, first: 0, last: 0, place: 0 };
+
+    /// Of one of its blocks.
+    pub fn flags(&self, number: usize, is_last: bool) -> u32 {
+        (if number == 0 { self.first } else { 0 }) | (if is_last { self.last } else { 0 })
+    }
 }
 
 /// What a node becomes.
