@@ -85,10 +85,11 @@ fn values(nodes: &[Node<'_>]) -> [Value; LANES] {
 /// These are functions without vectors, since from one with them the compiler calls a closure for each lane.
 struct Group<'a> {
     nodes: &'a [Node<'a>],
-    /// Of each node those that are full.
+    /// The blocks of each that are full.
     full: [&'a [Block]; LANES],
-    /// So many blocks are full in all, and at least that many are there in some.
+    /// So many are full in all of them.
     common: usize,
+    /// And so many blocks has the longest.
     count: usize,
 }
 
