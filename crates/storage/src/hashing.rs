@@ -1,4 +1,4 @@
-//! Hashes of contents as they arrive, so that copy and hash share the cache.
+//! Hashes of contents as they arrive, so that copy and hash share the cache; of small ones, many at a time.
 //!
 //! BLAKE3: the value of an object is that of its subtree, so that those of all objects make the root of the file. XXH3: that
 //! of an object is seeded with its offset, so that an object in the wrong place is found; that of a file is made of those of
@@ -25,6 +25,9 @@ impl Onlooker for ObjectHasher {
         self.finish()
     }
 }
+
+/// Of small files that are hashed together: half of such a cache holds them.
+pub(crate) const TOGETHER_BYTES: usize = 512 << 10;
 
 /// Where nothing is hashed.
 const NOTHING: Hash = Hash([0; 32]);
@@ -128,7 +131,13 @@ pub(crate) fn whole_hash(kind: HashKind, bytes: &[u8]) -> Hash {
     }
 }
 
-/// Of whole files that are all there, in order: small ones together take less time.
+/// Whether whole files of that size take less time together ([`whole_hashes`]). Others are best hashed when they are touched anyway:
+/// copy and hash share the cache then.
+pub(crate) fn are_better_together(kind: HashKind, bytes: usize) -> bool {
+    kind == HashKind::Blake3 && abreast::pays(bytes)
+}
+
+/// Of whole files that are all there, in order.
 pub(crate) fn whole_hashes(kind: HashKind, contents: &[&[u8]]) -> Vec<Hash> {
     let bytes = || contents.iter().map(|bytes| bytes.len() as u64).sum();
     match kind {

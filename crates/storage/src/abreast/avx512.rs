@@ -5,6 +5,7 @@
 
 use std::arch::x86_64::*;
 use std::array;
+use std::cmp::Reverse;
 
 use blake3::{BLOCK_LEN, OUT_LEN};
 
@@ -51,6 +52,7 @@ impl Lanes {
     /// The value of each node, in order. There is one at least, and at most one for each lane; none is longer than the
     /// one before. What follows in the result is nobody's.
     pub fn values(self, nodes: &[Node<'_>]) -> [Value; LANES] {
+        debug_assert!(nodes.is_sorted_by_key(|node| Reverse(node.bytes.len())));
         // SAFETY: the processor has AVX-512F, or there would be no `Lanes`.
         unsafe { values(nodes) }
     }

@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use blake3::{CHUNK_LEN, OUT_LEN};
 use haul_model::Hash;
 
-use super::alone;
-use super::avx512::{LANES, Lanes};
+use super::avx512::LANES;
+use super::{ALONE_BYTES_MIN, alone};
 
 /// Domain flags of the BLAKE3 paper, table 3.
 const CHUNK_START: u32 = 1 << 0;
@@ -14,9 +14,7 @@ const CHUNK_END: u32 = 1 << 1;
 const PARENT: u32 = 1 << 2;
 const ROOT: u32 = 1 << 3;
 
-/// From here on a content fills the lanes by itself, or nearly so.
-const ALONE_BYTES_MIN: usize = 64 << 10;
-/// So many chunks are gathered before they are hashed: enough to fill the lanes, few enough to stay in the cache.
+/// So many chunks are gathered before they are hashed: enough to fill the lanes, with a bound to the memory for their values.
 const GATHERED_MAX: usize = 1024;
 
 /// A node of a tree: a chunk or a parent.
@@ -66,8 +64,8 @@ struct Tree {
     width: usize,
 }
 
-/// As [`hash_each`](super::hash_each).
-pub(super) fn hash_each(contents: &[&[u8]], lanes: Lanes) -> Vec<Hash> {
+/// The hash of each, in order. `values_of` tells the values of one to [`LANES`] nodes, none of which is longer than the one before.
+pub(super) fn hash_each(contents: &[&[u8]], values_of: impl Fn(&[Node<'_>]) -> [Value; LANES]) -> Vec<Hash> {
     let mut hashes = Vec::with_capacity(contents.len());
     let mut gathered = Gathered::default();
     for (number, &content) in contents.iter().enumerate() {
@@ -78,10 +76,10 @@ pub(super) fn hash_each(contents: &[&[u8]], lanes: Lanes) -> Vec<Hash> {
         hashes.push(Hash([0; OUT_LEN]));
         gathered.add(number, content);
         if gathered.values.len() >= GATHERED_MAX {
-            gathered.hash(lanes, &mut hashes);
+            gathered.hash(&values_of, &mut hashes);
         }
     }
-    gathered.hash(lanes, &mut hashes);
+    gathered.hash(&values_of, &mut hashes);
     hashes
 }
 
@@ -92,7 +90,7 @@ impl<'a> Gathered<'a> {
         let has_part = !part.is_empty() || content.is_empty();
         let (start, width) = (self.values.len(), chunks.len() + usize::from(has_part));
         let last = CHUNK_END | if width == 1 { ROOT } else { 0 };
-        // Contents that come here have far fewer chunks.
+        // There are fewer than 32 chunks.
         let node =
             |bytes, at| Node { bytes, counter: at as u32, first: CHUNK_START, last, place: start + at };
         self.chunks.extend(chunks.iter().enumerate().map(|(at, chunk)| node(chunk, at)));
@@ -102,15 +100,15 @@ impl<'a> Gathered<'a> {
     }
 
     /// All of them, which are gone then.
-    fn hash(&mut self, lanes: Lanes, hashes: &mut [Hash]) {
+    fn hash(&mut self, values_of: &impl Fn(&[Node<'_>]) -> [Value; LANES], hashes: &mut [Hash]) {
         // The longest first, as lanes want them.
         self.parts.sort_unstable_by_key(|node| Reverse(node.bytes.len()));
         self.chunks.append(&mut self.parts);
         for nodes in self.chunks.chunks(LANES) {
-            put(&mut self.values, nodes.iter().map(|node| node.place), lanes.values(nodes));
+            put(&mut self.values, nodes.iter().map(|node| node.place), values_of(nodes));
         }
         self.chunks.clear();
-        self.merge(lanes);
+        self.merge(values_of);
         for Tree { number, start, .. } in self.trees.drain(..) {
             hashes[number] = Hash(self.values[start]);
         }
@@ -118,7 +116,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// Level by level, those of all trees together, until each has come to its root.
-    fn merge(&mut self, lanes: Lanes) {
+    fn merge(&mut self, values_of: &impl Fn(&[Node<'_>]) -> [Value; LANES]) {
         let Gathered { trees, values, .. } = self;
         let mut parents = Vec::new();
         loop {
@@ -135,7 +133,7 @@ impl<'a> Gathered<'a> {
                     let bytes = values[children..children + 2].as_flattened();
                     *node = Node { bytes, last, place, ..Node::NONE };
                 }
-                let made = lanes.values(&nodes[..group.len()]);
+                let made = values_of(&nodes[..group.len()]);
                 put(values, group.iter().map(|&(_, place, _)| place), made);
             }
             parents.clear();
@@ -152,4 +150,24 @@ impl<'a> Gathered<'a> {
 
 fn put(values: &mut [Value], places: impl Iterator<Item = usize>, made: [Value; LANES]) {
     places.zip(made).for_each(|(place, value)| values[place] = value);
+}
+
+/// As the crate has it.
+#[cfg(test)]
+pub(super) fn value_of(node: &Node<'_>) -> Value {
+    use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+
+    let is_root = node.last & ROOT != 0;
+    if node.last & PARENT != 0 {
+        let (left, right) = node.bytes.split_at(OUT_LEN);
+        let (left, right) = (left.try_into().unwrap(), right.try_into().unwrap());
+        return match is_root {
+            true => merge_subtrees_root(left, right, Mode::Hash).into(),
+            false => merge_subtrees_non_root(left, right, Mode::Hash),
+        };
+    }
+    assert_eq!((node.first, node.last & !ROOT), (CHUNK_START, CHUNK_END));
+    let mut hasher = blake3::Hasher::new();
+    hasher.set_input_offset(u64::from(node.counter) * CHUNK_LEN as u64).update(node.bytes);
+    if is_root { *hasher.finalize().as_bytes() } else { hasher.finalize_non_root() }
 }

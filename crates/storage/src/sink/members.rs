@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use haul_buffers::Pool;
 use haul_model::op::{Landed, MemberWrite, MemberWritten, Progress};
 use haul_model::profile::Stage;
-use haul_model::{Code, Entry, EntryId, Failure, HashKind, Kind, SlotId, Token};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Token};
 use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ use super::objects::PRIVATE;
 use super::{Contents, PosixSink, State, attributes, lock};
 use crate::confine::sink_failure;
 use crate::faults;
-use crate::hashing::whole_hashes;
+use crate::hashing::{TOGETHER_BYTES, are_better_together, is_object, whole_hashes};
 use crate::source::{Lender, LentMembers};
 
 /// A member that is written.
@@ -62,18 +62,24 @@ impl PosixSink {
         let mut written = Vec::with_capacity(members.len());
         let mut last = None;
         let mut lent = self.lender.as_ref().map(Lender::members);
-        let intact = self.which_are_intact(&members, bytes);
-        for (number, (member, is_intact)) in members.into_iter().zip(intact).enumerate() {
-            if !progress.begins(number) {
+        let mut members = members.into_iter();
+        'all: loop {
+            let some = together(&mut members);
+            if some.is_empty() {
                 break;
             }
-            let id = member.entry.id;
-            let checked = if is_intact { Ok(()) } else { Err(Code::HashMismatch.into()) };
-            let result = checked.and_then(|()| self.write_member(member, bytes, &mut last, lent.as_mut()));
-            results.push(result.map(|(state, landed)| {
-                written.push((number, id, state));
-                landed
-            }));
+            let checked = self.check(&some, bytes);
+            for (member, checked) in some.into_iter().zip(checked) {
+                let (number, id) = (results.len(), member.entry.id);
+                if !progress.begins(number) {
+                    break 'all;
+                }
+                let result = self.write_member(member, checked, bytes, &mut last, lent.as_mut());
+                results.push(result.map(|(state, landed)| {
+                    written.push((number, id, state));
+                    landed
+                }));
+            }
         }
         let (mut replaced, mut complete) = (Vec::new(), Vec::new());
         let mut states = lock(&self.states);
@@ -103,21 +109,19 @@ impl PosixSink {
         results
     }
 
-    /// Which members have arrived as they were announced. One that is lent does not come this way, and one that is not all in the
-    /// slot is refused when it is written.
-    fn which_are_intact(&self, members: &[MemberWrite], bytes: &[u8]) -> Vec<bool> {
-        // Nobody can tell.
-        if self.hash == HashKind::None {
-            return vec![true; members.len()];
-        }
-        let arrived = |member: &MemberWrite| contents(member, bytes).filter(|_| !self.borrows(member.hash));
-        let arrived: Vec<_> = members.iter().map(arrived).collect();
-        let hashed: Vec<_> = arrived.iter().copied().flatten().collect();
-        let mut hashes = whole_hashes(self.hash, &hashed).into_iter();
-        let is_intact = |(member, arrived): (&MemberWrite, Option<_>)| {
-            arrived.is_none() || hashes.next() == Some(member.hash)
+    /// Of members that take less time to hash together, whether they have arrived as they were announced. The others are hashed when
+    /// they are written, or lent and not in the slot.
+    fn check(&self, members: &[MemberWrite], bytes: &[u8]) -> Vec<Option<bool>> {
+        let is_hashed = |member: &MemberWrite| {
+            let bytes = contents(member, bytes)?;
+            (are_better_together(self.hash, bytes.len()) && !self.borrows(member.hash)).then_some(bytes)
         };
-        members.iter().zip(arrived).map(is_intact).collect()
+        let hashed: Vec<_> = members.iter().map(is_hashed).collect();
+        let mut hashes =
+            whole_hashes(self.hash, &hashed.iter().copied().flatten().collect::<Vec<_>>()).into_iter();
+        let is_intact =
+            |(member, bytes): (&MemberWrite, Option<_>)| bytes.map(|_| hashes.next() == Some(member.hash));
+        members.iter().zip(hashed).map(is_intact).collect()
     }
 
     /// It has no name, and all that is left to do is to give it one.
@@ -135,10 +139,11 @@ impl PosixSink {
         named.map(|()| Landed::Named)
     }
 
-    /// The state that the member, which is intact, is in then, and how far it has come.
+    /// The state that the member is in then, and how far it has come. `checked`: whether it is intact, if that is known.
     fn write_member(
         &self,
         member: MemberWrite,
+        checked: Option<bool>,
         bytes: &[u8],
         last: &mut Last,
         lent: Option<&mut LentMembers<'_>>,
@@ -146,6 +151,10 @@ impl PosixSink {
         let bytes = contents(&member, bytes).ok_or(Code::Protocol)?;
         let MemberWrite { entry, hash, .. } = member;
         let lent = lent.filter(|_| self.borrows(hash));
+        let is_intact = || lent.is_some() || is_object(self.hash, bytes, 0, true, hash);
+        if !checked.unwrap_or_else(is_intact) {
+            return Err(Code::HashMismatch.into());
+        }
         let (directory, held) = match last {
             Some((parent, directory, held)) if *parent == entry.parent && parent.root_index().is_none() => {
                 // The directory is known to be right, not yet this name.
@@ -279,6 +288,18 @@ impl PosixSink {
         let synced = self.hooks.sync(SyncPoint::MemberData, file.as_fd(), Reach::Everything);
         synced.map(|()| None).map_err(super::durable::sync_failure)
     }
+}
+
+/// The next members, as many as are hashed together.
+fn together(members: &mut impl Iterator<Item = MemberWrite>) -> Vec<MemberWrite> {
+    let (mut some, mut bytes) = (Vec::new(), 0);
+    while bytes < TOGETHER_BYTES as u64
+        && let Some(member) = members.next()
+    {
+        bytes = member.entry.size().saturating_add(bytes);
+        some.push(member);
+    }
+    some
 }
 
 /// Its bytes in the slot, if it is a file and they are there.

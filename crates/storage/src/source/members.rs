@@ -5,6 +5,7 @@
 //! hashed on its way is read by whoever sends it, and so the second status is taken there. Of one that was hashed early it was
 //! taken then, and only bytes with that hash are accepted.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -20,14 +21,14 @@ use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_object};
 use super::status::Status;
 use crate::confine::{check_name, source_failure};
-use crate::hashing::{ObjectHasher, whole_hashes};
+use crate::hashing::{ObjectHasher, TOGETHER_BYTES, are_better_together, whole_hash, whole_hashes};
 use crate::page_cache::{self, Passing};
 use crate::{faults, local};
 
 /// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
 ///
 /// How many bytes are used, and one result for each member. Those in the slot that `read` has not hashed are hashed here,
-/// all together.
+/// together with their neighbours.
 pub(crate) fn pack(
     pool: &Pool,
     (slot, kind): (SlotId, HashKind),
@@ -39,10 +40,10 @@ pub(crate) fn pack(
     };
     lease.set_lent(false);
     let mut used = 0;
-    let (mut ranges, mut unhashed) = (Vec::new(), Vec::new());
-    let mut results: Vec<_> = (0..)
-        .zip(members)
-        .map(|(number, entry)| {
+    let (mut ranges, mut unhashed) = (Vec::new(), Unhashed::default());
+    let mut results = Vec::with_capacity(members.len());
+    for entry in members {
+        let mut put = || {
             let size = u32::try_from(entry.size()).ok();
             let end = size.and_then(|size| size.checked_add(used)).ok_or(Failure::new(Code::Internal))?;
             let space = lease.get_mut(used as usize..end as usize).ok_or(Failure::new(Code::Internal))?;
@@ -50,24 +51,50 @@ pub(crate) fn pack(
             let Packed { hash, file, onlooker } = read(entry, space)?;
             let offset = std::mem::replace(&mut used, end);
             if hash.is_none() && onlooker.is_none() {
-                unhashed.push((number, offset as usize..end as usize));
+                unhashed.add(results.len(), offset as usize..end as usize);
             }
             if let Some(file) = file {
                 ranges.push(FileRange { start: offset as usize, length, file, offset: 0, onlooker });
             }
             Ok(MemberRead { offset, hash })
-        })
-        .collect();
-    let contents: Vec<&[u8]> = unhashed.iter().map(|(_, range)| &lease[range.clone()]).collect();
-    let hashes = whole_hashes(kind, &contents);
-    for ((number, range), made) in unhashed.into_iter().zip(hashes) {
-        faults::source_bytes_hashed(&mut lease[range]);
-        if let Ok(MemberRead { hash, .. }) = &mut results[number] {
-            *hash = Some(made);
+        };
+        let result = put();
+        results.push(result);
+        if unhashed.bytes >= TOGETHER_BYTES {
+            unhashed.hash(kind, &mut lease, &mut results);
         }
     }
+    unhashed.hash(kind, &mut lease, &mut results);
     lease.set_file_ranges(ranges);
     (used, results)
+}
+
+/// Members that are in the slot and are to be hashed.
+#[derive(Default)]
+struct Unhashed {
+    /// Their numbers, and where they are.
+    members: Vec<(usize, Range<usize>)>,
+    bytes: usize,
+}
+
+impl Unhashed {
+    fn add(&mut self, number: usize, range: Range<usize>) {
+        self.bytes += range.len();
+        self.members.push((number, range));
+    }
+
+    /// All of them, which are gone then.
+    fn hash(&mut self, kind: HashKind, slot: &mut [u8], results: &mut [Result<MemberRead, Failure>]) {
+        let contents: Vec<&[u8]> = self.members.iter().map(|(_, range)| &slot[range.clone()]).collect();
+        let hashes = whole_hashes(kind, &contents);
+        for ((number, range), made) in self.members.drain(..).zip(hashes) {
+            faults::source_bytes_hashed(&mut slot[range]);
+            if let Ok(MemberRead { hash, .. }) = &mut results[number] {
+                *hash = Some(made);
+            }
+        }
+        self.bytes = 0;
+    }
 }
 
 /// A member that was read.
@@ -198,7 +225,7 @@ impl<'a> MemberReader<'a> {
         let hash = match early {
             Some(hash) => read_hashed(HashKind::None, &file, space).map(|_| Some(hash)),
             // With its neighbours.
-            None if space.len() <= GENTLE_PIECE_BYTES => read_unhashed(&file, space).map(|()| None),
+            None if are_better_together(self.hash, space.len()) => read_unhashed(&file, space).map(|()| None),
             None => read_hashed(self.hash, &file, space).map(Some),
         }?;
         // Nothing lies between the first status and the second where nothing is read.
@@ -258,6 +285,12 @@ fn read_unhashed(file: impl AsFd, space: &mut [u8]) -> Result<(), Failure> {
 }
 
 fn read_hashed(kind: HashKind, file: impl AsFd, space: &mut [u8]) -> Result<Hash, Failure> {
+    if space.len() <= GENTLE_PIECE_BYTES {
+        read_unhashed(&file, space)?;
+        let hash = whole_hash(kind, space);
+        faults::source_bytes_hashed(space);
+        return Ok(hash);
+    }
     let length = u32::try_from(space.len()).map_err(|_| Failure::new(Code::Internal))?;
     let mut hasher = ObjectHasher::new(kind, 0, length, true)?;
     for piece in space.chunks_mut(GENTLE_PIECE_BYTES) {
@@ -283,7 +316,6 @@ fn read_exactly(file: &impl AsFd, mut rest: &mut [u8]) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::faults::moments::{Moment, once};
-    use crate::hashing::whole_hash;
     use crate::source::Root;
     use std::fs;
     use std::io::Write;
@@ -353,6 +385,50 @@ mod tests {
                         "{name} at {moment:?} of {size} bytes"
                     );
                 }
+            }
+        }
+    }
+
+    /// Small and large, empty, failed, left in its file, known: each has its own hash, whoever makes it.
+    #[test]
+    fn neighbours_of_all_kinds_have_their_own_hashes() {
+        let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+        let sizes = [700, 90_000, 0, 3000, 5, 40_000, 1024, 300_000, 2000];
+        let content = |number: usize| vec![number as u8; sizes[number]];
+        let mut roots = Vec::new();
+        let mut members = Vec::new();
+        for number in 0..sizes.len() {
+            let path = scratch.path().join(number.to_string());
+            fs::write(&path, content(number)).unwrap();
+            let status = Status::of_name(rustix::fs::CWD, &path, false).unwrap();
+            let (id, root) = (EntryId(number as u64 + 1), EntryId::root(number as u32));
+            members.push(status.entry(id, root, b"").unwrap());
+            roots.push(Root::new(path.to_str().unwrap()));
+        }
+        const FAILED: usize = 3;
+        members[FAILED].identity.mtime.nanos ^= 1;
+        let members: Vec<_> = members.into_iter().map(Arc::new).collect();
+        let directories = Directories::new(roots, false, 4);
+        let (noatime, pool) = (Noatime::new(), Pool::new(1, 1 << 20).unwrap());
+        for kind in [HashKind::Blake3, HashKind::Xxh3] {
+            // The one of 300,000 bytes stays in its file.
+            let staying = Staying { hashed: Some(200_000), hashed_on_the_way: None };
+            let mut reader = MemberReader::new(&directories, &noatime, kind, staying);
+            let known = Hash([9; 32]);
+            let (_, results) = pack(&pool, (SlotId(0), kind), &members, |entry, space| {
+                let packed = reader.read(entry, space)?;
+                assert_eq!(packed.file.is_some(), space.len() == 300_000);
+                Ok(if space.len() == 5 { Packed::in_slot(Some(known)) } else { packed })
+            });
+            let mut at = 0;
+            for (number, result) in results.into_iter().enumerate() {
+                if number == FAILED {
+                    assert_eq!(result, Err(Code::SourceChanged.into()));
+                    continue;
+                }
+                let expected = if sizes[number] == 5 { known } else { whole_hash(kind, &content(number)) };
+                assert_eq!(result, Ok(MemberRead { offset: at, hash: Some(expected) }), "{kind:?}, {number}");
+                at += sizes[number] as u32;
             }
         }
     }
