@@ -62,24 +62,16 @@ impl PosixSink {
         let mut written = Vec::with_capacity(members.len());
         let mut last = None;
         let mut lent = self.lender.as_ref().map(Lender::members);
-        let mut members = members.into_iter();
-        'all: loop {
-            let some = together(&mut members);
-            if some.is_empty() {
+        for (number, (member, checked)) in self.checked(members, bytes).enumerate() {
+            if !progress.begins(number) {
                 break;
             }
-            let checked = self.check(&some, bytes);
-            for (member, checked) in some.into_iter().zip(checked) {
-                let (number, id) = (results.len(), member.entry.id);
-                if !progress.begins(number) {
-                    break 'all;
-                }
-                let result = self.write_member(member, checked, bytes, &mut last, lent.as_mut());
-                results.push(result.map(|(state, landed)| {
-                    written.push((number, id, state));
-                    landed
-                }));
-            }
+            let id = member.entry.id;
+            let result = self.write_member(member, checked, bytes, &mut last, lent.as_mut());
+            results.push(result.map(|(state, landed)| {
+                written.push((number, id, state));
+                landed
+            }));
         }
         let (mut replaced, mut complete) = (Vec::new(), Vec::new());
         let mut states = lock(&self.states);
@@ -109,6 +101,20 @@ impl PosixSink {
         results
     }
 
+    /// Members with what [`PosixSink::check`] says of them, just before they are written.
+    fn checked(
+        &self,
+        members: Vec<MemberWrite>,
+        bytes: &[u8],
+    ) -> impl Iterator<Item = (MemberWrite, Option<bool>)> {
+        let mut members = members.into_iter();
+        let next = move || Some(together(&mut members)).filter(|some| !some.is_empty());
+        std::iter::from_fn(next).flat_map(|some| {
+            let checked = self.check(&some, bytes);
+            some.into_iter().zip(checked)
+        })
+    }
+
     /// Of members that take less time to hash together, whether they have arrived as they were announced. The others are hashed when
     /// they are written, or lent and not in the slot.
     fn check(&self, members: &[MemberWrite], bytes: &[u8]) -> Vec<Option<bool>> {
@@ -117,8 +123,8 @@ impl PosixSink {
             (are_better_together(self.hash, bytes.len()) && !self.borrows(member.hash)).then_some(bytes)
         };
         let hashed: Vec<_> = members.iter().map(is_hashed).collect();
-        let mut hashes =
-            whole_hashes(self.hash, &hashed.iter().copied().flatten().collect::<Vec<_>>()).into_iter();
+        let together: Vec<_> = hashed.iter().copied().flatten().collect();
+        let mut hashes = whole_hashes(self.hash, &together).into_iter();
         let is_intact =
             |(member, bytes): (&MemberWrite, Option<_>)| bytes.map(|_| hashes.next() == Some(member.hash));
         members.iter().zip(hashed).map(is_intact).collect()
