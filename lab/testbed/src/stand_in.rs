@@ -21,6 +21,9 @@ use rustix::process::Signal;
 const HELP: &str = "--plain --streams --memory --reconnect --ssh --haul-path --json -v -r";
 const CHUNK_BYTES: usize = 64 << 10;
 
+/// What each chunk of a file that is named too early takes at least.
+const EARLY_PACE: Duration = Duration::from_micros(300);
+
 /// What may be wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bug {
@@ -264,8 +267,9 @@ impl Mover {
             }
             sink.write_all_at(&bytes[..length], at)?;
             if early {
-                // It looks complete from its first byte on.
+                // It looks complete from its first byte on, and long enough to be hit whatever the memory's speed is.
                 self.attributes(&sink, stat)?;
+                std::thread::sleep(EARLY_PACE);
             }
             at += length as u64;
             self.sent += length as u64 * if self.bug == Bug::SendsTwice { 1000 } else { 1 };
