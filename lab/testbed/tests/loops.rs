@@ -103,7 +103,7 @@ fn planted_bugs_are_found_by_the_kill_loop() {
 #[test]
 fn planted_bugs_are_found_by_the_power_cut_loop() {
     side_by_side(media(), |medium| {
-        // About every tenth round finds the early name, and the first that does is the last.
+        // About every fourth round finds the early name, and the first that does is the last.
         for bug in ["no-file-sync", "no-directory-sync", "early-name"] {
             let dataset = if bug == "early-name" { "crash-big" } else { "crash-small" };
             let seen = run(bug, &["crash", "--rounds", "200", "--dataset", dataset, "--medium", medium]);
