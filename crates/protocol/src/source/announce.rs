@@ -54,8 +54,11 @@ impl Source {
                     self.push(&mut batch, NewFile::End(id), 16);
                     let mut settled = Vec::new();
                     self.directories.end(id, &mut settled)?;
-                    // The end of the directory must have been announced before storage forgets it.
-                    self.flush(&mut batch);
+                    // The end of the directory must have been announced before storage forgets it. Mostly its files are
+                    // not done yet, and the next directory's go with them.
+                    if !settled.is_empty() {
+                        self.flush(&mut batch);
+                    }
                     for id in settled {
                         self.actions.push_back(Action::Source(haul_model::op::SourceOp::Forget { id }));
                     }
