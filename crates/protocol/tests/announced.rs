@@ -71,16 +71,17 @@ fn answered(source: &mut Source, id: EntryId) -> Vec<Told> {
 }
 
 #[test]
-fn entries_of_many_directories_go_in_one_message() {
+fn entries_of_sixteen_directories_go_in_one_message() {
     let mut source = source();
-    let directories = (0..100).map(|number| EntryId(10 + number * 3));
-    let items = directories.clone().flat_map(|id| {
-        let files = [1, 2].map(|more| entry(EntryId(id.0 + more), id, Kind::File));
-        let [first, second] = files;
-        [entry(id, TREE, Kind::Directory), first, second, Item::End(id)]
+    let directories: Vec<_> = (0..100).map(|number| EntryId(10 + number * 3)).collect();
+    let items = directories.iter().flat_map(|id| {
+        let [first, second] = [1, 2].map(|more| entry(EntryId(id.0 + more), *id, Kind::File));
+        [entry(*id, TREE, Kind::Directory), first, second, Item::End(*id)]
     });
     let told = told(&mut source, Event::Scanned(items.collect()));
-    assert_eq!(told, [Told::New { entries: 300, ends: directories.collect() }]);
+    let together =
+        directories.chunks(16).map(|some| Told::New { entries: some.len() * 3, ends: some.into() });
+    assert_eq!(told, together.collect::<Vec<_>>());
 }
 
 #[test]

@@ -23,7 +23,13 @@ use crate::states::{SourceCause, SourceState};
 struct Batch {
     items: Vec<NewFile>,
     bytes: usize,
+    /// That end in it.
+    directories: usize,
 }
+
+/// Whole directories in one message, at most. The first answer comes when all of them are made, which takes a while where
+/// storage is far.
+const DIRECTORIES_TOGETHER_MAX: usize = 16;
 
 /// Bytes of a part of a plan of stripes, at most.
 const PART_BYTES: usize = 36;
@@ -54,9 +60,10 @@ impl Source {
                     self.push(&mut batch, NewFile::End(id), 16);
                     let mut settled = Vec::new();
                     self.directories.end(id, &mut settled)?;
+                    batch.directories += 1;
                     // The end of the directory must have been announced before storage forgets it. Mostly its files are
                     // not done yet, and the next directory's go with them.
-                    if !settled.is_empty() {
+                    if !settled.is_empty() || batch.directories == DIRECTORIES_TOGETHER_MAX {
                         self.flush(&mut batch);
                     }
                     for id in settled {
@@ -178,7 +185,7 @@ impl Source {
     fn flush(&mut self, batch: &mut Batch) {
         if !batch.items.is_empty() {
             self.actions.push_back(Action::Send(Message::NewFile(core::mem::take(&mut batch.items))));
-            batch.bytes = 0;
+            (batch.bytes, batch.directories) = (0, 0);
         }
     }
 
