@@ -183,9 +183,11 @@ impl Plan {
                 Delays { frame: fast, payload: fast, read: fast, write: fast, sync: 400_000_000, ..delays };
         }
         if restless && faults {
-            // A file that changes and cannot be written: both ends want to be rid of it at once.
-            rates.write_error = rates.write_error.max(200);
-            delays.read = delays.read.max(50_000_000);
+            // A file that changes and cannot be written, however often it is tried: both ends want to be rid of it at once.
+            rates.write_error = rates.write_error.max(700);
+            // What an end tells is on its way for about as long as the other one looks again.
+            let told = delays.payload + delays.write + delays.names + delays.frame;
+            delays.read = delays.read.max(50_000_000).max(told);
         }
         let occupied = if random.chance(80) { 100 } else { 0 };
         Plan {
