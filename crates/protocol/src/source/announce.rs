@@ -23,7 +23,7 @@ use crate::states::{SourceCause, SourceState};
 struct Batch {
     items: Vec<NewFile>,
     bytes: usize,
-    /// That end in it.
+    /// How many directories end in it.
     directories: usize,
 }
 
