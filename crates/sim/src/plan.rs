@@ -185,9 +185,7 @@ impl Plan {
         if restless && faults {
             // A file that changes and cannot be written, however often it is tried: both ends want to be rid of it at once.
             rates.write_error = rates.write_error.max(700);
-            // What an end tells is on its way for about as long as the other one looks again.
-            let told = delays.payload + delays.write + delays.names + delays.frame;
-            delays.read = delays.read.max(50_000_000).max(told);
+            delays.read = delays.read.max(50_000_000);
         }
         let occupied = if random.chance(80) { 100 } else { 0 };
         Plan {
