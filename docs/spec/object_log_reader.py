@@ -39,12 +39,13 @@ GROUPS_MAX = 6
 MAGIC = b"HOLX"
 MECHANISMS = ("file", "transaction", "universal")
 METHODS = ("char", "int", "enc", "binary", "bit8", "bit64")
-FLAG_CONTINUED, FLAG_BOOT, FLAG_PATH_OUTSIDE = 1, 2, 4
+FLAG_CONTINUED, FLAG_BOOT, FLAG_PATH_OUTSIDE, FLAG_ORIGIN = 1, 2, 4, 8
 
 LOG_NAME = re.compile(r"(?:file|transaction|universal)-([1-9][0-9]{0,19})\.log")
 INDEX_HEADER = struct.Struct("<I4sHBBIQHH")
 RECORD_HEADER = struct.Struct("<HBBIIIIIQqqIIQ16s")
 EXTENT = struct.Struct("<QQ")
+ORIGIN = struct.Struct("<QI")
 
 
 class Refused(Exception):
@@ -100,7 +101,7 @@ class ObjectSet:
 class Record:
     path: bytes
     generation: int
-    continued: bool
+    origin: Optional[tuple]  # (number of a log, generation), if the record is continued
     hash_kind: int
     object_bytes: int
     objects: int
@@ -113,6 +114,7 @@ class Record:
     extents: list
     method: str
     done: ObjectSet
+    log_number: int
     log_name: str
 
     def binding(self):
@@ -204,9 +206,10 @@ def is_placed(offset, length):
 
 
 def record_places(flags, extent_count):
-    """Where in a record boot id and path are, or would be."""
+    """Where in a record boot id, origin and path are, or would be."""
     boot_at = RECORD_BYTES_MIN + extent_count * EXTENT.size
-    return boot_at, boot_at + (16 if flags & FLAG_BOOT else 0)
+    origin_at = boot_at + (16 if flags & FLAG_BOOT else 0)
+    return boot_at, origin_at, origin_at + (ORIGIN.size if flags & FLAG_ORIGIN else 0)
 
 
 def is_well_formed(data, length):
@@ -214,12 +217,14 @@ def is_well_formed(data, length):
     if len(data) != length or length < RECORD_BYTES_MIN:
         return False
     _, flags, _, generation, _, objects, path_bytes, extent_count = RECORD_HEADER.unpack_from(data)[:8]
-    known_flags = FLAG_CONTINUED | FLAG_BOOT | FLAG_PATH_OUTSIDE
+    known_flags = FLAG_CONTINUED | FLAG_BOOT | FLAG_PATH_OUTSIDE | FLAG_ORIGIN
     if flags & ~known_flags or generation == 0 or objects == 0:
+        return False
+    if flags & FLAG_ORIGIN and not flags & FLAG_CONTINUED:
         return False
     if path_bytes > PATH_BYTES_MAX or extent_count > EXTENTS_MAX:
         return False
-    boot_at, path_at = record_places(flags, extent_count)
+    boot_at, _, path_at = record_places(flags, extent_count)
     if length != path_at + (EXTENT.size if flags & FLAG_PATH_OUTSIDE else path_bytes):
         return False
     extents = list(EXTENT.iter_unpack(data[RECORD_BYTES_MIN:boot_at]))
@@ -294,7 +299,7 @@ class Log:
         """A well-formed record without its objects; None if it is damaged (section 4)."""
         (_, flags, hash_kind, generation, object_bytes, objects, path_bytes, extent_count, size,
          mtime, ctime, mtime_nanos, ctime_nanos, inode, token) = RECORD_HEADER.unpack_from(data)
-        boot_at, path_at = record_places(flags, extent_count)
+        boot_at, origin_at, path_at = record_places(flags, extent_count)
         extents = list(EXTENT.iter_unpack(data[RECORD_BYTES_MIN:boot_at]))
         lengths = extent_lengths(method, objects)
         if len(extents) != len(lengths) or objects > self.objects_left:
@@ -308,10 +313,13 @@ class Log:
             if path is None:
                 return None
             self.path_bytes_left -= path_bytes
-        return Record(path, generation, bool(flags & FLAG_CONTINUED), hash_kind, object_bytes, objects, size,
+        origin = None
+        if flags & FLAG_CONTINUED:
+            origin = ORIGIN.unpack(data[origin_at:path_at]) if flags & FLAG_ORIGIN else (0, 0)
+        return Record(path, generation, origin, hash_kind, object_bytes, objects, size,
                       (mtime, mtime_nanos), (ctime, ctime_nanos), inode, token,
-                      data[boot_at:path_at] if flags & FLAG_BOOT else None,
-                      extents, method, ObjectSet(), self.name)
+                      data[boot_at:origin_at] if flags & FLAG_BOOT else None,
+                      extents, method, ObjectSet(), self.number, self.name)
 
     def read_path(self, extent, path_bytes, generation, token):
         if path_bytes > self.path_bytes_left or not is_placed(*extent):
@@ -403,8 +411,12 @@ def entries(logs):
         latest_first = histories[path][::-1]
         counts, done = latest_first[0], ObjectSet()
         done.add_all(counts.done)
+        origins = []
         for before, record in zip(latest_first, latest_first[1:]):
-            if not before.continued or record.binding() != counts.binding():
+            origins.append(before.origin)
+            if before.origin is None or record.binding() != counts.binding():
+                break
+            if (record.log_number, record.generation) < max(origins):
                 break
             done.add_all(record.done)
         yield counts, done
@@ -431,13 +443,14 @@ def done_fields(done):
 
 
 def record_document(record):
-    return {**path_fields(record.path), "generation": record.generation, "continued": record.continued,
+    return {**path_fields(record.path), "generation": record.generation,
+            "continued": record.origin is not None, "origin": record.origin,
             **source_fields(record), "extents": record.extents, **done_fields(record.done)}
 
 
 def entry_document(record, done):
     return {**path_fields(record.path), **source_fields(record), "log": record.log_name,
-            "continued": record.continued, **done_fields(done)}
+            "continued": record.origin is not None, **done_fields(done)}
 
 
 def log_document(log):

@@ -65,6 +65,7 @@ pub struct Record {
     pub path: Path,
     generation: u32,
     pub continued: bool,
+    origin: Option<[u64; 2]>,
     #[serde(flatten)]
     pub source: Source,
     extents: Vec<[u64; 2]>,
@@ -288,11 +289,12 @@ impl Log {
 
 impl Record {
     fn new(record: RecordContents) -> Record {
-        let RecordContents { path, logged, generation, continued, extents } = record;
+        let RecordContents { path, logged, generation, origin, extents } = record;
         Record {
             path: Path(path),
             generation,
-            continued,
+            continued: origin.is_some(),
+            origin: origin.map(|origin| [origin.log, origin.generation.into()]),
             source: Source::new(&logged.binding),
             extents: extents.iter().map(|extent| [extent.offset, extent.length]).collect(),
             done_count: logged.done.count(),

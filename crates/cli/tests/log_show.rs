@@ -304,12 +304,22 @@ fn damaged_logs_say_the_same_to_both_readers() {
 }
 
 /// The golden log of the file "moved" as an earlier process would have left it: the number is another, other objects
-/// are durable.
-fn earlier(number: u8, continued: bool, token_first: u8, objects: u64) -> Vec<u8> {
+/// are durable, and it began in the log `origin` if that is another one.
+fn earlier(number: u8, origin: Option<u8>, token_first: u8, objects: u64) -> Vec<u8> {
     let mut log = golden_files("file-bit64")["file-2.log"].clone();
-    // Section 3: the number. Section 4: the flags beside the boot id, the token, and where the one cell is.
+    // Section 3: the number. Section 4: flags, origin, the token, and where the one cell is.
     log[16] = number;
-    log[28 + 2] = 2 | u8::from(continued);
+    let origin_start = 28 + 80 + 16 + 16;
+    match origin {
+        Some(origin) => log[origin_start] = origin,
+        None => {
+            log.copy_within(origin_start + 12..512, origin_start);
+            log[512 - 12..512].fill(0);
+            log[28 + 2] = 2;
+            log[26] -= 12;
+            log[28] -= 12;
+        }
+    }
     log[28 + 64] = token_first;
     let token: [u8; 16] = log[28 + 64..28 + 80].try_into().unwrap();
     let cell_start = usize::from(log[28 + 80]) | usize::from(log[28 + 81]) << 8;
@@ -332,25 +342,27 @@ fn earlier(number: u8, continued: bool, token_first: u8, objects: u64) -> Vec<u8
 fn an_entry_that_was_continued_has_the_objects_of_its_older_logs_as_far_as_they_fit() {
     const TOKEN: u8 = 0x69;
     let bed = Bed::new();
-    let write = |directory: &str, logs: [(u8, bool, u8, u64); 3]| {
-        for (number, continued, token, objects) in logs {
-            bed.write(&format!("{directory}/file-{number}.log"), &earlier(number, continued, token, objects));
+    let write = |directory: &str, logs: [(u8, Option<u8>, u8, u64); 3]| {
+        for (number, origin, token, objects) in logs {
+            bed.write(&format!("{directory}/file-{number}.log"), &earlier(number, origin, token, objects));
         }
         bed.path(directory).to_str().unwrap().to_owned()
     };
-    let chain =
-        |second, first| [(9, true, TOKEN, 0b0001), (5, second, TOKEN, 0b0110), (1, false, first, 0b1 << 63)];
+    let chain = |second, first| {
+        [(9, Some(1), TOKEN, 0b0001), (5, second, TOKEN, 0b0110), (1, None, first, 0b1 << 63)]
+    };
     let directories = [
-        write("all", chain(true, TOKEN)),
-        write("not the first", chain(false, TOKEN)),
-        write("another file", chain(true, TOKEN + 1)),
-        write("the newest alone", [(9, false, TOKEN, 1), (5, true, TOKEN, 2), (1, false, TOKEN, 4)]),
+        write("all", chain(Some(1), TOKEN)),
+        write("not the first", chain(None, TOKEN)),
+        write("another file", chain(Some(1), TOKEN + 1)),
+        write("a former life", chain(Some(2), TOKEN)),
+        write("the newest alone", [(9, None, TOKEN, 1), (5, Some(1), TOKEN, 2), (1, None, TOKEN, 4)]),
     ];
     let documents = agreed(&bed, &directories);
     let entries: Vec<_> = documents.iter().map(|document| list(&document["entries"])).collect();
     let done: Vec<_> = entries.iter().map(|entries| entries[0]["done"].to_string()).collect();
-    assert_eq!(done, ["[[0,2],[63,63]]", "[[0,2]]", "[[0,2]]", "[[0,0]]"]);
-    for (entries, continued) in entries.iter().zip([true, true, true, false]) {
+    assert_eq!(done, ["[[0,2],[63,63]]", "[[0,2]]", "[[0,2]]", "[[0,2]]", "[[0,0]]"]);
+    for (entries, continued) in entries.iter().zip([true, true, true, true, false]) {
         let [entry] = entries else { panic!("{entries:?}") };
         assert_eq!((&entry["log"], &entry["continued"]), (&"file-9.log".into(), &continued.into()));
     }

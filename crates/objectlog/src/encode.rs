@@ -36,7 +36,7 @@ pub(crate) fn record_of(entry: &Entry) -> Option<Record<'_>> {
     };
     Some(Record {
         generation: place.generation,
-        continued: entry.continued,
+        origin: entry.origin,
         binding: entry.logged.binding,
         extents: place.extents.clone(),
         path,

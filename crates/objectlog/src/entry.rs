@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use haul_model::{Bitmap, Identity, Token};
 
-use crate::format::{CELL_PAYLOAD_MAX, Extent};
+use crate::format::{CELL_PAYLOAD_MAX, Extent, Origin};
 use crate::method::Method;
 
 /// Names an entry between [`begin`](crate::ObjectLog::begin) or [`resume`](crate::ObjectLog::resume) and its end.
@@ -110,8 +110,8 @@ pub(crate) struct Entry {
     pub place: Option<Place>,
     /// Logs of earlier processes, and given up ones of this process, that hold a record of it.
     pub old: Vec<u32>,
-    /// It began in one of those.
-    pub continued: bool,
+    /// The record with which it began, if that is in one of those.
+    pub origin: Option<Origin>,
     /// What of it the next flush writes.
     pub unwritten: Unwritten,
     pub serial: u32,

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crate::encode::{DataWriter, hand_over, record_of, write_path};
 use crate::entry::{Entry, Place, Tail, Unwritten};
 use crate::error::{Doing, Error};
-use crate::format::{self, Extent, Header, PAGE_BYTES};
+use crate::format::{self, Extent, Header, Origin, PAGE_BYTES};
 use crate::logfile::{LogFile, PageState};
 use crate::method::Mechanism;
 use crate::object_log::{ObjectLog, OldLog};
@@ -175,8 +175,12 @@ impl<S: LogStore> ObjectLog<S> {
             return;
         }
         let path_bytes = entry.path.len();
-        let record_bytes =
-            format::record_bytes(plan.lengths().len(), binding.sink_boot.is_some(), path_bytes);
+        let record_bytes = format::record_bytes(
+            plan.lengths().len(),
+            binding.sink_boot.is_some(),
+            entry.origin.is_some(),
+            path_bytes,
+        );
         let id = match &entry.place {
             Some(place) => place.file,
             None => self.file_for_new_entry(),
@@ -463,9 +467,11 @@ impl<S: LogStore> ObjectLog<S> {
         });
         for slot in file.pages.iter().flat_map(|page| &page.slots).copied() {
             let Some(entry) = self.entries.get_mut(slot) else { continue };
-            entry.place = None;
+            if let Some(place) = entry.place.take() {
+                let here = Origin { log: file.number, generation: place.generation };
+                entry.origin.get_or_insert(here);
+            }
             entry.unwritten = Unwritten::All;
-            entry.continued = true;
             entry.old.extend(old);
             if !entry.dirty {
                 entry.dirty = true;

@@ -36,6 +36,8 @@ const MAGIC: [u8; 4] = *b"HOLX";
 const FLAG_CONTINUED: u8 = 1;
 const FLAG_BOOT: u8 = 2;
 const FLAG_PATH_OUTSIDE: u8 = 4;
+const FLAG_ORIGIN: u8 = 8;
+const ORIGIN_BYTES: usize = 12;
 
 /// A range of a log: `[Offset, Data_Length]` of the paper. Length 0: not taken yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -91,12 +93,22 @@ pub(crate) struct Header {
     pub number: u64,
 }
 
+/// The record with which an entry began: the number of its log, and its generation there. Of two records of a path the
+/// greater one was begun later.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Origin {
+    /// In the name of the log.
+    pub log: u64,
+    /// Of the record.
+    pub generation: u32,
+}
+
 /// One record of an index page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Record<'a> {
     pub generation: u32,
-    /// An older log may hold more of the same entry.
-    pub continued: bool,
+    /// The entry moved here: older logs may hold more of it, back to this record.
+    pub origin: Option<Origin>,
     pub binding: Binding,
     /// As many as the method plans for this file; the last ones may not be taken yet.
     pub extents: Vec<Extent>,
@@ -121,9 +133,9 @@ pub(crate) enum CellKind {
 }
 
 /// Bytes of a record.
-pub(crate) fn record_bytes(extents: usize, boot: bool, path_bytes: usize) -> usize {
+pub(crate) fn record_bytes(extents: usize, boot: bool, moved: bool, path_bytes: usize) -> usize {
     let path = if path_bytes > PATH_INLINE_MAX { 16 } else { path_bytes };
-    RECORD_BYTES_MIN + 16 * extents + if boot { 16 } else { 0 } + path
+    RECORD_BYTES_MIN + 16 * extents + if boot { 16 } else { 0 } + if moved { ORIGIN_BYTES } else { 0 } + path
 }
 
 /// Length of the extent that holds a path outside of its record.
@@ -177,7 +189,7 @@ fn write_record(page: &mut [u8], start: usize, record: &Record<'_>) -> usize {
     };
     let binding = &record.binding;
     let identity = &binding.identity;
-    let mut flags = if record.continued { FLAG_CONTINUED } else { 0 };
+    let mut flags = if record.origin.is_some() { FLAG_CONTINUED | FLAG_ORIGIN } else { 0 };
     if binding.sink_boot.is_some() {
         flags |= FLAG_BOOT;
     }
@@ -207,6 +219,10 @@ fn write_record(page: &mut [u8], start: usize, record: &Record<'_>) -> usize {
     }
     if let Some(boot) = &binding.sink_boot {
         put(boot);
+    }
+    if let Some(origin) = &record.origin {
+        put(&origin.log.to_le_bytes());
+        put(&origin.generation.to_le_bytes());
     }
     match record.path {
         RecordPath::Inline(path) => put(path),
@@ -296,7 +312,8 @@ fn read_record<'a>(rest: &mut Fields<'a>) -> Option<Record<'a>> {
     let (mtime_nanos, ctime_nanos) = (fields.u32()?, fields.u32()?);
     let inode = fields.u64()?;
     let token = Token(fields.array()?);
-    if flags & !(FLAG_CONTINUED | FLAG_BOOT | FLAG_PATH_OUTSIDE) != 0
+    if flags & !(FLAG_CONTINUED | FLAG_BOOT | FLAG_PATH_OUTSIDE | FLAG_ORIGIN) != 0
+        || flags & (FLAG_CONTINUED | FLAG_ORIGIN) == FLAG_ORIGIN
         || generation == 0
         || objects == 0
         || extent_count > EXTENTS_MAX
@@ -309,6 +326,12 @@ fn read_record<'a>(rest: &mut Fields<'a>) -> Option<Record<'a>> {
         extents.push(fields.extent()?);
     }
     let sink_boot = if flags & FLAG_BOOT != 0 { Some(fields.array()?) } else { None };
+    let origin = match (flags & FLAG_CONTINUED != 0, flags & FLAG_ORIGIN != 0) {
+        (_, true) => Some(Origin { log: fields.u64()?, generation: fields.u32()? }),
+        // As they were written before origins were: back to the first of its binding.
+        (true, false) => Some(Origin::default()),
+        (false, false) => None,
+    };
     let path = if flags & FLAG_PATH_OUTSIDE != 0 {
         let extent = fields.extent()?;
         (extent.length == path_extent_bytes(path_bytes))
@@ -324,7 +347,7 @@ fn read_record<'a>(rest: &mut Fields<'a>) -> Option<Record<'a>> {
         inode,
     };
     let binding = Binding { identity, object_bytes, objects, hash_kind, token, sink_boot };
-    Some(Record { generation, continued: flags & FLAG_CONTINUED != 0, binding, extents, path })
+    Some(Record { generation, origin, binding, extents, path })
 }
 
 struct Fields<'a>(&'a [u8]);
@@ -442,14 +465,14 @@ mod tests {
         [
             Record {
                 generation: 9,
-                continued: false,
+                origin: None,
                 binding: binding(),
                 extents,
                 path: RecordPath::Inline(b"a/\xffb\n"),
             },
             Record {
                 generation: 10,
-                continued: true,
+                origin: Some(Origin { log: 2, generation: 7 }),
                 binding: Binding { sink_boot: Some([3; 16]), ..binding() },
                 extents: vec![Extent::default(); EXTENTS_MAX],
                 path: RecordPath::Outside { extent: Extent { offset: 1024, length: 512 * 9 }, bytes: 4500 },
@@ -491,7 +514,7 @@ mod tests {
 
     #[test]
     fn the_largest_record_fits_into_a_page() {
-        assert!(record_bytes(EXTENTS_MAX, true, PATH_INLINE_MAX) <= INDEX_ROOM_BYTES);
+        assert!(record_bytes(EXTENTS_MAX, true, true, PATH_INLINE_MAX) <= INDEX_ROOM_BYTES);
         for record in records() {
             let mut page = [0; PAGE_BYTES];
             let end = write_record(&mut page, 0, &record);
@@ -501,7 +524,12 @@ mod tests {
             };
             assert_eq!(
                 end,
-                record_bytes(record.extents.len(), record.binding.sink_boot.is_some(), path_bytes)
+                record_bytes(
+                    record.extents.len(),
+                    record.binding.sink_boot.is_some(),
+                    record.origin.is_some(),
+                    path_bytes
+                )
             );
         }
     }

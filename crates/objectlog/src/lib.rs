@@ -36,7 +36,7 @@ mod store;
 
 pub use entry::{Binding, Difference, Handle, Logged};
 pub use error::{Doing, Error};
-pub use format::{Extent, PAGE_BYTES, PATH_BYTES_MAX, VERSION, log_number};
+pub use format::{Extent, Origin, PAGE_BYTES, PATH_BYTES_MAX, VERSION, log_number};
 pub use memory::MemoryStore;
 pub use method::{Mechanism, Method};
 pub use object_log::{Config, ObjectLog, Replay, Usage};

@@ -10,7 +10,7 @@ use haul_model::{Bitmap, limits};
 use crate::batch::Batch;
 use crate::entry::{Binding, Entry, Handle, Logged, Unwritten};
 use crate::error::{Doing, Error};
-use crate::format;
+use crate::format::{self, Origin};
 use crate::logfile::LogFile;
 use crate::method::{Mechanism, Method};
 use crate::read::{self, RecordContents};
@@ -179,8 +179,8 @@ impl<S: LogStore> ObjectLog<S> {
             self.next_number = number + 1;
         }
         let mut objects_left = self.config.objects_max;
-        // Of each entry the last record that was joined to it; while that says "continued", an older one may follow.
-        let mut open_ends: BTreeMap<u32, bool> = BTreeMap::new();
+        // How far back older records may still be joined to an entry, unless its beginning has been found.
+        let mut open_ends: BTreeMap<u32, Option<Origin>> = BTreeMap::new();
         for (number, name) in logs {
             let (bytes, damaged, mut records) =
                 match read::read_numbered(&mut self.store, &name, number, objects_left)? {
@@ -210,7 +210,7 @@ impl<S: LogStore> ObjectLog<S> {
             records.sort_unstable_by_key(|record| core::cmp::Reverse(record.generation));
             for record in records {
                 objects_left = objects_left.saturating_sub(record.logged.binding.objects);
-                self.replay_record(record, old, &mut open_ends);
+                self.replay_record(record, number, old, &mut open_ends);
             }
             if self.olds.get(old).is_some_and(|log| log.unsettled == 0) {
                 self.settled.push(old);
@@ -222,19 +222,30 @@ impl<S: LogStore> ObjectLog<S> {
     }
 
     /// Records come latest first.
-    fn replay_record(&mut self, record: RecordContents, old: u32, open_ends: &mut BTreeMap<u32, bool>) {
-        let RecordContents { path, logged, continued, .. } = record;
+    fn replay_record(
+        &mut self,
+        record: RecordContents,
+        number: u64,
+        old: u32,
+        open_ends: &mut BTreeMap<u32, Option<Origin>>,
+    ) {
+        let RecordContents { path, logged, generation, origin, .. } = record;
+        let here = Origin { log: number, generation };
         if let Some(&slot) = self.by_path.get(path.as_slice()) {
-            let is_open = open_ends.insert(slot, false) == Some(true);
-            let entry = self.entries.get_mut(slot);
-            let Some(entry) = entry.filter(|entry| is_open && entry.logged.binding == logged.binding) else {
+            let open_end = open_ends.insert(slot, None).flatten();
+            let Some((entry, open_end)) = self
+                .entries
+                .get_mut(slot)
+                .zip(open_end)
+                .filter(|(entry, open_end)| here >= *open_end && entry.logged.binding == logged.binding)
+            else {
                 self.touch(old);
                 return;
             };
             let known = entry.logged.done.words();
             let words = known.iter().zip(logged.done.words()).map(|(one, other)| one | other).collect();
             entry.logged.done = Bitmap::from_words(words, logged.binding.objects);
-            open_ends.insert(slot, continued);
+            open_ends.insert(slot, origin.map(|origin| origin.max(open_end)));
             // An entry holds a log once, however many of its records are in it.
             if entry.old.last() != Some(&old) {
                 entry.old.push(old);
@@ -242,8 +253,9 @@ impl<S: LogStore> ObjectLog<S> {
             }
             return;
         }
-        let slot = self.insert(Arc::from(path), logged, alloc::vec![old], true, false);
-        open_ends.insert(slot, continued);
+        let slot =
+            self.insert(Arc::from(path), logged, alloc::vec![old], Some(origin.unwrap_or(here)), false);
+        open_ends.insert(slot, origin);
         self.hold(old);
     }
 
@@ -272,7 +284,14 @@ impl<S: LogStore> ObjectLog<S> {
         }
     }
 
-    fn insert(&mut self, path: Arc<[u8]>, logged: Logged, old: Vec<u32>, continued: bool, seen: bool) -> u32 {
+    fn insert(
+        &mut self,
+        path: Arc<[u8]>,
+        logged: Logged,
+        old: Vec<u32>,
+        origin: Option<Origin>,
+        seen: bool,
+    ) -> u32 {
         self.objects = self.objects.saturating_add(logged.binding.objects);
         self.next_serial = self.next_serial.wrapping_add(1);
         let slot = self.entries.insert(Entry {
@@ -282,7 +301,7 @@ impl<S: LogStore> ObjectLog<S> {
             dirty: false,
             place: None,
             old,
-            continued,
+            origin,
             unwritten: Unwritten::All,
             serial: self.next_serial,
         });
@@ -319,7 +338,7 @@ impl<S: LogStore> ObjectLog<S> {
             return Err(Error::TooManyObjects { objects });
         }
         let logged = Logged { binding, done: Bitmap::new(objects) };
-        let slot = self.insert(Arc::from(path), logged, Vec::new(), false, true);
+        let slot = self.insert(Arc::from(path), logged, Vec::new(), None, true);
         Ok(self.handle(slot))
     }
 

@@ -11,7 +11,9 @@ use haul_model::Bitmap;
 
 use crate::entry::{Binding, Logged};
 use crate::error::{Doing, Error};
-use crate::format::{self, CellKind, CellOwner, Extent, Header, PAGE_BYTES, Page, Record, RecordPath};
+use crate::format::{
+    self, CellKind, CellOwner, Extent, Header, Origin, PAGE_BYTES, Page, Record, RecordPath,
+};
 use crate::method::{Mechanism, Method};
 use crate::store::LogStore;
 
@@ -26,8 +28,8 @@ pub struct RecordContents {
     pub logged: Logged,
     /// Unique within the log; of two records of a path the one with the higher generation counts.
     pub generation: u32,
-    /// The entry began in a log with a smaller number, which may hold more of its objects.
-    pub continued: bool,
+    /// The entry moved here: logs with smaller numbers may hold more of its objects, back to this record.
+    pub origin: Option<Origin>,
     /// Where its data is: Offset and Data_Length. An appending method takes up to five of them, one after the other.
     pub extents: Vec<Extent>,
 }
@@ -148,7 +150,7 @@ pub fn read_numbered<S: LogStore>(
 /// A record without its bits.
 struct Found {
     generation: u32,
-    continued: bool,
+    origin: Option<Origin>,
     binding: Binding,
     extents: Vec<Extent>,
     path: FoundPath,
@@ -165,8 +167,8 @@ impl Found {
             RecordPath::Inline(path) => FoundPath::Here(path.to_vec()),
             RecordPath::Outside { extent, bytes } => FoundPath::Outside(extent, bytes),
         };
-        let Record { generation, continued, binding, extents, .. } = record;
-        Found { generation, continued, binding, extents, path }
+        let Record { generation, origin, binding, extents, .. } = record;
+        Found { generation, origin, binding, extents, path }
     }
 
     /// Each extent is as the method planned it for a file of so many objects, or is not taken.
@@ -247,7 +249,7 @@ impl<S: LogStore> Reader<'_, S> {
         found: Found,
         damaged: &mut u64,
     ) -> Result<Option<RecordContents>, Error<S::Error>> {
-        let Found { generation, continued, binding, extents, path } = found;
+        let Found { generation, origin, binding, extents, path } = found;
         let owner =
             CellOwner { kind: CellKind::Data, number: header.number, generation, token: &binding.token };
         let path = match path {
@@ -298,6 +300,6 @@ impl<S: LogStore> Reader<'_, S> {
             }
             done
         };
-        Ok(Some(RecordContents { path, logged: Logged { binding, done }, generation, continued, extents }))
+        Ok(Some(RecordContents { path, logged: Logged { binding, done }, generation, origin, extents }))
     }
 }

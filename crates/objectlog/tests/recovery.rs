@@ -176,6 +176,41 @@ fn a_file_that_began_again_takes_nothing_from_a_log_that_comes_back_even_under_t
     }
 }
 
+/// It moves twice, and between that its log fails in every way: of the logs that are removed, any may come back.
+#[test]
+fn a_file_that_began_again_and_moved_takes_nothing_of_its_former_life_under_the_same_token() {
+    let (mut nothing, mut all, mut random) = (0, 0, Random(3));
+    for base in combinations().filter(|config| matches!(config.method, Method::Char | Method::Bit64)) {
+        let config = Config { transaction_files: 2, ..base };
+        for (first, second) in (0..10).flat_map(|first| (0..10).map(move |second| (first, second))) {
+            let mut store = MemoryStore::new();
+            let mut log = open(&mut store, config);
+            begin(&mut log, b"path", binding(1, 9), &[0, 1, 2]);
+            begin(&mut log, b"neighbour", binding(2, 9), &[5]);
+            log.sync().unwrap();
+            drop(log);
+            let mut log = open(&mut store, config);
+            begin(&mut log, b"path", binding(1, 9), &[0, 7]);
+            for fails_after in [first, second] {
+                log.store_mut().fail_after(Some(fails_after));
+                let _ = log.sync();
+            }
+            log.store_mut().fail_after(None);
+            log.flush().unwrap();
+            drop(log);
+            for _ in 0..20 {
+                let mut after = store.crash(|| random.chance(50));
+                match &found(&mut after, config)[&b"path"[..]].1[..] {
+                    [] => nothing += 1,
+                    [0, 7] => all += 1,
+                    mixed => panic!("{config:?}, {first}, {second}: {mixed:?}"),
+                }
+            }
+        }
+    }
+    assert!(nothing > 10 && all > 3000, "{nothing} and {all} are too few to prove anything");
+}
+
 #[test]
 fn an_entry_that_moved_takes_only_its_own_objects_from_older_logs() {
     let config = with_mechanism(Mechanism::File);
@@ -199,6 +234,42 @@ fn an_entry_that_moved_takes_only_its_own_objects_from_older_logs() {
         let older = make(version, &[5]).files();
         let mut store = MemoryStore::with_files(moved.clone().into_iter().chain(older));
         assert_eq!(found(&mut store, config)[&b"path"[..]], (binding(1, 9), expected));
+    }
+}
+
+/// As they were written before records said where their entry began.
+#[test]
+fn a_continued_record_without_an_origin_is_joined_to_all_of_its_binding() {
+    let config = with_mechanism(Mechanism::File);
+    let mut store = MemoryStore::new();
+    let mut log = open(&mut store, config);
+    begin(&mut log, b"path", binding(1, 9), &[1]);
+    log.sync().unwrap();
+    let before = log.store_mut().files();
+    drop(log);
+    let mut log = open(&mut store, config);
+    let handle = log.resume(b"path").unwrap();
+    log.record(handle, 2).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    let (name, with_origin) = store.files().into_iter().next().unwrap();
+    for origin in [true, false] {
+        let mut log = with_origin.clone();
+        let length = usize::from(u16::from_le_bytes([log[28], log[29]]));
+        assert_eq!(log[30], 1 | 8, "continued, and where it began");
+        if !origin {
+            let path_at = 28 + length - b"path".len();
+            log[30] = 1;
+            log[28..30].copy_from_slice(&(length as u16 - 12).to_le_bytes());
+            log[26..28].copy_from_slice(&(length as u16 - 12).to_le_bytes());
+            log.copy_within(path_at..path_at + b"path".len(), path_at - 12);
+            slow_reader::seal_index_page(&mut log[..512], 0);
+        }
+        // Its cell is lost, so that it has what the record before it has.
+        log.truncate(512);
+        let older = before.clone().into_values().next().unwrap();
+        let mut store = MemoryStore::with_files([(name.clone(), log), ("file-1.log".into(), older)]);
+        assert_eq!(found(&mut store, config)[&b"path"[..]].1, [1], "{origin}");
     }
 }
 

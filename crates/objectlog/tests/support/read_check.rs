@@ -117,8 +117,13 @@ fn read(files: &Files, config: Config) -> Option<Outcome> {
             assert_eq!(records.len(), slow.len(), "{name}: records");
             for (record, slow) in records.iter().zip(slow) {
                 assert_eq!(
-                    (&record.path, record.generation, record.continued, record.logged.done.count()),
-                    (&slow.path, slow.generation, slow.continued, slow.done.len() as u64),
+                    (
+                        &record.path,
+                        record.generation,
+                        record.origin.map(|origin| (origin.log, origin.generation)),
+                        record.logged.done.count()
+                    ),
+                    (&slow.path, slow.generation, slow.origin, slow.done.len() as u64),
                     "{name}"
                 );
             }

@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+/// The number of a log and a generation there.
+pub type Origin = (u64, u32);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowRecord {
     pub log: String,
@@ -12,7 +15,8 @@ pub struct SlowRecord {
     /// Where the path is, if it is not in the record, and its length.
     pub path_outside: Option<((u64, u64), usize)>,
     pub generation: u32,
-    pub continued: bool,
+    /// Of a continued record.
+    pub origin: Option<Origin>,
     pub hash_kind: u8,
     pub object_bytes: u32,
     pub objects: u64,
@@ -211,6 +215,12 @@ fn record(name: &str, mechanism: u8, method: u8, bytes: &[u8]) -> Option<SlowRec
         sink_boot = Some(bytes.get(end..end + 16)?.try_into().ok()?);
         end += 16;
     }
+    let mut origin = (flags & 1 != 0).then_some((0, 0));
+    if flags & 8 != 0 {
+        // Only a continued record has one.
+        origin = Some(origin.and(field(end, 8).zip(field(end + 8, 4)))?).map(|(log, of)| (log, of as u32));
+        end += 12;
+    }
     let (mut path, mut path_outside) = (Vec::new(), None);
     if flags & 4 != 0 {
         let found = extent(end)?;
@@ -221,7 +231,7 @@ fn record(name: &str, mechanism: u8, method: u8, bytes: &[u8]) -> Option<SlowRec
         path = bytes.get(end..end + path_bytes)?.to_vec();
         end += path_bytes;
     }
-    (flags < 8 && end == bytes.len()).then_some(())?;
+    (flags < 16 && end == bytes.len()).then_some(())?;
     Some(SlowRecord {
         log: name.to_string(),
         mechanism,
@@ -229,7 +239,7 @@ fn record(name: &str, mechanism: u8, method: u8, bytes: &[u8]) -> Option<SlowRec
         path,
         path_outside,
         generation,
-        continued: flags & 1 != 0,
+        origin,
         hash_kind: field(3, 1)? as u8,
         object_bytes: field(8, 4)? as u32,
         objects,
@@ -322,22 +332,26 @@ pub fn read_all(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<Vec<u8>, SlowReco
         .filter_map(|(name, log)| Some((log_number(name)?, read_log(name, log))))
         .flat_map(|(number, records)| records.into_iter().map(move |record| (number, record)))
         .collect();
-    records.sort_by_key(|(number, record)| std::cmp::Reverse((*number, record.generation)));
-    let mut found: BTreeMap<Vec<u8>, (SlowRecord, bool)> = BTreeMap::new();
-    for (_, record) in records {
+    records.sort_by(|(number, record), (other_number, other)| {
+        (other_number, &other.log, other.generation).cmp(&(number, &record.log, record.generation))
+    });
+    // Of each path how far back older records may still be joined.
+    let mut found: BTreeMap<Vec<u8>, (SlowRecord, Option<Origin>)> = BTreeMap::new();
+    for (number, record) in records {
         match found.get_mut(&record.path) {
             None => {
-                let open = record.continued;
+                let open = record.origin;
                 found.insert(record.path.clone(), (record, open));
             }
             Some((latest, open)) => {
-                let joins = *open && latest.same_entry(&record);
+                let reaches = open.is_some_and(|origin| origin <= (number, record.generation));
+                let joins = reaches && latest.same_entry(&record);
                 if joins {
                     latest.done.extend(&record.done);
                     latest.done.sort_unstable();
                     latest.done.dedup();
                 }
-                *open = joins && record.continued;
+                *open = record.origin.max(*open).filter(|_| joins && record.origin.is_some());
             }
         }
     }
