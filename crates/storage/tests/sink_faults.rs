@@ -4,6 +4,7 @@ mod sink_support;
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use haul_model::op::Prepared;
 use haul_model::{Code, EntryId, Failure, Kind, Token};
@@ -313,6 +314,37 @@ fn failures_at_the_end_are_told_with_their_paths() {
     );
     for name in [&b"top/a"[..], b"top/b", b"top/c"] {
         assert_eq!(look(&scratch.path(name)).unwrap().mode, 0o711, "one that fails does not stop the rest");
+    }
+}
+
+#[test]
+fn directories_are_finished_together_where_each_waits_for_storage() {
+    const EACH: Duration = Duration::from_millis(2);
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let faults = Faults::default().slow(SyncPoint::DirectoryAttributes, EACH);
+    let (driver, top, faults) =
+        session(&scratch, faults.fail(Fault::Sync(SyncPoint::DirectoryAttributes), 150, EIO));
+    let mut directories = 1;
+    for branch in 0..20 {
+        let mut above = top;
+        for name in [format!("b{branch}"), "c".into(), "d".into()] {
+            above = driver.directory(above, name.as_bytes());
+            for leaf in 0..5 {
+                driver.directory(above, format!("{leaf}").as_bytes());
+            }
+            directories += 6;
+        }
+    }
+    let begun = Instant::now();
+    let failed = driver.finish();
+    let (taken, one_by_one) = (begun.elapsed(), directories * EACH);
+    assert!(taken < one_by_one / 3, "{taken:?} for {directories} directories, {one_by_one:?} one by one");
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    let synced =
+        faults.seen().iter().filter(|fault| **fault == Fault::Sync(SyncPoint::DirectoryAttributes)).count();
+    assert_eq!(synced as u32, directories);
+    for path in ["top", "top/b7", "top/b19/c/d/4"] {
+        assert_eq!(look(&scratch.path(path.as_bytes())).unwrap().mode, 0o755, "{path}");
     }
 }
 

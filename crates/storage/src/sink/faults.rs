@@ -11,6 +11,8 @@ use rustix::io::{Errno, Result};
 
 #[cfg(feature = "faults")]
 use std::sync::{Arc, Mutex, OnceLock};
+#[cfg(feature = "faults")]
+use std::time::Duration;
 
 macro_rules! points {
     ($($(#[$doc:meta])* $variant:ident $name:literal;)*) => {
@@ -134,6 +136,11 @@ impl Hooks {
     fn before_sync(&self, point: SyncPoint) -> Result<bool> {
         let Some(faults) = &self.faults else { return Ok(true) };
         faults.count(Fault::Sync(point))?;
+        faults
+            .slow
+            .iter()
+            .filter(|(slow, _)| *slow == point)
+            .for_each(|(_, least)| std::thread::sleep(*least));
         Ok(!faults.skipped.contains(&point))
     }
 
@@ -161,6 +168,7 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub struct Faults {
     skipped: Vec<SyncPoint>,
+    slow: Vec<(SyncPoint, Duration)>,
     /// Where, after how many calls, with which errno.
     failures: Mutex<Vec<(Fault, u64, i32)>>,
     seen: Mutex<Vec<Fault>>,
@@ -182,6 +190,12 @@ impl Faults {
     /// Syncs at this point do nothing.
     pub fn skip(mut self, point: SyncPoint) -> Self {
         self.skipped.push(point);
+        self
+    }
+
+    /// Syncs at this point take at least so long.
+    pub fn slow(mut self, point: SyncPoint, least: Duration) -> Self {
+        self.slow.push((point, least));
         self
     }
 

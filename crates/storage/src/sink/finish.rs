@@ -1,48 +1,74 @@
 //! The attributes of directories, deepest first, when everything below them is done.
 //!
 //! Records come from the spool last first, so a directory is opened below its parents while they are still writable and
-//! searchable for us. Descriptors of the last parents are kept; a deeper chain is walked again from there.
+//! searchable for us. Descriptors of the last parents are kept; a deeper chain is walked again from there. Each directory
+//! is a few calls that wait for storage, so where that is far several threads take their turns, each directory after all
+//! that are below it.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::{Code, Failure};
 use rustix::fs::{self, Mode};
 use rustix::io::Errno;
 
-use super::PosixSink;
 use super::attributes::{Preserve, attributes_failure, set_owner, status, timestamps};
 use super::directories::{check_identity, reopen_failure};
 use super::durable::{Wholes, sync_failure};
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::SyncMode;
 use super::spool::{Lookup, Record, RecordId};
+use super::upwards::{Below, Upwards};
+use super::{PosixSink, lock};
 use crate::confine::{open_directory, open_some_directories, sink_failure};
 
 /// Bytes of a path in a report; a longer one loses its beginning.
 const PATH_BYTES_MAX: usize = 4096;
 
+/// Threads that finish directories, where each of them waits for storage.
+const THREADS_MAX: u32 = 16;
+/// Another thread pays after so many directories and so much time, for each that there is.
+const DIRECTORIES_PER_THREAD: u32 = 8;
+const TIME_PER_THREAD: Duration = Duration::from_millis(2);
+/// Storage is far if a directory takes longer: then threads wait, rather than compete for processors.
+const FAR: Duration = Duration::from_micros(50);
+
 impl PosixSink {
     pub(super) fn finish_directories(&self) -> Vec<(Box<[u8]>, Failure)> {
-        let mut failed = Vec::new();
-        let mut open = Open::new(self.directories.open_max(), self.spool.lookup());
-        for step in self.spool.finish() {
-            let result = match step {
-                Ok((id, record)) => self
-                    .finish_directory(&mut open, id, &record)
-                    .map_err(|failure| (self.path_of(&record), failure)),
-                Err(errno) => Err((b".".to_vec(), Failure::os(Code::StateUnwritable, errno.raw_os_error()))),
-            };
-            if let Err((path, failure)) = result
-                && failed.len() < BATCH_ITEMS_MAX
-            {
-                failed.push((path.into(), failure));
+        let open = Mutex::new(Open::new(self.directories.open_max(), self.spool.lookup()));
+        let (failures, finished) = (Mutex::new(Vec::new()), AtomicU64::new(0));
+        let steps = Upwards::new(self.spool.finish().map(|step| step.map(|(id, record)| Step(id, record))));
+        let finish = |Step(id, record): &Step| {
+            if let Err(failure) = self.finish_directory(&open, *id, record) {
+                let mut failures = lock(&failures);
+                if failures.len() < BATCH_ITEMS_MAX {
+                    failures.push((self.path_of(record).into(), failure));
+                }
             }
-        }
+            // Before this one.
+            finished.fetch_add(1, Ordering::Relaxed)
+        };
+        let mut crew = Crew::of_one();
+        thread::scope(|scope| {
+            steps.run(|step| {
+                if crew.grows(finish(step)) {
+                    let help = || steps.run(|step| _ = finish(step));
+                    // Where no thread can be had, this one does it all.
+                    let _ = thread::Builder::new().name("haul-finish".into()).spawn_scoped(scope, help);
+                }
+            });
+        });
         drop(open);
+        let mut failed = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(errno) = steps.error() {
+            failed.truncate(BATCH_ITEMS_MAX - 1);
+            failed.push((b"."[..].into(), Failure::os(Code::StateUnwritable, errno.raw_os_error())));
+        }
         if let Err(failure) = self.finish_destination() {
             failed.truncate(BATCH_ITEMS_MAX - 1);
             failed.push((b"."[..].into(), failure));
@@ -50,8 +76,9 @@ impl PosixSink {
         failed
     }
 
-    fn finish_directory(&self, open: &mut Open<'_>, id: RecordId, record: &Record) -> Result<(), Failure> {
-        let directory = match open.get(id) {
+    fn finish_directory(&self, open: &Mutex<Open<'_>>, id: RecordId, record: &Record) -> Result<(), Failure> {
+        let known = lock(open).get(id);
+        let directory = match known {
             Some(directory) => directory,
             None if record.parent == RecordId::HOLDER && record.name.is_empty() => {
                 self.directories.descriptor(&self.holder)?
@@ -91,17 +118,19 @@ impl PosixSink {
     }
 
     /// Opens the directory of a record, from the nearest of its parents that is open.
-    fn open_parent(&self, open: &mut Open<'_>, id: RecordId) -> Result<Arc<OwnedFd>, Failure> {
+    fn open_parent(&self, open: &Mutex<Open<'_>>, id: RecordId) -> Result<Arc<OwnedFd>, Failure> {
         let mut below = Vec::new();
         let mut next = id;
+        let mut known = lock(open);
+        let open_max = known.max;
         let mut base = loop {
-            if let Some(found) = open.get(next) {
+            if let Some(found) = known.get(next) {
                 break found;
             }
             if next == RecordId::HOLDER {
                 break self.directories.descriptor(&self.holder)?;
             }
-            let record = open.records.get(next).map_err(spool_failure)?;
+            let record = known.records.get(next).map_err(spool_failure)?;
             let parent = record.parent;
             // The held destination: its record is not a step.
             if !record.name.is_empty() {
@@ -109,13 +138,14 @@ impl PosixSink {
             }
             next = parent;
         };
+        drop(known);
         while !below.is_empty() {
-            let kept = below.len() <= open.max / 2;
+            let kept = below.len() <= open_max / 2;
             let names: Vec<&[u8]> = if kept {
                 // One at a time: each of these is needed soon, when its own turn comes.
                 below.last().map(|(_, record)| &*record.name).into_iter().collect()
             } else {
-                below[open.max / 2..].iter().rev().map(|(_, record)| &*record.name).collect()
+                below[open_max / 2..].iter().rev().map(|(_, record)| &*record.name).collect()
             };
             let (reached, count) = open_some_directories(base.as_fd(), &names).map_err(reopen_failure)?;
             drop(names);
@@ -125,7 +155,7 @@ impl PosixSink {
             below.truncate(rest);
             base = Arc::new(reached);
             if kept {
-                open.keep(id, Arc::clone(&base));
+                lock(open).keep(id, Arc::clone(&base));
             }
         }
         Ok(base)
@@ -199,6 +229,53 @@ fn set_if(
 
 fn spool_failure(errno: Errno) -> Failure {
     Failure::os(Code::StateUnwritable, sink_failure(errno).errno)
+}
+
+/// A directory whose turn it is.
+struct Step(RecordId, Record);
+
+impl Below for Step {
+    type Id = RecordId;
+
+    fn id(&self) -> RecordId {
+        self.0
+    }
+
+    fn parent(&self) -> RecordId {
+        self.1.parent
+    }
+}
+
+/// How many threads finish directories.
+struct Crew {
+    begun: Instant,
+    threads: u32,
+    /// As many can be busy at once; asked for when it matters.
+    processors: Option<u32>,
+}
+
+impl Crew {
+    fn of_one() -> Self {
+        Crew { begun: Instant::now(), threads: 1, processors: None }
+    }
+
+    /// One more pays, now that so many directories are finished.
+    fn grows(&mut self, finished: u64) -> bool {
+        let (threads, taken) = (self.threads, self.begun.elapsed());
+        if finished < u64::from(threads * DIRECTORIES_PER_THREAD) || taken < threads * TIME_PER_THREAD {
+            return false;
+        }
+        let of_one = taken.as_nanos() * u128::from(threads) / u128::from(finished);
+        let threads_max = if of_one > FAR.as_nanos() {
+            THREADS_MAX
+        } else {
+            let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
+            (*self.processors.get_or_insert_with(processors)).min(THREADS_MAX)
+        };
+        let grows = threads < threads_max;
+        self.threads += u32::from(grows);
+        grows
+    }
 }
 
 /// Directories that are open because others in them were finished.

@@ -41,6 +41,7 @@ pub(crate) mod sums;
 mod sweep;
 mod table;
 pub(crate) mod tokens;
+mod upwards;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;

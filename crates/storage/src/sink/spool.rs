@@ -191,6 +191,9 @@ impl Backwards<'_> {
         let bytes = self.tail(end, whole)?;
         let record = decode(&bytes[LENGTH_BYTES as usize..][..length as usize]).ok_or(Errno::IO)?;
         self.end = end - whole;
+        if record.parent != RecordId::HOLDER && record.parent.0 >= self.end {
+            return Err(Errno::IO);
+        }
         Ok((RecordId(self.end), record))
     }
 }
