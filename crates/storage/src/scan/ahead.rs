@@ -23,6 +23,8 @@ use crate::source::Status;
 
 /// From so long on, on average, looks are made ahead.
 const SLOW_NANOS: u64 = 50_000;
+/// A look that took longer counts as so long: two of them tell that looks are slow, one may have waited for a processor.
+const LONGEST: Duration = Duration::from_micros(450);
 /// Threads that look.
 const THREADS: usize = 8;
 /// Fewer names than this are looked at one by one.
@@ -83,8 +85,9 @@ impl Pace {
     /// So many looks took so long.
     pub fn took(&mut self, looks: usize, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) / looks.max(1) as u64;
+        let nanos = nanos.min(LONGEST.as_nanos() as u64);
         let weight = (looks as u64).min(AVERAGED);
-        self.usual_nanos = (self.usual_nanos * (AVERAGED - weight) + nanos.saturating_mul(weight)) / AVERAGED;
+        self.usual_nanos = (self.usual_nanos * (AVERAGED - weight) + nanos * weight) / AVERAGED;
     }
 
     fn is_slow(&self) -> bool {
@@ -182,8 +185,9 @@ fn at_a_time(
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some((name, file_type, _)) = names.get(index) else { break };
             let started = Instant::now();
-            found.push((index, look(name, *file_type)));
-            time += started.elapsed();
+            let seen = look(name, *file_type);
+            time += started.elapsed().min(LONGEST * seen.looks() as u32);
+            found.push((index, seen));
         }
         (found, time)
     };
@@ -367,8 +371,10 @@ mod tests {
     #[test]
     fn the_average_follows_what_is_seen() {
         let mut pace = Pace::default();
+        pace.took(1, Duration::from_millis(20));
+        assert!(!pace.is_slow(), "a single one may have waited for a processor");
         pace.took(1, Duration::from_millis(1));
-        assert!(pace.is_slow(), "a single one that takes 20 times as long tells");
+        assert!(pace.is_slow(), "two of them tell");
         (0..100).for_each(|_| pace.took(1, Duration::from_micros(1)));
         assert!(!pace.is_slow());
         pace.took(0, Duration::ZERO);
