@@ -10,6 +10,8 @@ use rustix::fs;
 use rustix::io::{Errno, Result};
 
 #[cfg(feature = "faults")]
+use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(feature = "faults")]
 use std::sync::{Arc, Mutex, OnceLock};
 #[cfg(feature = "faults")]
 use std::time::Duration;
@@ -136,11 +138,12 @@ impl Hooks {
     fn before_sync(&self, point: SyncPoint) -> Result<bool> {
         let Some(faults) = &self.faults else { return Ok(true) };
         faults.count(Fault::Sync(point))?;
-        faults
-            .slow
-            .iter()
-            .filter(|(slow, _)| *slow == point)
-            .for_each(|(_, least)| std::thread::sleep(*least));
+        if let Some((_, least)) = faults.slow.filter(|(slow, _)| *slow == point) {
+            let now = faults.waiting.fetch_add(1, Ordering::Relaxed) + 1;
+            faults.waited_most.fetch_max(now, Ordering::Relaxed);
+            std::thread::sleep(least);
+            faults.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
         Ok(!faults.skipped.contains(&point))
     }
 
@@ -168,7 +171,9 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub struct Faults {
     skipped: Vec<SyncPoint>,
-    slow: Vec<(SyncPoint, Duration)>,
+    slow: Option<(SyncPoint, Duration)>,
+    waiting: AtomicUsize,
+    waited_most: AtomicUsize,
     /// Where, after how many calls, with which errno.
     failures: Mutex<Vec<(Fault, u64, i32)>>,
     seen: Mutex<Vec<Fault>>,
@@ -195,8 +200,13 @@ impl Faults {
 
     /// Syncs at this point take at least so long.
     pub fn slow(mut self, point: SyncPoint, least: Duration) -> Self {
-        self.slow.push((point, least));
+        self.slow = Some((point, least));
         self
+    }
+
+    /// So many of them at once, at most.
+    pub fn slow_at_once(&self) -> usize {
+        self.waited_most.load(Ordering::Relaxed)
     }
 
     /// The `nth` call (from 1) at `fault` fails with `errno`; the calls after it succeed.

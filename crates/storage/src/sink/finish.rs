@@ -30,8 +30,10 @@ use crate::confine::{open_directory, open_some_directories, sink_failure};
 /// Bytes of a path in a report; a longer one loses its beginning.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// Threads that finish directories, where each of them waits for storage.
+/// Threads that finish directories, where each of them waits for storage and descriptors suffice.
 const THREADS_MAX: u32 = 16;
+/// Of those that may be open because others in them are finished, each thread may need as many for itself.
+const DESCRIPTORS_PER_THREAD: usize = 4;
 /// Another thread pays after so many directories and so much time, for each that there is.
 const DIRECTORIES_PER_THREAD: u32 = 8;
 const TIME_PER_THREAD: Duration = Duration::from_millis(2);
@@ -53,7 +55,8 @@ impl PosixSink {
             // Before this one.
             finished.fetch_add(1, Ordering::Relaxed)
         };
-        let mut crew = Crew::of_one();
+        let threads_max = (self.directories.open_max() / DESCRIPTORS_PER_THREAD) as u32;
+        let mut crew = Crew::of_one(threads_max.min(THREADS_MAX));
         thread::scope(|scope| {
             steps.run(|step| {
                 if crew.grows(finish(step)) {
@@ -65,12 +68,11 @@ impl PosixSink {
         });
         drop(open);
         let mut failed = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.truncate(BATCH_ITEMS_MAX - 2);
         if let Some(errno) = steps.error() {
-            failed.truncate(BATCH_ITEMS_MAX - 1);
             failed.push((b"."[..].into(), Failure::os(Code::StateUnwritable, errno.raw_os_error())));
         }
         if let Err(failure) = self.finish_destination() {
-            failed.truncate(BATCH_ITEMS_MAX - 1);
             failed.push((b"."[..].into(), failure));
         }
         failed
@@ -236,6 +238,7 @@ struct Step(RecordId, Record);
 
 impl Below for Step {
     type Id = RecordId;
+    type Identity = (u64, u64);
 
     fn id(&self) -> RecordId {
         self.0
@@ -244,19 +247,24 @@ impl Below for Step {
     fn parent(&self) -> RecordId {
         self.1.parent
     }
+
+    fn identity(&self) -> (u64, u64) {
+        self.1.identity
+    }
 }
 
 /// How many threads finish directories.
 struct Crew {
     begun: Instant,
     threads: u32,
+    threads_max: u32,
     /// As many can be busy at once; asked for when it matters.
     processors: Option<u32>,
 }
 
 impl Crew {
-    fn of_one() -> Self {
-        Crew { begun: Instant::now(), threads: 1, processors: None }
+    fn of_one(threads_max: u32) -> Self {
+        Crew { begun: Instant::now(), threads: 1, threads_max, processors: None }
     }
 
     /// One more pays, now that so many directories are finished.
@@ -266,11 +274,12 @@ impl Crew {
             return false;
         }
         let of_one = taken.as_nanos() * u128::from(threads) / u128::from(finished);
-        let threads_max = if of_one > FAR.as_nanos() {
-            THREADS_MAX
+        let is_far = of_one > FAR.as_nanos();
+        let threads_max = if is_far {
+            self.threads_max
         } else {
             let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u32);
-            (*self.processors.get_or_insert_with(processors)).min(THREADS_MAX)
+            (*self.processors.get_or_insert_with(processors)).min(self.threads_max)
         };
         let grows = threads < threads_max;
         self.threads += u32::from(grows);

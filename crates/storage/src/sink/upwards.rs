@@ -1,7 +1,8 @@
 //! In which order directories are finished by several threads: each after all that are below it.
 //!
 //! The steps come children before parents, so when a directory is taken from them all of its children have been; those
-//! that are not finished yet it waits for. Only a bounded number waits, whatever the tree is like.
+//! that are not finished yet it waits for. Where two SOURCEs meet, one directory comes once for each of them; the one that
+//! comes last has the last word, so it waits for the others, too. Only a bounded number waits, whatever the tree is like.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -16,9 +17,12 @@ const WAITING_MAX: usize = 4096;
 pub(crate) trait Below {
     /// What it is called by those below it.
     type Id: Copy + Eq + Hash;
+    /// What it is itself.
+    type Identity: Copy + Eq + Hash;
 
     fn id(&self) -> Self::Id;
     fn parent(&self) -> Self::Id;
+    fn identity(&self) -> Self::Identity;
 }
 
 /// What several threads take their steps from.
@@ -31,17 +35,20 @@ struct State<I, D: Below, E> {
     /// `None` after the last one.
     steps: Option<I>,
     error: Option<E>,
-    /// Steps directly below one that were taken, and are not done.
-    below: HashMap<D::Id, u32>,
+    /// Of steps that one has to wait for, how many were taken and are not done.
+    left: HashMap<D::Id, u32>,
+    /// Of those that are not done, the latest of each identity, and which follow which.
+    latest: HashMap<D::Identity, D::Id>,
+    followers: HashMap<D::Id, D::Id>,
     waiting: HashMap<D::Id, D>,
-    /// Nothing below them is left.
+    /// They have nothing to wait for.
     ready: VecDeque<D>,
 }
 
 impl<I: Iterator<Item = Result<D, E>>, D: Below, E> Upwards<I, D, E> {
     pub(crate) fn new(steps: I) -> Self {
-        let (below, waiting, ready) = Default::default();
-        let state = State { steps: Some(steps), error: None, below, waiting, ready };
+        let (left, latest, followers, waiting, ready) = Default::default();
+        let state = State { steps: Some(steps), error: None, left, latest, followers, waiting, ready };
         Upwards { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -60,16 +67,16 @@ impl<I: Iterator<Item = Result<D, E>>, D: Below, E> Upwards<I, D, E> {
         lock(&self.state).error.take()
     }
 
-    /// The next step, when nothing below it is left; first of all the parent of the one that is `done`, whose
+    /// The next step that has nothing to wait for; first of all the parent of the one that is `done`, whose
     /// descriptors are at hand.
-    fn next(&self, done: Option<D::Id>) -> Option<D> {
+    fn next(&self, done: Option<D>) -> Option<D> {
         let mut state = lock(&self.state);
-        if let Some(parent) = done {
-            state.done_below(parent);
+        if let Some(step) = done {
+            state.done(&step);
         }
         loop {
             if let Some(step) = state.ready.pop_front() {
-                if state.may_read() {
+                if !state.ready.is_empty() || state.may_read() {
                     self.changed.notify_one();
                 }
                 return Some(step);
@@ -94,8 +101,12 @@ impl<I: Iterator<Item = Result<D, E>>, D: Below, E> State<I, D, E> {
     fn read(&mut self) {
         match self.steps.as_mut().and_then(Iterator::next) {
             Some(Ok(step)) => {
-                *self.below.entry(step.parent()).or_default() += 1;
-                if self.below.contains_key(&step.id()) {
+                *self.left.entry(step.parent()).or_default() += 1;
+                if let Some(before) = self.latest.insert(step.identity(), step.id()) {
+                    self.followers.insert(before, step.id());
+                    *self.left.entry(step.id()).or_default() += 1;
+                }
+                if self.left.contains_key(&step.id()) {
                     self.waiting.insert(step.id(), step);
                 } else {
                     self.ready.push_back(step);
@@ -109,12 +120,21 @@ impl<I: Iterator<Item = Result<D, E>>, D: Below, E> State<I, D, E> {
         }
     }
 
-    fn done_below(&mut self, parent: D::Id) {
-        let Some(count) = self.below.get_mut(&parent) else { return };
+    fn done(&mut self, step: &D) {
+        match self.followers.remove(&step.id()) {
+            Some(follower) => self.one_less(follower),
+            None => _ = self.latest.remove(&step.identity()),
+        }
+        self.one_less(step.parent());
+    }
+
+    /// That `id` waits for.
+    fn one_less(&mut self, id: D::Id) {
+        let Some(count) = self.left.get_mut(&id) else { return };
         *count -= 1;
         if *count == 0 {
-            self.below.remove(&parent);
-            self.waiting.remove(&parent).into_iter().for_each(|step| self.ready.push_front(step));
+            self.left.remove(&id);
+            self.waiting.remove(&id).into_iter().for_each(|step| self.ready.push_front(step));
         }
     }
 }
@@ -127,14 +147,14 @@ struct Taken<'u, I: Iterator<Item = Result<D, E>>, D: Below, E> {
 
 impl<I: Iterator<Item = Result<D, E>>, D: Below, E> Taken<'_, I, D, E> {
     fn done(mut self) -> Option<D> {
-        self.upwards.next(self.step.take().map(|step| step.parent()))
+        self.upwards.next(self.step.take())
     }
 }
 
 impl<I: Iterator<Item = Result<D, E>>, D: Below, E> Drop for Taken<'_, I, D, E> {
     fn drop(&mut self) {
         if let Some(step) = self.step.take() {
-            lock(&self.upwards.state).done_below(step.parent());
+            lock(&self.upwards.state).done(&step);
             self.upwards.changed.notify_all();
         }
     }
@@ -152,10 +172,16 @@ mod tests {
     struct Node {
         id: usize,
         parent: usize,
+        same: usize,
+    }
+
+    fn node(id: usize, parent: usize) -> Node {
+        Node { id, parent, same: id }
     }
 
     impl Below for Node {
         type Id = usize;
+        type Identity = usize;
 
         fn id(&self) -> usize {
             self.id
@@ -164,11 +190,15 @@ mod tests {
         fn parent(&self) -> usize {
             self.parent
         }
+
+        fn identity(&self) -> usize {
+            self.same
+        }
     }
 
     /// Threads, and those at work now and at most.
     fn climb(parents: &[usize], threads: usize, work: impl Fn(&Node) + Sync) -> usize {
-        let steps = (1..parents.len()).rev().map(|id| Ok::<_, ()>(Node { id, parent: parents[id] }));
+        let steps = (1..parents.len()).rev().map(|id| Ok::<_, ()>(node(id, parents[id])));
         let upwards = Upwards::new(steps);
         let left: Vec<AtomicUsize> = parents.iter().map(|_| AtomicUsize::new(0)).collect();
         parents[1..].iter().for_each(|parent| _ = left[*parent].fetch_add(1, Ordering::Relaxed));
@@ -236,13 +266,47 @@ mod tests {
     }
 
     #[test]
+    fn of_those_that_are_the_same_the_last_has_its_turn_last() {
+        // Three trees that meet: in each one directory, with less below it from tree to tree.
+        let below = [0, 3, 30];
+        let (mut steps, mut id) = (Vec::new(), 0);
+        for count in below {
+            let (top, shared) = (id + 1, id + 2);
+            steps.push(Node { id: top, parent: 0, same: 1 });
+            steps.push(Node { id: shared, parent: top, same: 2 });
+            steps.extend((1..=count).map(|child| node(shared + child, shared)));
+            id = shared + count;
+        }
+        for threads in [1, 8] {
+            let upwards = Upwards::new(steps.iter().rev().map(|step| Ok::<_, ()>(*step)));
+            let done = Mutex::new(Vec::new());
+            thread::scope(|scope| {
+                for _ in 0..threads {
+                    scope.spawn(|| {
+                        upwards.run(|node| {
+                            thread::sleep(Duration::from_millis(1));
+                            lock(&done).push(*node);
+                        });
+                    });
+                }
+            });
+            for same in [1, 2] {
+                let done = lock(&done);
+                let turns: Vec<usize> =
+                    done.iter().filter(|node| node.same == same).map(|node| node.id).collect();
+                assert!(
+                    turns.len() == below.len() && turns.is_sorted_by(|one, other| one > other),
+                    "{turns:?}"
+                );
+            }
+            let state = lock(&upwards.state);
+            assert!(state.latest.is_empty() && state.followers.is_empty() && state.waiting.is_empty());
+        }
+    }
+
+    #[test]
     fn an_error_ends_the_steps_and_what_was_taken_is_done() {
-        let steps = [
-            Ok(Node { id: 3, parent: 2 }),
-            Ok(Node { id: 2, parent: 1 }),
-            Err("gone"),
-            Ok(Node { id: 1, parent: 0 }),
-        ];
+        let steps = [Ok(node(3, 2)), Ok(node(2, 1)), Err("gone"), Ok(node(1, 0))];
         let upwards = Upwards::new(steps.into_iter());
         let mut done = Vec::new();
         upwards.run(|node| done.push(node.id));
@@ -251,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_panics_does_not_keep_the_others() {
-        let steps = (1..50).rev().map(|id| Ok::<_, ()>(Node { id, parent: id / 2 }));
+        let steps = (1..50).rev().map(|id| Ok::<_, ()>(node(id, id / 2)));
         let upwards = Upwards::new(steps);
         let done = AtomicUsize::new(0);
         let work = |_: &Node| _ = done.fetch_add(1, Ordering::SeqCst);
