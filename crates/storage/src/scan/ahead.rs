@@ -23,8 +23,8 @@ use crate::source::Status;
 
 /// From so long on, on average, looks are made ahead.
 const SLOW_NANOS: u64 = 50_000;
-/// A look that took longer counts as so long: two of them tell that looks are slow, one may have waited for a processor.
-const LONGEST: Duration = Duration::from_micros(450);
+/// A look that took longer counts as so long: it may have waited for a processor.
+const LONGEST: Duration = Duration::from_millis(8);
 /// Threads that look.
 const THREADS: usize = 8;
 /// Fewer names than this are looked at one by one.
@@ -37,8 +37,9 @@ const DIRECTORIES_MAX: usize = 16;
 const NAMES_WITHIN: usize = 32;
 /// What was seen longer ago is looked at again: the scan may have waited for its reader.
 const FRESH: Duration = Duration::from_secs(1);
-/// The average is of about so many looks.
-const AVERAGED: u64 = 16;
+/// The average is of about so many looks: one that waited for a processor does not make them slow, a disk that moves for one in
+/// sixteen does.
+const AVERAGED: u64 = 256;
 
 /// What is known of a name.
 pub(super) struct Look {
@@ -360,7 +361,7 @@ mod tests {
     fn where_looks_are_quick_none_is_made_ahead() {
         let (_scratch, directory, listing) = listed(100);
         let mut pace = slow();
-        pace.took(100, Duration::from_millis(1));
+        pace.took(1000, Duration::from_millis(10));
         let mut ahead = Ahead::default();
         ahead
             .fill(&listing, directory.as_fd(), &mut pace, room, |_, _, _| panic!("there is nothing to gain"));
@@ -373,10 +374,20 @@ mod tests {
         let mut pace = Pace::default();
         pace.took(1, Duration::from_millis(20));
         assert!(!pace.is_slow(), "a single one may have waited for a processor");
-        pace.took(1, Duration::from_millis(1));
-        assert!(pace.is_slow(), "two of them tell");
-        (0..100).for_each(|_| pace.took(1, Duration::from_micros(1)));
+        (0..200).for_each(|_| pace.took(1, Duration::from_micros(1)));
+        pace.took(1, Duration::from_millis(20));
+        assert!(!pace.is_slow(), "so may one of many");
+        let mut pace = Pace::default();
+        for moves in 0..4 {
+            (0..15).for_each(|_| pace.took(1, Duration::from_micros(1)));
+            assert_eq!(pace.is_slow(), moves > 2, "a disk moves for one in sixteen");
+            pace.took(1, Duration::from_millis(6));
+        }
+        (0..500).for_each(|_| pace.took(1, Duration::from_micros(1)));
         assert!(!pace.is_slow());
+        (0..20).for_each(|_| pace.took(1, Duration::from_millis(1)));
+        assert!(pace.is_slow(), "each goes a long way");
+        (0..500).for_each(|_| pace.took(1, Duration::from_micros(1)));
         pace.took(0, Duration::ZERO);
         pace.took(1_000_000, Duration::from_secs(1_000));
         assert!(pace.is_slow());
