@@ -411,12 +411,12 @@ def entries(logs):
         latest_first = histories[path][::-1]
         counts, done = latest_first[0], ObjectSet()
         done.add_all(counts.done)
-        origins = []
+        origin = (0, 0)
         for before, record in zip(latest_first, latest_first[1:]):
-            origins.append(before.origin)
             if before.origin is None or record.binding() != counts.binding():
                 break
-            if (record.log_number, record.generation) < max(origins):
+            origin = max(origin, before.origin)
+            if (record.log_number, record.generation) < origin:
                 break
             done.add_all(record.done)
         yield counts, done

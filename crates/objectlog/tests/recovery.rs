@@ -22,6 +22,14 @@ fn begin(log: &mut Log<'_>, path: &[u8], binding: Binding, objects: &[u64]) {
     objects.iter().for_each(|&object| assert!(log.record(handle, object).unwrap()));
 }
 
+/// Another run, in which one more object of `path` becomes durable.
+fn go_on(store: &mut MemoryStore, config: Config, object: u64) {
+    let mut log = open(store, config);
+    let handle = log.resume(b"path").unwrap();
+    log.record(handle, object).unwrap();
+    log.sync().unwrap();
+}
+
 fn objects(logged: &Logged) -> Vec<u64> {
     (0..logged.done.len()).filter(|&object| logged.done.get(object)).collect()
 }
@@ -223,11 +231,7 @@ fn an_entry_that_moved_takes_only_its_own_objects_from_older_logs() {
         store
     };
     let mut moved = make(1, &[1]);
-    let mut log = open(&mut moved, config);
-    let handle = log.resume(b"path").unwrap();
-    log.record(handle, 2).unwrap();
-    log.sync().unwrap();
-    drop(log);
+    go_on(&mut moved, config, 2);
     let moved = moved.files();
     assert_eq!(moved.keys().collect::<Vec<_>>(), ["file-2.log"]);
     for (version, expected) in [(1, vec![1, 2, 5]), (3, vec![1, 2])] {
@@ -247,11 +251,7 @@ fn a_continued_record_without_an_origin_is_joined_to_all_of_its_binding() {
     log.sync().unwrap();
     let before = log.store_mut().files();
     drop(log);
-    let mut log = open(&mut store, config);
-    let handle = log.resume(b"path").unwrap();
-    log.record(handle, 2).unwrap();
-    log.sync().unwrap();
-    drop(log);
+    go_on(&mut store, config, 2);
     let (name, with_origin) = store.files().into_iter().next().unwrap();
     for origin in [true, false] {
         let mut log = with_origin.clone();
@@ -281,11 +281,7 @@ fn records_of_an_entry_in_one_log_are_joined_as_those_in_several_are() {
     begin(&mut log, b"path", binding(1, 9), &[1, 2]);
     log.sync().unwrap();
     drop(log);
-    let mut log = open(&mut store, config);
-    let handle = log.resume(b"path").unwrap();
-    log.record(handle, 3).unwrap();
-    log.sync().unwrap();
-    drop(log);
+    go_on(&mut store, config, 3);
     // The record once more, with a later generation of which there is no cell: no process writes that.
     let (name, mut bytes) = store.files().into_iter().next().unwrap();
     let length = usize::from(u16::from_le_bytes([bytes[28], bytes[29]]));
