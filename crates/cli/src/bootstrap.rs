@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::Measure;
 use crate::paths::is_invisible;
+use crate::within::Mark;
 
 /// Begins each line of the greeting.
 const MARK: &str = "HAUL1 ";
@@ -60,6 +61,9 @@ pub struct Request {
     /// The one SOURCE is no directory, at an initiator that reads.
     #[serde(default)]
     pub file: bool,
+    /// At an initiator that reads, of the SOURCEs: those of directories; at one that writes, of DEST and what is above it.
+    #[serde(default)]
+    pub marks: Vec<Option<Mark>>,
     /// `-r`
     pub recursive: bool,
     /// `-p`

@@ -17,11 +17,12 @@ use crate::engines;
 use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
-use crate::plan::{Direction, Plan, check_not_within, decision, is_file};
+use crate::plan::{Direction, Plan, decision, is_file};
 use crate::report::{self, ended, locked};
 use crate::session::lends;
 use crate::settings::{Settings, slots_far_here};
 use crate::told::{counted, size};
+use crate::within;
 
 /// Where this transfer is kept, and what is known of it.
 fn known(plan: &Plan) -> Result<(PathBuf, Option<Record>), Error> {
@@ -178,7 +179,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
 fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<(), Error> {
     let local = plan.direction == Direction::Local;
     if local && plan.recursive {
-        check_not_within(&plan.sources, &plan.destination)?;
+        within::check_here(&plan.sources, &plan.destination)?;
     }
     if matches!(plan.direction, Direction::Push(_)) {
         return Ok(());

@@ -198,30 +198,6 @@ pub fn root_error(failure: &RootFailure) -> Error {
     Error { failure: failure.failure, about, hint }
 }
 
-/// A directory is not copied into itself: the scan would find what the sink has just made, again and again.
-pub fn check_not_within(sources: &[OsString], destination: &OsStr) -> Result<(), Error> {
-    let destination = PathBuf::from(destination);
-    // Where DEST is new, the directory that it will stand in decides.
-    let there = destination.ancestors().find_map(|ancestor| {
-        let ancestor = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
-        ancestor.canonicalize().ok()
-    });
-    let Some(there) = there else { return Ok(()) };
-    for source in sources {
-        // With `-r` a symlink is copied as a link. (`link/` and `link/.` are the directory, also for the system.)
-        let is_directory = Path::new(source).symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
-        if is_directory && Path::new(source).canonicalize().is_ok_and(|source| there.starts_with(source)) {
-            let about = crate::paths::show(source.as_bytes());
-            return Err(Error::new(
-                Code::Usage,
-                format!("{about}: a directory cannot be copied into itself"),
-            )
-            .hint("choose a destination outside of it"));
-        }
-    }
-    Ok(())
-}
-
 /// For each SOURCE: under which label its entries are reported, and how the user named it.
 pub fn typed_names(plan: &Plan, labels: &[Box<[u8]>]) -> Vec<(Box<[u8]>, Vec<u8>)> {
     let typed = |path: &OsString| match &plan.direction {

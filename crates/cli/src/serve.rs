@@ -32,6 +32,7 @@ use crate::options::Seating;
 use crate::plan::{check_can_become, decision, is_file, labels};
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
 use crate::settings::{slots_far_here, slots_here};
+use crate::within::{self, Marker};
 use crate::{placement, policy, report};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -183,6 +184,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         .ok_or_else(|| Error::new(Code::Protocol, "the greeting names no engine that is known here"))?;
     let job = JobId(array(&request.job)?);
     let instance: [u8; 16] = array(&request.instance)?;
+    let session = SessionId(array(&request.session)?);
     let sources =
         request.sources.iter().map(|text| path(text).map(at_home)).collect::<Result<Vec<_>, _>>()?;
     let names = request
@@ -194,6 +196,13 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         })
         .collect::<Result<Vec<_>, Error>>()?;
     let destination = at_home(path(&request.destination)?);
+    if let Some(marker) = Marker::new(session) {
+        let there = &request.marks;
+        match is_sink {
+            true => within::check(&sources, there, &marker.destination(&destination)),
+            false => within::check(&sources, &marker.sources(&sources), there),
+        }?;
+    }
     let decided = match (is_sink, request.decision.as_deref()) {
         (false, None) => return Err(Error::new(Code::Protocol, "the greeting lacks the decision")),
         (true, earlier) => decision(&destination, &names, request.file, earlier)?,
@@ -227,7 +236,6 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         None => None,
     };
     let peer = request.fingerprint.parse().map_err(stream)?;
-    let session = SessionId(array(&request.session)?);
     let role = if is_sink { Role::Sink } else { Role::Source };
     let keys = Session::new(session, role, &identity, peer, key).map_err(stream)?;
     let (listener, port) = match request.listen {

@@ -34,12 +34,11 @@ use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
-use crate::plan::{
-    Direction, Plan, check_not_within, decision, decision_word, is_file, labels, root_error, typed_names,
-};
+use crate::plan::{Direction, Plan, decision, decision_word, is_file, labels, root_error, typed_names};
 use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
+use crate::within::{self, Mark, Marker};
 use crate::{policy, report, signals};
 
 /// `haul cp`
@@ -468,7 +467,7 @@ type Ended = (Summary, Setup);
 
 fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrupt) -> Result<Ended, Error> {
     if plan.recursive && plan.measure.synthetic.is_none() {
-        check_not_within(&plan.sources, &plan.destination)?;
+        within::check_here(&plan.sources, &plan.destination)?;
     }
     let decided = decide(plan, job)?;
     let roots = labels(decided, &plan.names, &plan.destination);
@@ -556,6 +555,16 @@ fn words(tuning: &Tuning, settings: &Settings) -> TuningWords {
     }
 }
 
+/// Of what is on this host, by which the far end knows whether a directory would be copied into itself.
+fn marks(plan: &Plan, session: SessionId) -> Vec<Option<Mark>> {
+    let is_scanned = plan.recursive && plan.measure.synthetic.is_none();
+    let Some(marker) = Marker::new(session).filter(|_| is_scanned) else { return Vec::new() };
+    match plan.direction {
+        Direction::Pull(_) => marker.destination(&plan.destination),
+        Direction::Local | Direction::Push(_) => marker.sources(&plan.sources),
+    }
+}
+
 fn run_remote(
     plan: &Plan,
     host: &str,
@@ -613,6 +622,7 @@ fn run_remote(
         destination: hex(plan.destination.as_bytes()),
         decision: decided.map(decision_word).map(str::to_owned).or(earlier),
         file: push && is_file(&plan.sources, plan.recursive),
+        marks: marks(plan, session),
         recursive: plan.recursive,
         preserve: plan.preserve,
         tuning: words(&tuning, settings),

@@ -403,6 +403,42 @@ fn options_stand_anywhere_and_home_is_that_of_the_far_host() {
     assert_eq!(fs::read(bed.path("back")).unwrap(), b"content");
 }
 
+/// The other end may be on this host, whatever the user calls it.
+#[test]
+fn a_directory_is_not_copied_into_itself_through_another_end_either() {
+    let bed = Bed::new();
+    bed.write("tree/inner/name", b"content");
+    bed.write("file", b"content");
+    symlink("tree/inner", bed.path("way-in")).unwrap();
+    let far = far();
+    let far: Vec<&str> = far.iter().map(String::as_str).collect();
+    let there = |name: &str| format!("localhost:{}", bed.path(name).display());
+    let copy = |sources: &[&str], destination: &str| {
+        bed.haul(&[&["cp", "-q", "-r"], &far[..], sources, &[destination]].concat())
+    };
+    let words = ["tree: a directory cannot be copied into itself", "outside of it"];
+    for destination in ["tree", "tree/inner", "way-in"] {
+        says(&copy(&["file", "tree"], &there(destination)), 2, &words);
+        says(&copy(&[&there("file"), &there("tree")], destination), 2, &words);
+    }
+    says(&copy(&["tree"], &there("tree/inner/new")), 2, &words);
+    says(&copy(&[&there("tree/.")], "tree/inner/new"), 2, &["tree/.: a directory", "into itself"]);
+    let names: Vec<_> =
+        fs::read_dir(bed.path("tree")).unwrap().map(|name| name.unwrap().file_name()).collect();
+    assert_eq!(names, ["inner"], "nothing was made in it");
+    assert_eq!(fs::read_dir(bed.path("tree/inner")).unwrap().count(), 1);
+    for (sources, destination) in [
+        (&["tree/inner"][..], there("tree/copy")),
+        (&["tree"], there("treehouse")),
+        (&["way-in"], there("tree/inner")),
+        (&[&*there("tree/inner")], "tree/pulled".into()),
+    ] {
+        let output = copy(sources, &destination);
+        assert_eq!(code(&output), 0, "{sources:?} to {destination}: {}", stderr(&output));
+    }
+    assert_eq!(fs::read(bed.path("tree/pulled/name")).unwrap(), b"content");
+}
+
 #[test]
 fn status_tells_how_far_a_running_copy_is() {
     let bed = Bed::new();

@@ -1,0 +1,123 @@
+//! A directory is not copied into itself: the scan would find what the sink has just made, again and again.
+//!
+//! Where the ends are two processes the far one finds out, which may run on the same host, whatever that is called. Directories are
+//! told to it as marks: those of one directory are equal, within a session and as long as its host is not booted again. Nothing
+//! else can be seen from them.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use haul_model::{Code, SessionId};
+use haul_mover::Error;
+use haul_mover::owner::Started;
+use serde::{Deserialize, Serialize};
+
+/// So deep can a path go.
+const DEPTH_MAX: usize = 4096;
+
+/// A directory.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize, Debug)]
+pub struct Mark(String);
+
+/// Makes marks of directories on this host, for one session.
+pub struct Marker(blake3::Hasher);
+
+impl Marker {
+    /// None where the host has no name that it changes when it boots.
+    pub fn new(session: SessionId) -> Option<Marker> {
+        let boot = Started::now()?.boot;
+        let mut marker = Marker::here();
+        marker.0.update(&session.0).update(boot.as_bytes());
+        Some(marker)
+    }
+
+    /// Whose marks nobody else is told.
+    fn here() -> Marker {
+        Marker(blake3::Hasher::new_derive_key("haul directory mark 1"))
+    }
+
+    fn mark(&self, directory: &Metadata) -> Mark {
+        let mut hasher = self.0.clone();
+        hasher.update(&directory.dev().to_le_bytes()).update(&directory.ino().to_le_bytes());
+        Mark(crate::paths::hex(&hasher.finalize().as_bytes()[..16]))
+    }
+
+    /// Of each SOURCE that is a directory.
+    pub fn sources(&self, sources: &[OsString]) -> Vec<Option<Mark>> {
+        let mark = |source: &OsString| {
+            // With `-r` a symlink is copied as a link. (`link/` and `link/.` are the directory, also for the system.)
+            let found = Path::new(source).symlink_metadata().ok()?;
+            found.is_dir().then(|| self.mark(&found))
+        };
+        sources.iter().map(mark).collect()
+    }
+
+    /// Of DEST and all directories above it; where DEST is new, of those that it will stand in.
+    pub fn destination(&self, destination: &OsStr) -> Vec<Option<Mark>> {
+        let destination = PathBuf::from(destination);
+        let there = destination.ancestors().find_map(|ancestor| {
+            let ancestor = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
+            ancestor.canonicalize().ok()
+        });
+        let there = there.unwrap_or_default();
+        let found = there.ancestors().take(DEPTH_MAX).filter_map(|directory| directory.metadata().ok());
+        found.map(|directory| Some(self.mark(&directory))).collect()
+    }
+}
+
+/// Refuses the first SOURCE that DEST is in.
+pub fn check(
+    sources: &[OsString],
+    source_marks: &[Option<Mark>],
+    destination_marks: &[Option<Mark>],
+) -> Result<(), Error> {
+    let above: HashSet<_> = destination_marks.iter().flatten().collect();
+    let is_above = |mark: &Option<Mark>| mark.as_ref().is_some_and(|mark| above.contains(mark));
+    match sources.iter().zip(source_marks).find(|(_, mark)| is_above(mark)) {
+        None => Ok(()),
+        Some((source, _)) => {
+            let about = crate::paths::show(source.as_bytes());
+            let about = format!("{about}: a directory cannot be copied into itself");
+            Err(Error::new(Code::Usage, about).hint("choose a destination outside of it"))
+        }
+    }
+}
+
+/// [`check`], where both are on this host.
+pub fn check_here(sources: &[OsString], destination: &OsStr) -> Result<(), Error> {
+    let marker = Marker::here();
+    check(sources, &marker.sources(sources), &marker.destination(destination))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_one_directory_are_equal_within_a_session_and_tell_nothing_beyond_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (inner, other) = (scratch.path().join("inner"), scratch.path().join("other"));
+        std::fs::create_dir(&inner).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::os::unix::fs::symlink("inner", scratch.path().join("link")).unwrap();
+        let sources = |names: &[&str]| -> Vec<OsString> {
+            names.iter().map(|name| scratch.path().join(name).into_os_string()).collect()
+        };
+        let names = ["inner", "other", "other/../inner/.", "link", "link/", "nothing"];
+        let marker = |session| Marker::new(SessionId([session; 16])).unwrap();
+        let marks = marker(1).sources(&sources(&names));
+        assert_eq!(marks[0], marks[2], "however it is called");
+        assert_eq!(marks[0], marks[4]);
+        assert_ne!(marks[0], marks[1]);
+        assert_eq!((&marks[3], &marks[5]), (&None, &None), "a link, and nothing");
+        assert_eq!(marks, marker(1).sources(&sources(&names)), "another process finds the same");
+        assert_ne!(marks[0], marker(2).sources(&sources(&["inner"]))[0]);
+        let above = marker(1).destination(inner.join("new/deeper").as_os_str());
+        assert!(above.contains(&marks[0]) && !above.contains(&marks[1]));
+        assert_eq!(above, marker(1).destination(inner.as_os_str()));
+    }
+}
