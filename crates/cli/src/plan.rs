@@ -198,15 +198,6 @@ pub fn root_error(failure: &RootFailure) -> Error {
     Error { failure: failure.failure, about, hint }
 }
 
-/// For each SOURCE: under which label its entries are reported, and how the user named it.
-pub fn typed_names(plan: &Plan, labels: &[Box<[u8]>]) -> Vec<(Box<[u8]>, Vec<u8>)> {
-    let typed = |path: &OsString| match &plan.direction {
-        Direction::Pull(host) => [host.as_bytes(), b":", path.as_bytes()].concat(),
-        Direction::Local | Direction::Push(_) => path.as_bytes().to_vec(),
-    };
-    labels.iter().cloned().zip(plan.sources.iter().map(typed)).collect()
-}
-
 /// Under which names the SOURCEs stand below the destination, in reports and in the log.
 pub fn labels(decision: Decision, names: &[SourceName], destination: &OsStr) -> Vec<Box<[u8]>> {
     let label = |name: &SourceName| match (decision, name) {

@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::engines;
 use crate::paths::{hex, show};
 use crate::told::{counted, progress_line, size, summary_line};
+use crate::typed::Typed;
 use crate::{placement, profile};
 
 /// One JSON progress event this often.
@@ -78,7 +79,7 @@ pub struct Reporter {
     json_every: Duration,
     first_object: Option<Duration>,
     log_lost: Option<String>,
-    typed_names: Vec<(Box<[u8]>, Vec<u8>)>,
+    typed: Typed,
     /// Other transfers at the targets of each end, and the most that there were.
     neighbours: [usize; 2],
     neighbours_peak: usize,
@@ -164,7 +165,7 @@ impl Shared {
             json_every: JSON_PROGRESS,
             first_object: None,
             log_lost: None,
-            typed_names: Vec::new(),
+            typed: Typed::default(),
             neighbours: [0; 2],
             neighbours_peak: 0,
             profile: false,
@@ -294,10 +295,15 @@ impl Reporter {
         if self.json {
             self.event(failed_event(path, failure));
         } else {
-            // Trouble at the source is told of the path that the user knows.
-            let at_source = failure.code.blame() == Blame::Source
-                || [Code::SourceDirectory, Code::SourceTwice].contains(&failure.code);
-            let typed = if at_source { self.typed(path) } else { None };
+            // Trouble at an end is told of the path that the user knows there.
+            let typed = match failure.code.blame() {
+                _ if [Code::SourceDirectory, Code::SourceTwice].contains(&failure.code) => {
+                    self.typed.at_source(path)
+                }
+                Blame::Source => self.typed.at_source(path),
+                Blame::Sink => self.typed.at_destination(path),
+                _ => None,
+            };
             let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
             self.note(&error.to_string());
         }
@@ -313,7 +319,7 @@ impl Reporter {
             Unlike::NoPool => "there is no pool of that name",
             Unlike::NotTaken => "the file system does not take it",
         };
-        let shown = show(path);
+        let shown = show(self.typed.at_destination(path).as_deref().unwrap_or(path));
         self.note(&format!("{shown} and maybe others are not striped as at the source: {why}"));
     }
 
@@ -381,24 +387,9 @@ impl Reporter {
         }
     }
 
-    /// How the user named the SOURCEs, by their labels.
-    pub fn set_typed_names(&mut self, names: Vec<(Box<[u8]>, Vec<u8>)>) {
-        self.typed_names = names;
-    }
-
-    /// None where it cannot be told which SOURCE is meant.
-    fn typed(&self, path: &[u8]) -> Option<Vec<u8>> {
-        let mut found = self.typed_names.iter().filter_map(|(label, typed)| {
-            let rest = path.strip_prefix(&**label)?;
-            let rest = if label.is_empty() || rest.is_empty() { rest } else { rest.strip_prefix(b"/")? };
-            if rest.is_empty() {
-                return Some(typed.clone());
-            }
-            let typed = typed.strip_suffix(b"/.").unwrap_or(typed);
-            let typed = typed.strip_suffix(b"/").unwrap_or(typed);
-            Some([typed, b"/", rest].concat())
-        });
-        found.next().filter(|_| found.next().is_none())
+    /// What the user calls SOURCEs and DEST.
+    pub fn set_typed(&mut self, typed: Typed) {
+        self.typed = typed;
     }
 
     /// A line on stderr that does not tear the progress line.
@@ -482,7 +473,7 @@ impl Reporter {
             self.event(self.summary_event(summary, setup, state, elapsed));
         }
         if let Some(reason) = &summary.error {
-            error(&with_hint(reason.clone()));
+            error(&with_hint(self.typed.error(reason.clone())));
         }
         let began = stats.files_total > 0 || summary.outcome.failure.is_none();
         if !self.json && !self.quiet && began {

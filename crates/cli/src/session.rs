@@ -34,10 +34,11 @@ use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
-use crate::plan::{Direction, Plan, decision, decision_word, is_file, labels, root_error, typed_names};
+use crate::plan::{Direction, Plan, decision, decision_word, is_file, labels, root_error};
 use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
+use crate::typed::Typed;
 use crate::within::{self, Mark, Marker};
 use crate::{policy, report, signals};
 
@@ -471,7 +472,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     }
     let decided = decide(plan, job)?;
     let roots = labels(decided, &plan.names, &plan.destination);
-    reporter.with(|reporter| reporter.set_typed_names(typed_names(plan, &roots)));
+    reporter.with(|reporter| reporter.set_typed(Typed::new(plan, decided, &roots)));
     let session = new_session()?;
     let (dial, accept) = local::pair(plan.settings.streams.value);
     let ends = ends(plan, job);
@@ -651,7 +652,7 @@ fn run_remote(
     };
     store_decision(job, decided)?;
     let roots = labels(decided, &plan.names, &plan.destination);
-    reporter.with(|reporter| reporter.set_typed_names(typed_names(plan, &roots)));
+    reporter.with(|reporter| reporter.set_typed(Typed::new(plan, decided, &roots)));
     let peer: Fingerprint =
         response.fingerprint.parse().map_err(|error| Error::stream("the greeting", &error))?;
     let role = if push { Role::Source } else { Role::Sink };

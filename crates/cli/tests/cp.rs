@@ -142,7 +142,11 @@ fn bad_input_is_named_in_one_line_with_the_right_exit_code() {
     assert_eq!(code(&bed.haul(&["cp", "-r", "way-in", "tree/link"])), 0, "a link is copied as a link");
     fs::remove_file(bed.path("tree/link")).unwrap();
     fs::create_dir_all(bed.path("blocked/name")).unwrap();
-    says(&bed.haul(&["cp", "-r", "-q", "tree/.", "blocked"]), 3, &["name", "a directory stands"]);
+    says(&bed.haul(&["cp", "-r", "-q", "tree/.", "blocked"]), 3, &["haul: blocked/name: a directory stands"]);
+    let (far, there) = (far(), format!("localhost:{}", bed.path("blocked").display()));
+    let far: Vec<&str> = far.iter().map(String::as_str).collect();
+    let output = bed.haul(&[&["cp", "-r", "-q"], &far[..], &["tree/.", &there]].concat());
+    says(&output, 3, &[&format!("haul: {there}/name: a directory stands")]);
     bed.write("flat", b"x");
     fs::create_dir_all(bed.path("deep/flat")).unwrap();
     fs::write(bed.path("deep/flat/x"), b"y").unwrap();
@@ -150,7 +154,8 @@ fn bad_input_is_named_in_one_line_with_the_right_exit_code() {
     fs::write(bed.path("into/flat"), b"z").unwrap();
     let output = bed.haul(&["cp", "-r", "deep/flat", "into"]);
     assert_eq!(code(&output), 3);
-    assert!(stderr(&output).contains("directory must be"), "{}", stderr(&output));
+    let told = "haul: into/flat: a file or symlink stands where a directory must be\n";
+    assert!(stderr(&output).starts_with(told), "{}", stderr(&output));
     assert_eq!(fs::read(bed.path("into/flat")).unwrap(), b"z", "what stood there is untouched");
 }
 
