@@ -2,9 +2,9 @@
 //!
 //! The binary only parses, plans and reports. `options` is the command line, `settings` finds each value and its origin,
 //! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
-//! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user, of paths as they were
-//! `typed`; `within` finds a directory that would be copied into itself; `log_show` shows what `log_document` has read of object logs; `layout` looks up layouts,
-//! which `layout_report` shows; `topology` shows the host and serves plans.
+//! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user, of paths as they were `typed`;
+//! `within` finds a directory that would be copied into itself; `log_show` shows what `log_document` has read of object
+//! logs; `layout` looks up layouts, which `layout_report` shows; `topology` shows the host and serves plans.
 
 mod bench;
 mod bootstrap;
