@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use haul_model::Code;
 use haul_mover::Error;
+use haul_storage::sink::Decision;
 use haul_storage::source::is_lent;
-use rustix::fs::Access;
+use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::json;
 
@@ -19,7 +20,7 @@ use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
 use crate::plan::{Direction, Plan, decision, is_file};
 use crate::report::{self, ended, locked};
-use crate::session::lends;
+use crate::session::{lends, read_layout_file, spill_error};
 use crate::settings::{Settings, slots_far_here};
 use crate::told::{counted, size};
 use crate::within;
@@ -167,6 +168,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
     ended(show(&rows, arguments.json))?;
     check_destination(&plan, record.and_then(|record| record.decision).as_deref())?;
+    check_files_of_settings(&plan)?;
     let refused: Vec<Error> = match plan.direction {
         Direction::Pull(_) => Vec::new(),
         _ => plan.sources.iter().filter_map(|source| refused(source, plan.recursive)).collect(),
@@ -185,7 +187,27 @@ fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<(), Error> {
         return Ok(());
     }
     let file = local && is_file(&plan.sources, plan.recursive);
-    decision(&plan.destination, &plan.names, file, earlier).map(drop)
+    let decided = decision(&plan.destination, &plan.names, file, earlier)?;
+    let there = Path::new(&plan.destination).symlink_metadata();
+    if decided == Decision::As && there.is_ok_and(|there| is_special(there.file_type())) {
+        return Err(Error::new(Code::SinkSpecial, crate::paths::show(plan.destination.as_bytes())));
+    }
+    Ok(())
+}
+
+/// What a copy would find wrong with a layout file or a spill directory on this host.
+fn check_files_of_settings(plan: &Plan) -> Result<(), Error> {
+    let Settings { layout_file, spill, .. } = &plan.settings;
+    layout_file.value.as_deref().map(read_layout_file).transpose()?;
+    match &spill.value {
+        Some(directory) if !matches!(plan.direction, Direction::Pull(_)) => {
+            let denied = |error: Errno| spill_error(directory, &error.into());
+            let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(directory, flags, Mode::empty()).map_err(denied)?;
+            rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(denied)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Why a copy would name this SOURCE and leave it out.

@@ -355,20 +355,19 @@ impl Ends<'_> {
 
     fn with_spill(&self, storage: impl SourceStorage + 'static, object_bytes: u32) -> Result<Stored, Error> {
         let Some(Spill { directory, bytes_max }) = &self.spill else { return Ok((Arc::new(storage), 0)) };
-        let about = || format!("{} (--spill)", directory.display());
         let file = SpillFile::create(directory, *bytes_max, self.plain)
-            .map_err(|error| Error::os(Code::SpillFailed, about(), &error))?;
+            .map_err(|error| spill_error(directory, &error))?;
         let file = file.hashed(self.hash);
         let room = file.room();
         if room < u64::from(object_bytes) {
-            return Err(Error::new(Code::SpillFailed, about()).hint("there is no room for one object"));
+            let error = Error::new(Code::SpillFailed, spill_shown(directory));
+            return Err(error.hint("there is no room for one object"));
         }
         Ok((Arc::new(Spilling::new(storage, file)), room))
     }
 
     fn placing(&self) -> Result<Arc<Placing>, Error> {
-        let layout_file = self.layout_file.map(LayoutFile::read).transpose();
-        let layout_file = layout_file.map_err(|error| Error::new(Code::Usage, error.to_string()))?;
+        let layout_file = self.layout_file.map(read_layout_file).transpose()?;
         let options = layout::Options { layout_file, ..layout::Options::default() };
         Ok(Arc::new(Placing::new(Arc::new(Layouts::new(options)))))
     }
@@ -402,6 +401,20 @@ impl Ends<'_> {
         let shared = (!self.alone).then_some(placing);
         Ok(SinkEnd { common, storage: Arc::new(storage), shared })
     }
+}
+
+/// `--layout-file`
+pub fn read_layout_file(path: &Path) -> Result<LayoutFile, Error> {
+    LayoutFile::read(path).map_err(|error| Error::new(Code::Usage, error.to_string()))
+}
+
+/// Why it is no place to put objects aside.
+pub fn spill_error(directory: &Path, error: &std::io::Error) -> Error {
+    Error::os(Code::SpillFailed, spill_shown(directory), error)
+}
+
+fn spill_shown(directory: &Path) -> String {
+    format!("{} (--spill)", directory.display())
 }
 
 fn ends<'a>(plan: &'a Plan, job: &Job) -> Ends<'a> {

@@ -402,6 +402,7 @@ fn topology_knows_the_names_that_ssh_knows() {
 fn explain_says_what_a_copy_would_refuse_and_ends_like_it() {
     let bed = Bed::new();
     bed.write("file", b"content");
+    rustix::fs::mkfifoat(rustix::fs::CWD, bed.path("fifo"), rustix::fs::Mode::RUSR).unwrap();
     bed.write("tree/name", b"content");
     for (arguments, expected, words) in [
         (&["missing", "x"][..], 3, "haul: missing: no such file or directory\n"),
@@ -410,11 +411,30 @@ fn explain_says_what_a_copy_would_refuse_and_ends_like_it() {
         (&["file", "none/x"], 1, "haul: none/: no such directory at the destination\n"),
         (&["file", "none/"], 1, "haul: none/: no such directory at the destination\n"),
         (&["-r", "tree", "tree/inner"], 2, "into itself"),
+        (&["file", "fifo"], 3, "haul: fifo: a device, fifo or socket stands there\n"),
+        (
+            &["--spill", "none", "file", "x"],
+            1,
+            "haul: none (--spill): the spill directory cannot be used: no such",
+        ),
+        (
+            &["--spill", "file", "file", "x"],
+            1,
+            "haul: file (--spill): the spill directory cannot be used: not a",
+        ),
+        (&["--layout-file", "none", "file", "x"], 2, "haul: none: "),
+        (&["--layout-file", "file", "file", "x"], 2, "haul: file:1: "),
     ] {
         let explained = bed.haul(&[&["explain"], arguments].concat());
         says(&explained, expected, &[words]);
         assert!(stdout(&explained).contains("\nhash "), "all the rest is told, too");
         assert!(bed.job().is_none());
+    }
+    for arguments in [&["file", "fifo"][..], &["--spill", "none", "file", "x"]] {
+        let explained = bed.haul(&[&["explain"], arguments].concat());
+        let copied = bed.haul(&[&["cp", "-q"], arguments].concat());
+        assert!(stderr(&copied).starts_with(&stderr(&explained)), "{}", stderr(&copied));
+        assert_eq!(code(&copied), code(&explained));
     }
     let copied = bed.haul(&["cp", "-q", "tree", "x"]);
     assert!(
