@@ -199,8 +199,8 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     if let Some(marker) = Marker::new(session) {
         let there = &request.marks;
         match is_sink {
-            true => within::check(&sources, there, &marker.destination(&destination)),
-            false => within::check(&sources, &marker.sources(&sources), there),
+            true => within::check_with(session, &sources, there, &marker.destination(&destination)),
+            false => within::check_with(session, &sources, &marker.sources(&sources), there),
         }?;
     }
     let decided = match (is_sink, request.decision.as_deref()) {

@@ -39,7 +39,7 @@ use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::typed::Typed;
-use crate::within::{self, Mark, Marker};
+use crate::within::{self, Mark, Marker, Presence};
 use crate::{policy, report, signals};
 
 /// `haul cp`
@@ -642,10 +642,12 @@ fn run_remote(
         tuning: words(&tuning, settings),
         measure: plan.measure.clone(),
     };
+    let presence = Presence::new(session);
     ssh.write(&Line::Request(Box::new(request)))?;
     interrupt.connecting.store(ssh.pid(), Ordering::SeqCst);
     let answer = interrupt.check().and_then(|()| ssh.read());
     interrupt.connecting.store(0, Ordering::SeqCst);
+    drop(presence);
     let hashed_early = begun.as_mut().map_or(0, Reading::end_hashing);
     interrupt.check()?;
     let response = match answer? {

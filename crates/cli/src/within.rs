@@ -2,13 +2,16 @@
 //!
 //! Where the ends are two processes the far one finds out, which may run on the same host, whatever that is called. Directories are
 //! told to it as marks: those of one directory are equal, within a session and as long as its host is not booted again. Nothing
-//! else can be seen from them.
+//! else can be seen from them. Copies of a virtual machine may have equal ones, so the other end must be found on this host, too.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
 use haul_model::{Code, SessionId};
@@ -69,8 +72,30 @@ impl Marker {
     }
 }
 
+/// An end of a session that can be found on its host, until dropped.
+pub struct Presence(#[expect(dead_code, reason = "it is there")] UnixListener);
+
+impl Presence {
+    /// None where it cannot be found.
+    pub fn new(session: SessionId) -> Option<Presence> {
+        UnixListener::bind_addr(&name(session).ok()?).ok().map(Presence)
+    }
+}
+
+/// Is the other end of this session on this host? One in another network namespace is not found.
+fn is_here(session: SessionId) -> bool {
+    // Unlike a connection this waits for nobody, whatever other users have done with the name.
+    let taken = name(session).and_then(|name| UnixListener::bind_addr(&name));
+    taken.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+}
+
+/// In no directory. Nothing is ever said there.
+fn name(session: SessionId) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("haul-session-{session}"))
+}
+
 /// Refuses the first SOURCE that DEST is in.
-pub fn check(
+fn check(
     sources: &[OsString],
     source_marks: &[Option<Mark>],
     destination_marks: &[Option<Mark>],
@@ -85,6 +110,19 @@ pub fn check(
             Err(Error::new(Code::Usage, about).hint("choose a destination outside of it"))
         }
     }
+}
+
+/// [`check`], with marks of which some are the other end's: if that is on another host, their being equal means nothing.
+pub fn check_with(
+    session: SessionId,
+    sources: &[OsString],
+    source_marks: &[Option<Mark>],
+    destination_marks: &[Option<Mark>],
+) -> Result<(), Error> {
+    check(sources, source_marks, destination_marks).or_else(|error| match is_here(session) {
+        true => Err(error),
+        false => Ok(()),
+    })
 }
 
 /// [`check`], where both are on this host.
@@ -119,5 +157,20 @@ mod tests {
         let above = marker(1).destination(inner.join("new/deeper").as_os_str());
         assert!(above.contains(&marks[0]) && !above.contains(&marks[1]));
         assert_eq!(above, marker(1).destination(inner.as_os_str()));
+    }
+
+    #[test]
+    fn an_end_is_found_on_its_host_as_long_as_it_is_there() {
+        let mut session = [0; 16];
+        crate::job::random(&mut session).unwrap();
+        let session = SessionId(session);
+        assert!(!is_here(session));
+        let (sources, marks) = (["tree".into()], [Some(Mark("same".into()))]);
+        let is_refused = || check_with(session, &sources, &marks, &marks).is_err();
+        assert!(!is_refused(), "marks are equal on two copies of a virtual machine");
+        let presence = Presence::new(session).unwrap();
+        assert!(is_here(session) && is_refused() && !is_here(SessionId([0; 16])));
+        drop(presence);
+        assert!(!is_here(session) && !is_refused());
     }
 }
