@@ -211,6 +211,7 @@ impl Reporter {
     fn report(&mut self, end: End, report: Report) {
         match report {
             Report::Fact(Fact::Failed { path, failure }) => self.failed(&path, failure),
+            Report::Fact(Fact::FailedToo { count }) => self.failed_too(count),
             Report::Fact(Fact::SpillFailed { failure, room }) => self.spill_failed(failure, room),
             Report::Fact(Fact::Done { path, bytes, hash }) => {
                 if self.json {
@@ -306,6 +307,16 @@ impl Reporter {
             };
             let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
             self.note(&error.to_string());
+        }
+    }
+
+    fn failed_too(&self, count: u64) {
+        match self.json {
+            true => self.event(json!({"event": "failed_too", "count": count})),
+            false => {
+                let directories = if count == 1 { "directory" } else { "directories" };
+                self.note(&format!("{count} more {directories} failed, too many to name"));
+            }
         }
     }
 

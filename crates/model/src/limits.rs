@@ -14,6 +14,8 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub const BATCH_ITEMS_MAX: usize = 1024;
 /// A batch of entries is sent once it has grown to this many bytes.
 pub const BATCH_BYTES_SOFT: usize = 128 << 10;
+/// Bytes of the paths of directories that are named as failed; what fails beyond is only counted.
+pub const FAILED_BYTES_MAX: usize = 512 << 10;
 /// Files in one bundle.
 pub const MEMBERS_MAX: usize = 1024;
 /// Hashes that follow one payload.

@@ -10,6 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::report::FailedPaths;
 use crate::stripe::Unlike;
 use crate::{BlockId, Entry, EntryId, Failure, Hash, Laid, Plan, SlotId, Target, Token};
 
@@ -477,8 +478,8 @@ pub enum SinkDone {
     },
     /// Of `FinishDirectories`.
     DirectoriesFinished {
-        /// Paths below the destination, with their errors; at most [`crate::limits::BATCH_ITEMS_MAX`].
-        failed: Vec<(Box<[u8]>, Failure)>,
+        /// Paths below the destination, with their errors.
+        failed: FailedPaths,
     },
 }
 

@@ -1,7 +1,9 @@
 //! What is told of a transfer while it runs and at its end.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::limits::{BATCH_ITEMS_MAX, FAILED_BYTES_MAX};
 use crate::stripe::Unlike;
 use crate::{Failure, Hash};
 
@@ -58,6 +60,71 @@ impl Stats {
     }
 }
 
+/// What failed at the end: with its path as long as there is room for that in one message, and counted beyond.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct FailedPaths {
+    named: Vec<(Box<[u8]>, Failure)>,
+    bytes: usize,
+    more: u64,
+}
+
+impl FailedPaths {
+    /// With so many more that are not named.
+    pub fn with_more(self, more: u64) -> FailedPaths {
+        FailedPaths { more, ..self }
+    }
+
+    /// One more, under the path that `path` makes if it is named.
+    pub fn add(&mut self, failure: Failure, path: impl FnOnce() -> Box<[u8]>) {
+        if self.more == 0 && self.named.len() < BATCH_ITEMS_MAX {
+            let path = path();
+            if self.bytes + path.len() <= FAILED_BYTES_MAX {
+                self.bytes += path.len();
+                self.named.push((path, failure));
+                return;
+            }
+        }
+        self.more = self.more.saturating_add(1);
+    }
+
+    /// These, and then those that were here.
+    pub fn after(self, first: impl IntoIterator<Item = (Box<[u8]>, Failure)>) -> FailedPaths {
+        let all: FailedPaths = first.into_iter().chain(self.named).collect();
+        let more = all.more.saturating_add(self.more);
+        all.with_more(more)
+    }
+
+    /// Those with their paths.
+    pub fn named(&self) -> &[(Box<[u8]>, Failure)] {
+        &self.named
+    }
+
+    /// How many others failed.
+    pub fn more(&self) -> u64 {
+        self.more
+    }
+
+    /// All that failed.
+    pub fn count(&self) -> u64 {
+        self.more.saturating_add(self.named.len() as u64)
+    }
+
+    /// They are named, and then the others counted.
+    pub fn into_facts(self) -> impl Iterator<Item = Fact> {
+        let more = Some(Fact::FailedToo { count: self.more }).filter(|_| self.more > 0);
+        let fact = |(path, failure): (Box<[u8]>, _)| Fact::Failed { path: path.into_vec(), failure };
+        self.named.into_iter().map(fact).chain(more)
+    }
+}
+
+impl FromIterator<(Box<[u8]>, Failure)> for FailedPaths {
+    fn from_iter<I: IntoIterator<Item = (Box<[u8]>, Failure)>>(failed: I) -> FailedPaths {
+        let mut all = FailedPaths::default();
+        failed.into_iter().for_each(|(path, failure)| all.add(failure, || path));
+        all
+    }
+}
+
 /// Something worth telling, nearly always about one entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fact {
@@ -67,6 +134,11 @@ pub enum Fact {
         path: Vec<u8>,
         /// Why.
         failure: Failure,
+    },
+    /// As many more failed as cannot be named.
+    FailedToo {
+        /// Directories.
+        count: u64,
     },
     /// Complete, durable, and verified to this root.
     Done {
@@ -91,4 +163,36 @@ pub enum Fact {
         /// Bytes of it that still can be.
         room: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::Code;
+
+    #[test]
+    fn what_cannot_be_named_is_counted() {
+        let failed = |count: usize, bytes: usize| -> FailedPaths {
+            (0..count).map(|_| (vec![b'x'; bytes].into(), Code::SinkAttributes.into())).collect()
+        };
+        for (count, bytes, named) in [
+            (0, 0, 0),
+            (1, 4096, 1),
+            (BATCH_ITEMS_MAX, 3, BATCH_ITEMS_MAX),
+            (BATCH_ITEMS_MAX + 7, 3, BATCH_ITEMS_MAX),
+            (1000, 4096, FAILED_BYTES_MAX / 4096),
+        ] {
+            let failed = failed(count, bytes);
+            assert_eq!(failed.named().len(), named);
+            assert_eq!((failed.more(), failed.count()), ((count - named) as u64, count as u64));
+            let facts: Vec<_> = failed.into_facts().collect();
+            assert_eq!(facts.len(), named + usize::from(count > named));
+        }
+        let first = failed(3, 10).after([(b"."[..].into(), Code::SinkSync.into())]);
+        assert_eq!((&*first.named()[0].0, first.count()), (&b"."[..], 4));
+        let full = failed(5000, 10).after([(b"."[..].into(), Code::SinkSync.into())]);
+        assert_eq!((&*full.named()[0].0, full.count()), (&b"."[..], 5001));
+    }
 }

@@ -17,7 +17,7 @@ use haul_model::profile::Stage;
 use haul_protocol::link::Frame;
 use haul_topology::ThreadKind;
 use haul_transport::{Closer, Receiver, Sender};
-use haul_wire::{FRAME_HEADER_BYTES, FrameHeader, Role};
+use haul_wire::{FRAME_HEADER_BYTES, FrameHeader, Malformed, Role};
 
 use crate::connection::{Established, put_frame};
 use crate::log::CommLog;
@@ -241,7 +241,14 @@ fn read_frames(mut receiver: Box<dyn Receiver>, epoch: u32, log: Option<&CommLog
     let waiting: Arc<AtomicUsize> = Arc::default();
     loop {
         receiver.receive(&mut bytes).map_err(text)?;
-        let header = FrameHeader::decode(&bytes).map_err(|error| error.0.to_owned())?;
+        let header = match FrameHeader::decode(&bytes) {
+            Ok(header) => header,
+            // The stream is as the other end wrote it: another connection would bring the same.
+            Err(Malformed(what)) => {
+                let _ = inputs.send(Input::Malformed { epoch, what });
+                return Ok(());
+            }
+        };
         // The number of those that wait is bounded; large ones are fewer.
         while waiting.load(Ordering::Acquire) > MESSAGES_WAITING_BYTES_MAX {
             std::thread::sleep(LOOK_AGAIN);

@@ -44,6 +44,8 @@ pub(crate) enum Input {
     },
     /// A comm thread has failed: one of the control stream, or of a data stream.
     Lost { epoch: u32, control: bool, cause: String },
+    /// The other end has sent what no frame begins with.
+    Malformed { epoch: u32, what: &'static str },
     /// All threads of the connection that was torn down have ended.
     Down,
     /// An attempt to connect has ended.
@@ -272,6 +274,11 @@ impl<M: Machine> Running<M> {
                 }
             }
             Input::Lost { epoch, cause, .. } => self.on_lost(epoch, cause),
+            Input::Malformed { epoch, what } if self.wire.is_up(epoch) => {
+                self.last_error = Some(Error::new(Code::Protocol, what));
+                self.event(Event::Stop(Code::Protocol.into()));
+            }
+            Input::Malformed { .. } => {}
             Input::Down => self.on_down(),
             Input::Connected(result) => match *result {
                 Ok(established) => self.on_connected(established),
@@ -641,7 +648,7 @@ impl<M: Machine> Running<M> {
         {
             match self.master.inputs.recv_timeout(TICK) {
                 Ok(Input::Frame { epoch, header, body, .. }) => self.on_last_frame(epoch, &header, &body),
-                Ok(Input::Lost { .. }) => break,
+                Ok(Input::Lost { .. } | Input::Malformed { .. }) => break,
                 _ => {}
             }
         }
@@ -664,6 +671,7 @@ impl<M: Machine> Running<M> {
                     self.on_input(input);
                 }
                 Ok(input @ (Input::Down | Input::Stop(_))) => self.on_input(input),
+                Ok(Input::Malformed { .. }) => self.stopped = true,
                 _ => {}
             }
             if self.master.link.is_settled() {

@@ -29,6 +29,8 @@ pub(crate) struct Workers {
     source: Option<SourceCrews>,
     sink: Option<SinkCrews>,
     aborted: Arc<AtomicBool>,
+    /// What it writes to, if it does.
+    sink_storage: Option<Arc<dyn SinkStorage>>,
 }
 
 struct SourceCrews {
@@ -105,7 +107,7 @@ impl Workers {
             Crew::new(name, 0, work, &aborted, pool, inputs, muster)
         };
         let crews = SourceCrews { reads, looks: others("haul-ask")?, closes: others("haul-close")? };
-        Ok(Workers { source: Some(crews), sink: None, aborted })
+        Ok(Workers { source: Some(crews), sink: None, aborted, sink_storage: None })
     }
 
     /// For a sink.
@@ -117,7 +119,7 @@ impl Workers {
         muster: &Muster,
     ) -> Result<Self, Error> {
         let aborted = Arc::new(AtomicBool::new(false));
-        let of_errands = Arc::clone(&storage);
+        let (of_errands, sink_storage) = (Arc::clone(&storage), Some(Arc::clone(&storage)));
         let run: Arc<Run<SinkOp>> = Arc::new(move |op, pool: &Pool| {
             let _at = at_sink(&op);
             storage.run(op, pool).map(Event::SinkDone)
@@ -151,7 +153,7 @@ impl Workers {
             sync: errands("haul-sync")?,
             slow: errands("haul-slow")?,
         };
-        Ok(Workers { source: None, sink: Some(crews), aborted })
+        Ok(Workers { source: None, sink: Some(crews), aborted, sink_storage })
     }
 
     /// Queues an operation of the source. Fails where there is no thread for it, and none is to be had.
@@ -233,6 +235,7 @@ impl Workers {
     /// Operations that have not begun are dropped: the session has been stopped.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
+        self.sink_storage.iter().for_each(|storage| storage.give_up());
     }
 
     /// No more operations; waits until those under way have ended, but not for ever. How many threads are left, those with a

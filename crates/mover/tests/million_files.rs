@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use haul_buffers::Pool;
 use haul_model::op::{Landed, Prepare, Prepared, SinkDone, SinkOp};
-use haul_model::report::Fact;
+use haul_model::report::{Fact, FailedPaths};
 use haul_model::{Hash, Kind};
 use haul_mover::connection::{Connector, local};
 use haul_mover::log::SourceLog;
@@ -62,7 +62,7 @@ impl SinkStorage for Keepless {
                 self.named.fetch_add(entries.len() as u64, Ordering::Relaxed);
                 SinkDone::SyncedNames { group, failed: Vec::new() }
             }
-            SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: Vec::new() },
+            SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: FailedPaths::default() },
             SinkOp::Forget { .. } => return None,
             SinkOp::Lay { .. }
             | SinkOp::WriteObject { .. }

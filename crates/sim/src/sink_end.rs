@@ -150,6 +150,9 @@ impl World {
                     end.failed.push((path, failure));
                 }
             }
+            Action::Fact(Fact::FailedToo { count }) => {
+                self.violate(format!("the sink does not name {count} directories"));
+            }
             Action::Fact(Fact::SpillFailed { failure, .. }) => {
                 let told = self.source.as_ref().is_none_or(|end| !present || end.spill.has_told());
                 if !told {

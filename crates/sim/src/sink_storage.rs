@@ -5,6 +5,7 @@
 use hashbrown::HashMap;
 use haul_model::op::{Landed, MemberWrite, MemberWritten, MembersStep, Prepare, Prepared, SinkDone, SinkOp};
 use haul_model::placement::Piece;
+use haul_model::report::FailedPaths;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, Placement, Target, Token};
 
 use crate::content::{GARBAGE, HOLE, Payload, root_of};
@@ -741,11 +742,11 @@ impl SinkStorage {
         }
     }
 
-    fn finish(&mut self, context: &mut Context) -> Vec<(Box<[u8]>, Failure)> {
-        let mut failed = Vec::new();
+    fn finish(&mut self, context: &mut Context) -> FailedPaths {
+        let mut failed = FailedPaths::default();
         for path in std::mem::take(&mut self.prepared) {
             if let Err(failure) = context.fails(context.rates.finish_error, path, Code::SinkAttributes) {
-                failed.push((context.tree.nodes[path].path.clone().into(), failure));
+                failed.add(failure, || context.tree.nodes[path].path.clone().into());
             } else {
                 context.disk.names[path].attributes = true;
             }
@@ -790,6 +791,6 @@ pub fn refused(op: &SinkOp) -> Option<SinkDone> {
         SinkOp::SyncNames { group, entries } => SinkDone::SyncedNames { group: *group, failed: all(entries) },
         SinkOp::Discard { id, .. } => SinkDone::Discarded { id: *id },
         SinkOp::Forget { .. } => return None,
-        SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: vec![] },
+        SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: FailedPaths::default() },
     })
 }

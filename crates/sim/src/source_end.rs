@@ -169,6 +169,7 @@ impl World {
                 }
             }
             Fact::Done { path, bytes, hash } => self.check_done_fact(&path, bytes, hash),
+            Fact::FailedToo { count } => self.violate(format!("{count} directories are not named")),
             // Nothing here is striped.
             Fact::Unlike { path, .. } => self.violate(format!("{path:?} is striped otherwise")),
             Fact::SpillFailed { failure, room } => {

@@ -149,7 +149,7 @@ short! {
             write!(f, "NOTICE {}: {}", String::from_utf8_lossy(path), Short(failure))
         }
         Message::Bye(_) => f.write_str("BYE"),
-        Message::Finished(failed) => write!(f, "FINISHED, {} directories failed", failed.len()),
+        Message::Finished(failed) => write!(f, "FINISHED, {} directories failed", failed.count()),
         Message::Error(failure) => write!(f, "ERROR {}", Short(failure)),
         Message::Ping => f.write_str("PING"),
         Message::Log(_) => f.write_str("LOG"),
@@ -237,7 +237,7 @@ short! {
         }
         SinkDone::Discarded { id } => write!(f, "discarded {}", Short(id)),
         SinkDone::DirectoriesFinished { failed } => {
-            write!(f, "directories finished, {} failed", failed.len())
+            write!(f, "directories finished, {} failed", failed.count())
         }
     };
     LogOp, |op, f| match op {

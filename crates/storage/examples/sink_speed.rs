@@ -143,7 +143,7 @@ fn check(done: Option<SinkDone>) -> Result<(), Box<dyn Error>> {
         Some(SinkDone::WrittenMembers { results, .. }) => results.iter().any(|result| result.is_err()),
         Some(SinkDone::Synced { failed, .. } | SinkDone::Published { failed, .. }) => !failed.is_empty(),
         Some(SinkDone::SyncedNames { failed, .. }) => !failed.is_empty(),
-        Some(SinkDone::DirectoriesFinished { failed }) => !failed.is_empty(),
+        Some(SinkDone::DirectoriesFinished { failed }) => failed.count() > 0,
         _ => false,
     };
     if failed { Err(format!("{done:?}").into()) } else { Ok(()) }

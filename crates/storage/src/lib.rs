@@ -58,6 +58,9 @@ pub trait SinkStorage: Send + Sync {
         false
     }
 
+    /// The session has failed: an operation that consists of many small ones may end after the next of them.
+    fn give_up(&self) {}
+
     /// Files may lie on several targets, as far as is known before there are any: then one that hangs need not be all.
     fn lies_apart(&self) -> bool {
         false

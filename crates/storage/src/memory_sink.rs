@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_buffers::Pool;
 use haul_model::op::{Landed, MemberWrite, Prepare, Prepared, SinkDone, SinkOp};
+use haul_model::report::FailedPaths;
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Hash, HashKind, Kind, Token};
 
 use crate::SinkStorage;
@@ -447,8 +448,8 @@ impl MemorySink {
         nodes.remove(&temporary(&state.directory, TempName::sums(token)));
     }
 
-    fn finish_directories(&self, session: &Session) -> Vec<(Box<[u8]>, Failure)> {
-        let mut failed = Vec::new();
+    fn finish_directories(&self, session: &Session) -> FailedPaths {
+        let mut failed = FailedPaths::default();
         let mut nodes = self.tree.nodes();
         for (path, wanted) in session.announced.iter().rev().filter(|(path, _)| !path.is_empty()) {
             match nodes.get_mut(path) {
@@ -461,7 +462,7 @@ impl MemorySink {
                     };
                     *attributes = Attributes { mode, uid, gid, ..*wanted };
                 }
-                _ => failed.push((path.as_slice().into(), Code::SinkParentFailed.into())),
+                _ => failed.add(Code::SinkParentFailed.into(), || path.as_slice().into()),
             }
         }
         failed

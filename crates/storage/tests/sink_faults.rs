@@ -4,7 +4,7 @@ mod sink_support;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_model::op::Prepared;
 use haul_model::{Code, EntryId, Failure, Kind, Token};
@@ -308,8 +308,8 @@ fn failures_at_the_end_are_told_with_their_paths() {
     assert_eq!(
         failed,
         [
-            (b"top/b"[..].into(), Failure::os(Code::SinkSync, EIO)),
             (b"."[..].into(), Failure::os(Code::SinkNoSpace, ENOSPC)),
+            (b"top/b"[..].into(), Failure::os(Code::SinkSync, EIO)),
         ]
     );
     for name in [&b"top/a"[..], b"top/b", b"top/c"] {
@@ -346,6 +346,28 @@ fn directories_are_finished_together_where_each_waits_for_storage() {
     for path in ["top", "top/b7", "top/b19/c/d/4"] {
         assert_eq!(look(&scratch.path(path.as_bytes())).unwrap().mode, 0o755, "{path}");
     }
+}
+
+#[test]
+fn directories_of_a_session_that_has_failed_are_not_finished() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let slow = Faults::default().slow(SyncPoint::DirectoryAttributes, Duration::from_millis(20));
+    let (driver, top, faults) = session(&scratch, slow);
+    (0..2000).for_each(|name| _ = driver.directory(top, format!("{name}").as_bytes()));
+    std::thread::scope(|scope| {
+        let finishing = scope.spawn(|| driver.finish());
+        let sync = Fault::Sync(SyncPoint::DirectoryAttributes);
+        let finished = || faults.seen().iter().filter(|fault| **fault == sync).count();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while finished() < 10 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        driver.give_up();
+        let then = finished();
+        assert!((10..1000).contains(&then), "{then}");
+        assert_eq!(finishing.join().unwrap(), []);
+        assert!(finished() <= then + 16, "those that were under way: {then}, then {}", finished());
+    });
 }
 
 #[test]
@@ -401,6 +423,49 @@ fn where_two_sources_meet_the_first_has_the_last_word() {
         assert_eq!(driver.finish(), []);
         assert_eq!(look(&scratch.path(b"shared")).unwrap().mode, 0o700, "{below_second}");
     }
+}
+
+#[test]
+fn where_sources_meet_none_closes_a_directory_to_another() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    as_user(&scratch, || {
+        for (number, modes) in
+            [[0o755, 0], [0o755, 0o400], [0, 0o755], [0o600, 0o500], [0, 0o600]].iter().enumerate()
+        {
+            let settings = SinkSettings { faults: Some(Arc::new(far())), ..scratch.settings(ONE) };
+            let contents = [SourceName::Contents, SourceName::Contents];
+            let driver = Driver::new(Box::new(scratch.with(settings, &contents)));
+            let directory = |parent, name: &str, mode| {
+                let mut entry = driver.entry(parent, name.as_bytes(), Kind::Directory);
+                entry.attributes.mode = mode;
+                assert_eq!(driver.prepare(&entry, None, false), Prepared::Made, "{name:?}");
+                entry.id
+            };
+            let shared = format!("shared{number}");
+            for (root, mode) in modes.iter().enumerate() {
+                let top = driver.directory(EntryId::root(root as u32), b"");
+                let shared = directory(top, &shared, *mode);
+                for below in 0..4 {
+                    let inner = directory(shared, &format!("of {root} {below}"), 0o050);
+                    directory(inner, "deeper", 0o750);
+                }
+            }
+            assert_eq!(driver.finish(), [], "{modes:?}");
+            let mode = |path: &str| look(&scratch.path(path.as_bytes())).unwrap().mode;
+            let open = |path: &str| {
+                let path = scratch.path(path.as_bytes());
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
+            };
+            assert_eq!(mode(&shared), modes[0], "{modes:?}");
+            open(&shared);
+            for inner in (0..2).flat_map(|root| (0..4).map(move |below| format!("of {root} {below}"))) {
+                let inner = format!("{shared}/{inner}");
+                assert_eq!(mode(&inner), 0o050, "{modes:?}: {inner}");
+                open(&inner);
+                assert_eq!(mode(&format!("{inner}/deeper")), 0o750, "{modes:?}: {inner}");
+            }
+        }
+    });
 }
 
 #[test]

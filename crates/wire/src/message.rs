@@ -10,7 +10,7 @@ use haul_model::limits::{
 };
 use haul_model::placement::Piece;
 use haul_model::profile::Profile;
-use haul_model::report::Stats;
+use haul_model::report::{FailedPaths, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
     BlockId, Entry, EntryId, Failure, Hash, JobId, Laid, Placement, Plan, SessionId, SlotId, Target, Token,
@@ -22,9 +22,9 @@ use crate::profile::{profile, put_profile};
 use crate::stripes::{plan, put_plan};
 
 /// The protocol version that this code speaks best.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// The oldest version that this code still speaks. (No release has spoken an older one.)
-pub const VERSION_MIN: u16 = 6;
+pub const VERSION_MIN: u16 = 7;
 
 /// Feature bit of CONNECT: PROFILE is understood.
 pub const FEATURE_PROFILE: u64 = 1;
@@ -225,7 +225,7 @@ pub enum Message {
     /// Source: every entry has ended; set the attributes of the directories.
     Bye(Stats),
     /// Sink: all is done. Paths whose directory attributes could not be set.
-    Finished(Vec<(Box<[u8]>, Failure)>),
+    Finished(FailedPaths),
     /// Both: the session ends here.
     Error(Failure),
     /// Both: I am alive, and this is what I have received.
@@ -507,11 +507,12 @@ impl Message {
             }
             Message::Bye(stats) => stats_fields(stats).into_iter().for_each(|field| put_varint(out, field)),
             Message::Finished(failed) => {
-                put_varint(out, failed.len() as u64);
-                for (path, failure) in failed {
+                put_varint(out, failed.named().len() as u64);
+                for (path, failure) in failed.named() {
                     put_bytes(out, &path[..path.len().min(NOTICE_PATH_BYTES_MAX)]);
                     put_failure(out, *failure);
                 }
+                put_varint(out, failed.more());
             }
             Message::Error(failure) => put_failure(out, *failure),
             Message::Ping => {}
@@ -592,9 +593,16 @@ impl Message {
             9 => Message::Repair(list(reader, BATCH_ITEMS_MAX, repair)?),
             10 => Message::FileDrop { id: id(reader)?, failure: reader.failure()?, restarts: reader.flag()? },
             11 => Message::Notice { path: reader.boxed(NOTICE_PATH_BYTES_MAX)?, failure: reader.failure()? },
-            12 => Message::Finished(list(reader, BATCH_ITEMS_MAX, |reader| {
-                Ok((reader.boxed(NOTICE_PATH_BYTES_MAX)?, reader.failure()?))
-            })?),
+            12 => {
+                let named = list(reader, BATCH_ITEMS_MAX, |reader| {
+                    Ok((reader.boxed(NOTICE_PATH_BYTES_MAX)?, reader.failure()?))
+                })?;
+                let named = FailedPaths::from_iter(named);
+                if named.more() > 0 {
+                    return Err(Malformed("more paths than one message has room for"));
+                }
+                Message::Finished(named.with_more(reader.varint()?))
+            }
             13 => Message::Error(reader.failure()?),
             14 => Message::Ping,
             15 => Message::Log(Box::new(LogStatus {

@@ -1,11 +1,11 @@
-//! Every message survives its bytes; any bytes give a message or an error; version 6 is pinned byte for byte.
+//! Every message survives its bytes; any bytes give a message or an error; version 7 is pinned byte for byte.
 
 use std::sync::Arc;
 
 use haul_model::limits::{MESSAGE_BYTES_MAX, TARGETS_MAX};
 use haul_model::placement::{Laid, Piece, Placement};
 use haul_model::profile::{Buffers, Profile, Spent, Stage, Waiting};
-use haul_model::report::Stats;
+use haul_model::report::{FailedPaths, Stats};
 use haul_model::stripe::{Count, Part, Plan, Pool, Unlike, Where};
 use haul_model::{
     Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, JobId, Kind, SessionId, SlotId,
@@ -217,7 +217,8 @@ fn message() -> impl Strategy<Value = Message> {
         }),
         (failure(), any::<u64>()).prop_map(|(failure, room)| Message::Spill { failure, room }),
         profile().prop_map(|profile| Message::Profile(Box::new(profile))),
-        list((path(), failure())).prop_map(Message::Finished),
+        (list((path(), failure())), any::<u64>())
+            .prop_map(|(named, more)| { Message::Finished(FailedPaths::from_iter(named).with_more(more)) }),
         failure().prop_map(Message::Error),
         Just(Message::Ping),
         (any::<[[u8; 5]; 3]>(), any::<[u64; 2]>(), path(), path()).prop_map(
@@ -449,7 +450,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Version 5, byte for byte. A change here is a new version.
 #[test]
-fn version_5_is_pinned() {
+fn version_7_is_pinned() {
     let entry = Entry {
         id: EntryId(5),
         parent: EntryId::root(1),
@@ -482,7 +483,13 @@ fn version_5_is_pinned() {
     };
     *profile.spent_mut(Stage::Hash) = Spent { busy_nanos: 4, processor_nanos: 3, times: 2, bytes: 1 };
     *profile.waited_nanos_mut(Waiting::Names) = 7;
+    let finished =
+        [(b"a/b"[..].into(), Code::SinkAttributes.into()), (b"."[..].into(), Failure::os(Code::SinkSync, 5))];
     let golden = [
+        (
+            Message::Finished(FailedPaths::from_iter(finished).with_more(300)),
+            "0203612f622000012e1c05ac02".into(),
+        ),
         (Message::Profile(Box::new(profile)), "ac020102e807010204030201010a07054080808002018001".into()),
         (
             Message::NewFile(vec![

@@ -4,6 +4,8 @@ use std::io::IoSlice;
 
 use crossbeam_channel::bounded;
 use haul_meter::Meter;
+use haul_model::limits::MESSAGE_BYTES_MAX;
+use haul_model::report::FailedPaths;
 use haul_model::{BlockId, JobId, SessionId, SlotId};
 use haul_protocol::Planted;
 use haul_protocol::link::Frame;
@@ -28,6 +30,7 @@ impl Machine for Told {
             Event::LinkUp { .. } => self.0.push("up"),
             Event::Payload { .. } => self.0.push("payload"),
             Event::LinkDown => self.0.push("down"),
+            Event::Stop(failure) => self.0.push(failure.code.name()),
             _ => {}
         }
     }
@@ -139,7 +142,7 @@ fn up(running: &mut Running<Told>) -> (Stream, Stream) {
 
 /// Ended well, and the other end does not know yet. The link is the other end's.
 fn ended_well(running: &mut Running<Told>) -> Link {
-    running.send(&Message::Finished(Vec::new()));
+    running.send(&Message::Finished(FailedPaths::default()));
     running.outcome = Some(Outcome { failure: None, stats: Stats::default() });
     let mut link = Link::new(Planted::default());
     link.connected(1, 0).unwrap();
@@ -185,7 +188,7 @@ fn data_streams_may_go_long_before_the_confirmation_comes() {
         let header = FrameHeader::decode(&bytes).unwrap();
         let mut body = vec![0; header.length as usize];
         receiver.receive(&mut body).unwrap();
-        assert_eq!(link.receive(&header, &body), Ok(Some(Message::Finished(Vec::new()))));
+        assert_eq!(link.receive(&header, &body), Ok(Some(Message::Finished(FailedPaths::default()))));
         std::thread::sleep(CONFIRMATION_MAX * 3 / 2);
         put(&mut *control, link.confirmation(1).unwrap());
         // Until the other one has closed it.
@@ -244,4 +247,30 @@ fn an_end_that_was_busy_does_not_take_the_other_one_for_silent() {
     running.heard = long_ago;
     running.tick();
     assert!(!matches!(running.wire, Wire::Up(_)));
+}
+
+#[test]
+fn what_no_frame_begins_with_ends_the_session() {
+    let (mut running, _requests) = master();
+    let (of_control, _of_data) = up(&mut running);
+    let (mut control, ..) = of_control.split();
+    let begins =
+        FrameHeader { length: (MESSAGE_BYTES_MAX + 1) as u32, epoch: 1, sequence: 1, received: 0, kind: 12 };
+    control.send(&[IoSlice::new(&begins.encode())]).unwrap();
+    wait_for(&running, 1);
+    running.turn();
+    assert_eq!(running.master.machine.0, ["up", "protocol-violation"]);
+    assert!(running.last_error.as_ref().is_some_and(|error| error.to_string().contains("over its limit")));
+}
+
+#[test]
+fn who_has_ended_well_does_not_wait_for_somebody_who_breaks_the_protocol() {
+    let (mut running, _requests) = master();
+    let (of_control, _of_data) = up(&mut running);
+    ended_well(&mut running);
+    let (mut control, ..) = of_control.split();
+    control.send(&[IoSlice::new(&[0xff; FRAME_HEADER_BYTES])]).unwrap();
+    let began = Instant::now();
+    running.farewell();
+    assert!(began.elapsed() < FAREWELL_MAX / 4, "{:?}", began.elapsed());
 }

@@ -25,7 +25,7 @@ use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::profile::Waiting;
-use haul_model::report::{Fact, Stats};
+use haul_model::report::{Fact, FailedPaths, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
     BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, Plan, SlotId, Target, Token,
@@ -528,11 +528,9 @@ impl Sink {
         }
     }
 
-    fn on_directories_finished(&mut self, failed: Vec<(Box<[u8]>, Failure)>) {
-        self.stats.files_failed = self.stats.files_failed.saturating_add(failed.len() as u64);
-        for (path, failure) in &failed {
-            self.actions.push_back(Action::Fact(Fact::Failed { path: path.to_vec(), failure: *failure }));
-        }
+    fn on_directories_finished(&mut self, failed: FailedPaths) {
+        self.stats.files_failed = self.stats.files_failed.saturating_add(failed.count());
+        self.actions.extend(failed.clone().into_facts().map(Action::Fact));
         self.actions.push_back(Action::Send(Message::Finished(failed)));
         self.end(None);
     }

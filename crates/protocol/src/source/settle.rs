@@ -1,12 +1,11 @@
 //! What is durable, what must come again, and how entries end.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use haul_model::error::Retry;
 use haul_model::limits::{ATTEMPTS_MAX, RESTARTS_MAX};
 use haul_model::op::SourceOp;
-use haul_model::report::Fact;
+use haul_model::report::{Fact, FailedPaths};
 use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind};
 use haul_wire::{Message, Repair, RepairReason, Settled};
 
@@ -242,11 +241,9 @@ impl Source {
         }
     }
 
-    pub(super) fn on_finished(&mut self, failed: Vec<(Box<[u8]>, Failure)>) {
-        self.stats.files_failed += failed.len() as u64;
-        for (path, failure) in failed {
-            self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));
-        }
+    pub(super) fn on_finished(&mut self, failed: FailedPaths) {
+        self.stats.files_failed = self.stats.files_failed.saturating_add(failed.count());
+        self.actions.extend(failed.into_facts().map(Action::Fact));
         self.actions.push_back(Action::Log(LogOp::Clear));
         self.end(None);
     }

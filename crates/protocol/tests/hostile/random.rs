@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use haul_model::limits::TARGETS_MAX;
-use haul_model::report::Stats;
+use haul_model::report::{FailedPaths, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
     Attributes, BlockId, Code, Entry, EntryId, Failure, Hash, Identity, Kind, Laid, Placement, SlotId,
@@ -185,7 +185,7 @@ impl Random {
                 };
                 Message::Repair((0..count).map(|_| repair(self)).collect())
             }
-            _ if self.one_in(8) => Message::Finished(vec![]),
+            _ if self.one_in(8) => Message::Finished(FailedPaths::default()),
             _ if self.one_in(8) => Message::Error(self.failure()),
             _ => Message::Ping,
         }

@@ -3,6 +3,7 @@
 use haul_model::op::{
     Landed, MemberRead, MembersStep, Prepare, Prepared, SinkDone, SinkOp, SourceDone, SourceOp,
 };
+use haul_model::report::FailedPaths;
 use haul_model::{Code, EntryId, Failure, Hash, Kind, SlotId, Token};
 
 use crate::random::Random;
@@ -74,7 +75,7 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
             SinkDone::SyncedNames { group, failed: some(&entries, random) }
         }
         SinkOp::Discard { id, .. } => SinkDone::Discarded { id },
-        SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: vec![] },
+        SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: FailedPaths::default() },
         SinkOp::Forget { .. } => return None,
     })
 }

@@ -52,6 +52,11 @@ impl Driver {
         self.sink.run(op, &self.pool)
     }
 
+    /// The session has failed.
+    pub fn give_up(&self) {
+        self.sink.give_up();
+    }
+
     /// A new entry with a number of its own.
     pub fn entry(&self, parent: EntryId, name: &[u8], kind: Kind) -> Entry {
         let id = EntryId(self.next.fetch_add(1, Ordering::Relaxed));
@@ -322,7 +327,7 @@ impl Driver {
     /// Everything is settled; what failed.
     pub fn finish(&self) -> Vec<(Box<[u8]>, Failure)> {
         match self.run(SinkOp::FinishDirectories) {
-            Some(SinkDone::DirectoriesFinished { failed }) => failed,
+            Some(SinkDone::DirectoriesFinished { failed }) => failed.named().to_vec(),
             other => panic!("a result was expected: {other:?}"),
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use haul_model::limits::BATCH_ITEMS_MAX;
+use haul_model::report::FailedPaths;
 use haul_model::{Code, Failure};
 use rustix::fs::{self, Mode};
 use rustix::io::Errno;
@@ -37,20 +37,27 @@ const DESCRIPTORS_PER_THREAD: usize = 4;
 /// Another thread pays after so many directories and so much time, for each that there is.
 const DIRECTORIES_PER_THREAD: u32 = 8;
 const TIME_PER_THREAD: Duration = Duration::from_millis(2);
+/// Where SOURCEs meet so many directories are closed to us after all others; more are rare, and take their turn.
+const CLOSED_LATE_MAX: usize = 1 << 16;
+/// What the owner of a directory may do with it when it is open to him.
+const OPEN: u32 = 0o700;
 /// Storage is far if a directory takes longer: then threads wait, rather than compete for processors.
 const FAR: Duration = Duration::from_micros(50);
 
 impl PosixSink {
-    pub(super) fn finish_directories(&self) -> Vec<(Box<[u8]>, Failure)> {
+    pub(super) fn finish_directories(&self) -> FailedPaths {
         let open = Mutex::new(Open::new(self.directories.open_max(), self.spool.lookup()));
-        let (failures, finished) = (Mutex::new(Vec::new()), AtomicU64::new(0));
-        let steps = Upwards::new(self.spool.finish().map(|step| step.map(|(id, record)| Step(id, record))));
+        let closed = Mutex::new(Closed::default());
+        let (failures, finished) = (Mutex::new(FailedPaths::default()), AtomicU64::new(0));
+        let given_up = || self.given_up.load(Ordering::Relaxed);
+        let steps = self.spool.finish().take_while(|_| !given_up());
+        let steps = Upwards::new(steps.map(|step| step.map(|(id, record)| Step(id, record))));
         let finish = |Step(id, record): &Step| {
-            if let Err(failure) = self.finish_directory(&open, *id, record) {
-                let mut failures = lock(&failures);
-                if failures.len() < BATCH_ITEMS_MAX {
-                    failures.push((self.path_of(record).into(), failure));
-                }
+            if given_up() {
+                return 0;
+            }
+            if let Err(failure) = self.finish_directory(&open, &closed, *id, record) {
+                lock(&failures).add(failure, || self.path_of(record).into());
             }
             // Before this one.
             finished.fetch_add(1, Ordering::Relaxed)
@@ -66,49 +73,92 @@ impl PosixSink {
                 }
             });
         });
+        let closed = closed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for Late { id, record, mode } in closed.in_order().take_while(|_| !given_up()) {
+            if let Err(failure) = self.close_directory(&open, id, &record, mode) {
+                lock(&failures).add(failure, || self.path_of(&record).into());
+            }
+        }
         drop(open);
-        let mut failed = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-        failed.truncate(BATCH_ITEMS_MAX - 2);
-        if let Some(errno) = steps.error() {
-            failed.push((b"."[..].into(), Failure::os(Code::StateUnwritable, errno.raw_os_error())));
+        if given_up() {
+            return FailedPaths::default();
         }
-        if let Err(failure) = self.finish_destination() {
-            failed.push((b"."[..].into(), failure));
-        }
-        failed
+        let failed = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let unread = steps.error().map(|errno| Failure::os(Code::StateUnwritable, errno.raw_os_error()));
+        // What is about all of them is named in any case.
+        let about_all = unread.into_iter().chain(self.finish_destination().err());
+        failed.after(about_all.map(|failure| (b"."[..].into(), failure)))
     }
 
-    fn finish_directory(&self, open: &Mutex<Open<'_>>, id: RecordId, record: &Record) -> Result<(), Failure> {
-        let known = lock(open).get(id);
-        let directory = match known {
-            Some(directory) => directory,
-            None if record.parent == RecordId::HOLDER && record.name.is_empty() => {
-                self.directories.descriptor(&self.holder)?
-            }
-            None => {
-                let parent = self.open_parent(open, record.parent)?;
-                let found = open_directory(parent.as_fd(), &record.name).map_err(reopen_failure)?;
-                check_identity(&found, record.identity)?;
-                Arc::new(found)
-            }
-        };
-        if self.sweep_late && !record.made {
+    fn finish_directory(
+        &self,
+        open: &Mutex<Open<'_>>,
+        closed: &Mutex<Closed>,
+        id: RecordId,
+        record: &Record,
+    ) -> Result<(), Failure> {
+        let directory = self.open_recorded(open, id, record)?;
+        if self.may_meet && !record.made {
             self.sweep(directory.as_fd());
         }
-        let set = self.set_directory_attributes(&directory, record).map_err(attributes_failure);
+        let set = self.set_directory_attributes(&directory, closed, id, record).map_err(attributes_failure);
         // Its names are made durable even where its attributes could not be set.
-        let whole = self.file_systems.is_whole(record.identity.0);
-        if whole || self.sync == SyncMode::Never {
-            return set;
-        }
-        let synced = self.hooks.sync(SyncPoint::DirectoryAttributes, directory.as_fd(), Reach::Everything);
-        set.and(synced.map_err(sync_failure))
+        set.and(self.sync_finished(&directory, record))
     }
 
-    fn set_directory_attributes(&self, directory: &OwnedFd, record: &Record) -> rustix::io::Result<()> {
+    /// The mode that it did not get in its turn.
+    fn close_directory(
+        &self,
+        open: &Mutex<Open<'_>>,
+        id: RecordId,
+        record: &Record,
+        mode: u32,
+    ) -> Result<(), Failure> {
+        let directory = self.open_recorded(open, id, record)?;
+        fs::fchmod(&directory, Mode::from_raw_mode(mode)).map_err(attributes_failure)?;
+        self.sync_finished(&directory, record)
+    }
+
+    fn sync_finished(&self, directory: &OwnedFd, record: &Record) -> Result<(), Failure> {
+        if self.file_systems.is_whole(record.identity.0) || self.sync == SyncMode::Never {
+            return Ok(());
+        }
+        let synced = self.hooks.sync(SyncPoint::DirectoryAttributes, directory.as_fd(), Reach::Everything);
+        synced.map_err(sync_failure)
+    }
+
+    fn open_recorded(
+        &self,
+        open: &Mutex<Open<'_>>,
+        id: RecordId,
+        record: &Record,
+    ) -> Result<Arc<OwnedFd>, Failure> {
+        let known = lock(open).get(id);
+        if let Some(directory) = known {
+            return Ok(directory);
+        }
+        if record.parent == RecordId::HOLDER && record.name.is_empty() {
+            return self.directories.descriptor(&self.holder);
+        }
+        let parent = self.open_parent(open, record.parent)?;
+        let found = open_directory(parent.as_fd(), &record.name).map_err(reopen_failure)?;
+        check_identity(&found, record.identity)?;
+        Ok(Arc::new(found))
+    }
+
+    fn set_directory_attributes(
+        &self,
+        directory: &OwnedFd,
+        closed: &Mutex<Closed>,
+        id: RecordId,
+        record: &Record,
+    ) -> rustix::io::Result<()> {
         let wanted = &record.attributes;
         let present = status(directory.as_fd())?;
         let mode = Preserve::directory_mode(wanted, present.mode);
+        // Another SOURCE may have directories in it whose turn comes later.
+        let stays_open = self.may_meet && lock(closed).has_word(id, record, mode);
+        let mode = if stays_open { mode | OPEN } else { mode };
         // One brick tells that it has them; another one may have been away when they were set.
         let on_bricks = self.file_systems.is_gluster(record.identity.0);
         set_if(self.preserve.differs_in_owner(&present, wanted), self.preserve.owner && on_bricks, || {
@@ -250,6 +300,37 @@ impl Below for Step {
 
     fn identity(&self) -> (u64, u64) {
         self.1.identity
+    }
+}
+
+/// Directories that are closed to us when all others are finished, by what they are: the last word counts.
+#[derive(Default)]
+struct Closed(HashMap<(u64, u64), (u64, Late)>, u64);
+
+struct Late {
+    id: RecordId,
+    record: Record,
+    mode: u32,
+}
+
+impl Closed {
+    /// The directory is to have this mode. Is it closed to us then, and can that wait?
+    fn has_word(&mut self, id: RecordId, record: &Record, mode: u32) -> bool {
+        let Closed(late, turn) = self;
+        late.remove(&record.identity);
+        let waits = mode & OPEN != OPEN && late.len() < CLOSED_LATE_MAX;
+        if waits {
+            *turn += 1;
+            late.insert(record.identity, (*turn, Late { id, record: record.clone(), mode }));
+        }
+        waits
+    }
+
+    /// As they had their turns: those below others before them.
+    fn in_order(self) -> impl Iterator<Item = Late> {
+        let mut late: Vec<_> = self.0.into_values().collect();
+        late.sort_unstable_by_key(|(turn, _)| *turn);
+        late.into_iter().map(|(_, late)| late)
     }
 }
 

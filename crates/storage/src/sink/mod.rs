@@ -186,8 +186,11 @@ pub struct PosixSink {
     places: Vec<Place>,
     only_directory: bool,
     named_in_reports: bool,
-    /// Several sources may end up in one directory: left-over files are only known when all of them have ended.
-    sweep_late: bool,
+    /// Nobody waits for directories to be finished.
+    given_up: AtomicBool,
+    /// Several sources may end up in one directory: left-over files are only known when all of them have ended, and only then
+    /// may it be closed to us.
+    may_meet: bool,
     /// A SOURCE is a file: its unfinished file lies beside the destination.
     holder_has_files: AtomicBool,
     directories: Directories,
@@ -247,10 +250,11 @@ impl PosixSink {
             #[cfg(not(feature = "faults"))]
             hooks: Hooks::default(),
             holder: Directory::held(found, RecordId::HOLDER, file_system),
-            sweep_late: merged && root.places.len() > 1,
+            may_meet: merged && root.places.len() > 1,
             places: root.places,
             only_directory: root.only_directory,
             named_in_reports: root.named_in_reports,
+            given_up: AtomicBool::new(false),
             holder_has_files: AtomicBool::new(false),
             directories: Directories::new(DIRECTORY_DESCRIPTORS_MAX.min(descriptors / 8)),
             file_systems,
@@ -342,6 +346,10 @@ impl PosixSink {
 }
 
 impl SinkStorage for PosixSink {
+    fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
     fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone> {
         match op {
             SinkOp::Prepare { batch, items } => {

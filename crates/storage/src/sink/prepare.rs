@@ -394,7 +394,7 @@ impl PosixSink {
     }
 
     fn directory_ended(&self, id: EntryId) {
-        if self.sweep_late {
+        if self.may_meet {
             return;
         }
         if let Some(directory) = self.directories.get(id)
