@@ -1,8 +1,8 @@
 //! A directory is not copied into itself: the scan would find what the sink has just made, again and again.
 //!
 //! Where the ends are two processes the far one finds out, which may run on the same host, whatever that is called. Directories are
-//! told to it as marks: those of one directory are equal, within a session and as long as its host is not booted again. Nothing
-//! else can be seen from them. Copies of a virtual machine may have equal ones, so the other end must be found on this host, too.
+//! told to it as marks: those of one directory are equal, within a session and as long as its host is not booted again. (Who
+//! knows the boot and tries all numbers finds out which number a directory has, and nothing else.) Copies of a virtual machine may have equal ones, so the other end must be found on this host, too.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -154,6 +154,11 @@ mod tests {
         assert_eq!((&marks[3], &marks[5]), (&None, &None), "a link, and nothing");
         assert_eq!(marks, marker(1).sources(&sources(&names)), "another process finds the same");
         assert_ne!(marks[0], marker(2).sources(&sources(&["inner"]))[0]);
+        let roots = ["/proc", "/sys"].map(OsString::from);
+        let number = |root: &OsString| Path::new(root).metadata().unwrap().ino();
+        assert_eq!(number(&roots[0]), number(&roots[1]), "two file systems number theirs alike");
+        let of_roots = marker(1).sources(&roots);
+        assert_ne!(of_roots[0], of_roots[1]);
         let above = marker(1).destination(inner.join("new/deeper").as_os_str());
         assert!(above.contains(&marks[0]) && !above.contains(&marks[1]));
         assert_eq!(above, marker(1).destination(inner.as_os_str()));

@@ -138,6 +138,30 @@ fn in_memory_a_member_is_complete_when_it_is_written() {
     as_user(&scratch, work);
 }
 
+/// The only difference between the two is what the file system is, not what a test says of it.
+#[test]
+fn on_a_disk_a_member_gets_its_name_after_its_sync() {
+    for (scratch, in_memory) in [(in_memory(), true), (Scratch::on_disk(SyncMode::Measured), false)] {
+        let in_memory = in_memory || is_memory(&scratch.destination);
+        let (driver, top) = scratch.session_with(scratch.settings(*b"one."));
+        let file = driver.file(top, b"named", 3);
+        assert_eq!(driver.write_members(&[(&file, b"abc")]), [Ok(())]);
+        let there = || look(&scratch.path(b"top/named"));
+        assert_eq!(there().is_some(), in_memory, "{:?}", scratch.destination);
+        if !in_memory {
+            assert_eq!(driver.sync(&[file.id]), []);
+            assert_eq!(there(), None, "synced, and not yet to be named");
+            assert_eq!(driver.publish(&[file.id]), []);
+            assert!(there().is_some());
+        }
+    }
+}
+
+fn is_memory(path: &Path) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    rustix::fs::statfs(path).unwrap().f_type as i64 == TMPFS_MAGIC
+}
+
 #[test]
 fn in_memory_too_a_name_is_replaced_if_it_may_be_and_given_once_if_not() {
     let scratch = in_memory();

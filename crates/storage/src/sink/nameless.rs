@@ -133,7 +133,14 @@ fn link_by_magic_link(file: &OwnedFd, directory: BorrowedFd<'_>, name: impl Arg)
 
 #[cfg(test)]
 mod tests {
+    use haul_buffers::Pool;
+    use haul_model::EntryId;
+    use haul_model::op::{SinkDone, SinkOp};
+
     use super::*;
+    use crate::SinkStorage;
+    use crate::conformance_sink::{Driver, JOB, OBJECT};
+    use crate::sink::{Decision, Fault, Faults, SinkRoot, SinkSettings, SourceName};
 
     #[test]
     fn a_file_gets_its_name_on_older_kernels_too() {
@@ -145,5 +152,38 @@ mod tests {
         assert_eq!(std::fs::read(scratch.path().join("name")).unwrap(), b"new");
         let again = open_nameless(directory.as_fd(), PRIVATE).unwrap();
         assert_eq!(link_by_magic_link(&again, directory.as_fd(), "name"), Err(Errno::EXIST));
+    }
+
+    struct Shared(Arc<PosixSink>);
+
+    impl SinkStorage for Shared {
+        fn run(&self, op: SinkOp, pool: &Pool) -> Option<SinkDone> {
+            self.0.run(op, pool)
+        }
+    }
+
+    /// Else later ones would have to take a name at once.
+    #[test]
+    fn what_fails_or_goes_leaves_no_descriptor_counted() {
+        let (scratch, state) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
+        let sources = [SourceName::Named(b"top".to_vec())];
+        let root = SinkRoot::open(scratch.path(), Decision::Into, &sources).unwrap();
+        let faults = Faults::default().fail(Fault::Write, 2, 5).fail(Fault::Write, 4, 28);
+        let settings = SinkSettings::new(JOB, *b"one.", OBJECT, state.path().to_owned());
+        let sink = PosixSink::open(root, SinkSettings { faults: Some(Arc::new(faults)), ..settings });
+        let sink = Arc::new(sink.unwrap());
+        let driver = Driver::new(Box::new(Shared(Arc::clone(&sink))));
+        let top = driver.directory(EntryId::root(0), b"");
+        let counted = || sink.member_descriptors.load(Ordering::Relaxed);
+        let files = ["a", "b", "c", "d", "e"].map(|name| driver.file(top, name.as_bytes(), 1));
+        let results = driver.write_members(&files.each_ref().map(|file| (file, &b"x"[..])));
+        assert_eq!(results.iter().filter(|result| result.is_err()).count(), 2);
+        assert_eq!(counted(), 3, "those that wait for their names");
+        let again = driver.write_members(&[(&files[0], b"x")]);
+        assert_eq!((again, counted()), (vec![Ok(())], 3), "the same once more");
+        driver.discard(files[0].id, Token::NONE);
+        assert_eq!(counted(), 2);
+        driver.settle(&[files[2].id, files[4].id]);
+        assert_eq!(counted(), 0);
     }
 }

@@ -1,3 +1,7 @@
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
 use super::*;
 use crate::source::{PosixSource, Root, SourceOptions};
 
@@ -58,7 +62,19 @@ fn what_is_looked_at_ahead_is_told_as_ever() {
         std::os::unix::fs::symlink("file-1", directory.join("link")).unwrap();
         std::fs::write(directory.join(format!(".haul-{}", "0".repeat(32))), b"x").unwrap();
         fs::mkfifoat(CWD, directory.join("fifo"), Mode::RUSR).unwrap();
+        for name in ["closed", "blind"] {
+            std::fs::create_dir(directory.join(name)).unwrap();
+            std::fs::write(directory.join(name).join("file"), b"x").unwrap();
+        }
     }
+    let set_modes = |closed, blind| {
+        for directory in ["", "a", "a/b", "c"].map(|directory| scratch.path().join(directory)) {
+            for (name, mode) in [("closed", closed), ("blind", blind)] {
+                std::fs::set_permissions(directory.join(name), PermissionsExt::from_mode(mode)).unwrap();
+            }
+        }
+    };
+    set_modes(0, 0o600);
     let layouts = || {
         let top = std::fs::File::open(scratch.path()).unwrap();
         Arc::new(Placing::new(Arc::new(crate::layout::tests::listing_lacks(&top, false).0)))
@@ -73,16 +89,28 @@ fn what_is_looked_at_ahead_is_told_as_ever() {
             }
         }
     };
-    // Reading a symlink changes its access time, the first time.
-    tell(scan_of(scratch.path()), false);
-    let plain = tell(scan_of(scratch.path()), false);
-    assert_eq!(tell(scan_of(scratch.path()), true), plain);
-    // A file in each of 200 directories in 3 times 7 in 3 in one; directories end, too.
-    assert_eq!((plain.0.len(), plain.1), (4 * 54 + 200 + 2 * (200 + 21 + 3 + 1), 4));
-    let placed = |above| scan_of(scratch.path()).placed(layouts(), above, 1 << 20);
-    for above in [0, 250, 1 << 20] {
-        assert_eq!(tell(placed(above), true), tell(placed(above), false), "small up to {above}");
-    }
+    let as_ordinary_user = || {
+        set_capabilities(
+            None,
+            CapabilitySets { effective: CapabilitySet::empty(), ..capabilities(None).unwrap() },
+        )
+        .unwrap();
+        // Reading a symlink changes its access time, the first time.
+        tell(scan_of(scratch.path()), false);
+        let plain = tell(scan_of(scratch.path()), false);
+        assert_eq!(tell(scan_of(scratch.path()), true), plain);
+        // A file in each of 200 directories in 3 times 7 in 3 in one; directories end, too.
+        let closed = plain.0.iter().filter(|scanned| matches!(scanned, Scanned::Error { .. })).count();
+        assert_eq!(closed, 4 * 2, "what is in a directory, or that one cannot see that");
+        let others = plain.0.len() - closed;
+        assert_eq!((others, plain.1), (4 * (54 + 2 * 2) + 200 + 2 * (200 + 21 + 3 + 1), 4));
+        let placed = |above| scan_of(scratch.path()).placed(layouts(), above, 1 << 20);
+        for above in [0, 250, 1 << 20] {
+            assert_eq!(tell(placed(above), true), tell(placed(above), false), "small up to {above}");
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(as_ordinary_user).join()).unwrap();
+    set_modes(0o700, 0o700);
 }
 
 #[test]
