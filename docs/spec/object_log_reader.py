@@ -14,7 +14,6 @@ is the length of a log, and a bit for each object of the records that are believ
 import json
 import os
 import re
-import stat
 import struct
 import sys
 import zlib
@@ -378,11 +377,11 @@ def log_files(path):
         for name in names:
             match = LOG_NAME.fullmatch(name)
             file = os.path.join(folder, name)
-            if match and int(match[1]) < 1 << 64 and stat.S_ISREG(os.stat(file).st_mode):
+            if match and int(match[1]) < 1 << 64 and os.path.isfile(file):
                 found.append((int(match[1]), name, file))
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from None
-    if not found:
+    if not found and not os.path.isdir(path):
         raise Refused(f"{path}: no log there (file-N.log, transaction-N.log or universal-N.log)")
     return sorted(found, reverse=True)
 
@@ -404,8 +403,8 @@ def entries(logs):
     """(the record that counts, its objects and those joined to it), by path."""
     histories = {}
     for log in logs:
-        # The sort is stable: of equal generations, the one that stands later in the log is the later.
-        for record in sorted(log.records, key=lambda record: record.generation):
+        # The sort is stable: of equal generations, the one that stands earlier in the log is the later.
+        for record in sorted(log.records[::-1], key=lambda record: record.generation):
             histories.setdefault(record.path, []).append(record)
     for path in sorted(histories):
         latest_first = histories[path][::-1]

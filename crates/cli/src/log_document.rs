@@ -225,8 +225,11 @@ impl Held {
     fn decode(&self, place: &Place) -> Result<Document, Error> {
         let directory = show(place.directory.as_os_str().as_bytes());
         let failed = |error: haul_objectlog::Error<ReadOnly>| {
-            Error::new(error.code(), format!("{directory}: {error}"))
-                .hint("the newer haul that wrote it can show it")
+            let refused = Error::new(error.code(), format!("{directory}: {error}"));
+            match error.code() {
+                Code::LogVersion => refused.hint("the newer haul that wrote it can show it"),
+                _ => refused,
+            }
         };
         let mut logs = Vec::new();
         // Of each path the generation of the latest record, its log, and whether it was continued.

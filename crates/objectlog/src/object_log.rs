@@ -207,7 +207,8 @@ impl<S: LogStore> ObjectLog<S> {
                 self.touch(old);
             }
             self.usage.grow(bytes, 1);
-            records.sort_unstable_by_key(|record| core::cmp::Reverse(record.generation));
+            // Stable: of those of one generation, which nobody writes, the one that stands earlier counts as the later.
+            records.sort_by_key(|record| core::cmp::Reverse(record.generation));
             for record in records {
                 objects_left = objects_left.saturating_sub(record.logged.binding.objects);
                 self.replay_record(record, number, old, &mut open_ends);
