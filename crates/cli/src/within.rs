@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
@@ -66,10 +66,65 @@ impl Marker {
             let ancestor = if ancestor.as_os_str().is_empty() { Path::new(".") } else { ancestor };
             ancestor.canonicalize().ok()
         });
-        let there = there.unwrap_or_default();
-        let found = there.ancestors().take(DEPTH_MAX).filter_map(|directory| directory.metadata().ok());
-        found.map(|directory| Some(self.mark(&directory))).collect()
+        let Some(there) = there else { return Vec::new() };
+        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mut found = HashSet::new();
+        for path in std::iter::once(there.clone()).chain(other_paths(&there, &mounts)) {
+            // Something else may be mounted above it.
+            if is_same(&path, &there) {
+                let above =
+                    path.ancestors().take(DEPTH_MAX).filter_map(|directory| directory.metadata().ok());
+                found.extend(above.map(|directory| self.mark(&directory)));
+            }
+        }
+        found.into_iter().map(Some).collect()
     }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino()));
+    place(one).is_ok_and(|one| place(other).is_ok_and(|other| one == other))
+}
+
+/// Where else this directory is found, as parts of its file system are mounted (bind mounts); itself among them.
+fn other_paths(there: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
+    let mounts: Vec<Mount> = mountinfo.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect();
+    // Of several at one place the last one is seen.
+    let holder = mounts.iter().rev().filter(|mount| there.starts_with(&mount.at));
+    let Some(holder) = holder.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
+    let Ok(below) = there.strip_prefix(&holder.at) else { return Vec::new() };
+    let within = holder.root.join(below);
+    let of_one_system = mounts.iter().filter(|mount| mount.device == holder.device);
+    of_one_system.filter_map(|mount| Some(mount.at.join(within.strip_prefix(&mount.root).ok()?))).collect()
+}
+
+/// A line of /proc/self/mountinfo.
+struct Mount<'a> {
+    device: &'a [u8],
+    /// What of the file system is mounted.
+    root: PathBuf,
+    /// Where.
+    at: PathBuf,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a [u8]) -> Option<Mount<'a>> {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let (device, root, at) = (fields.next()?, fields.next()?, fields.next()?);
+        Some(Mount { device, root: unescaped(root), at: unescaped(at) })
+    }
+}
+
+/// Spaces, tabs, newlines and backslashes are a backslash and three octal digits.
+fn unescaped(mut text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let number = rest.get(..3).filter(|_| *first == b'\\');
+        let number = number.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(number.unwrap_or(*first));
+        text = if number.is_some() { &rest[3..] } else { rest };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// An end of a session that can be found on its host, until dropped.
@@ -161,7 +216,28 @@ mod tests {
         assert_ne!(of_roots[0], of_roots[1]);
         let above = marker(1).destination(inner.join("new/deeper").as_os_str());
         assert!(above.contains(&marks[0]) && !above.contains(&marks[1]));
-        assert_eq!(above, marker(1).destination(inner.as_os_str()));
+        assert_eq!(above.len(), marker(1).destination(inner.as_os_str()).len());
+    }
+
+    #[test]
+    fn a_directory_is_found_wherever_its_part_of_a_file_system_is_mounted() {
+        let mounts = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                       30 22 8:1 /data/set /mnt/here\\040too rw shared:1 - ext4 /dev/sda1 rw\n\
+                       31 22 0:40 / /tmp rw - tmpfs tmpfs rw\n\
+                       32 22 8:1 /data/set/deep /srv rw - ext4 /dev/sda1 rw\n\
+                       broken\n";
+        let paths = |there: &str| -> Vec<String> {
+            let found = other_paths(Path::new(there), mounts);
+            found.iter().map(|path| path.to_str().unwrap().to_owned()).collect()
+        };
+        let deep = ["/data/set/deep/x", "/mnt/here too/deep/x", "/srv/x"];
+        assert_eq!(paths("/srv/x"), deep);
+        assert_eq!(paths("/mnt/here too/deep/x"), deep);
+        assert_eq!(paths("/data/set/deep/x"), deep);
+        assert_eq!(paths("/data/other"), ["/data/other"]);
+        assert_eq!(paths("/tmp/x"), ["/tmp/x"]);
+        assert_eq!(paths("/data/settled"), ["/data/settled"], "a name that only begins like it");
+        assert_eq!(unescaped(b"a\\134b\\x\\04"), Path::new("a\\b\\x\\04"));
     }
 
     #[test]
