@@ -395,3 +395,26 @@ impl<'a> Open<'a> {
         self.descriptors.insert(id, descriptor);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance_sink::{Driver, JOB, OBJECT};
+    use crate::huge_pages::with_memory;
+    use crate::sink::{Decision, SinkRoot, SinkSettings, SourceName};
+
+    /// Those that could not be remembered keep the attributes that they were made with, and nobody knows which.
+    #[test]
+    fn a_spool_without_room_is_told() {
+        let (scratch, state) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
+        with_memory(state.path(), c"size=64k", || {
+            let root = SinkRoot::open(scratch.path(), Decision::Into, &[SourceName::Contents]).unwrap();
+            let settings = SinkSettings::new(JOB, *b"one.", OBJECT, state.path().to_owned());
+            let driver = Driver::new(Box::new(PosixSink::open(root, settings).unwrap()));
+            let top = driver.directory(haul_model::EntryId::root(0), b"");
+            (0..3000).for_each(|name| _ = driver.directory(top, format!("{name}").as_bytes()));
+            let no_room = Failure::os(Code::StateUnwritable, Errno::NOSPC.raw_os_error());
+            assert_eq!(driver.finish(), [(b"."[..].into(), no_room)]);
+        });
+    }
+}

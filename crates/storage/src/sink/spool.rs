@@ -206,11 +206,11 @@ impl Iterator for Backwards<'_> {
             return self.failed.take().map(Err);
         }
         let step = self.step();
-        if step.is_err() {
+        Some(step.map_err(|errno| {
             self.end = 0;
-            self.failed = None;
-        }
-        Some(step)
+            // Why there is a gap, rather than that there is one.
+            self.failed.take().unwrap_or(errno)
+        }))
     }
 }
 

@@ -755,6 +755,22 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_stops_within_an_object_and_takes_no_time_from_anybody() {
+        let Some(bed) = Bed::new(HashKind::Blake3) else { return lacks(COUNTED) };
+        let directories = Arc::clone(&bed.early.directories);
+        let early = EarlyHashes::new(directories, HashKind::Blake3, OBJECT, Duration::ZERO);
+        let wanted = Wanted { offset: 0, length: OBJECT, single: false, gently: false };
+        let piece = Piece { entry: bed.entry("big"), wanted };
+        assert_eq!(early.hash(&piece, &mut None, &Awake::default()), Err(Code::Interrupted.into()));
+        let class = thread::spawn(|| {
+            give_way();
+            // SAFETY: only asks.
+            unsafe { libc::sched_getscheduler(0) }
+        });
+        assert_eq!(class.join().unwrap(), libc::SCHED_IDLE);
+    }
+
+    #[test]
     fn nobody_waits_for_a_thread_that_gives_way() {
         let hashing = nothing(Duration::from_secs(600), SourceOptions::default()).unwrap();
         let early = Arc::clone(&hashing.0);
