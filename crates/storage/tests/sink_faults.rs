@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use haul_model::op::Prepared;
 use haul_model::{Code, EntryId, Failure, Kind, Token};
-use haul_storage::conformance_sink::{Driver, Fixture, OBJECT, Seen, content};
+use haul_storage::conformance_sink::{Driver, Fixture, OBJECT, Seen, TIME, content};
 use haul_storage::sink::{Fault, Faults, SinkSettings, SourceName, SyncMode, SyncPoint};
 use sink_support::{Scratch, as_user, look, names, plant};
 
@@ -428,6 +428,9 @@ fn where_two_sources_meet_the_first_has_the_last_word() {
 #[test]
 fn where_sources_meet_none_closes_a_directory_to_another() {
     let scratch = Scratch::fast(SyncMode::EachFile);
+    // What is as it should be is left alone: somebody else's may not be changed.
+    let theirs = Seen { kind: Kind::Directory, mode: 0o555, mtime: TIME, bytes: Vec::new() };
+    plant(&scratch.path(b"theirs"), &theirs);
     as_user(&scratch, || {
         for (number, modes) in
             [[0o755, 0], [0o755, 0o400], [0, 0o755], [0o600, 0o500], [0, 0o600]].iter().enumerate()
@@ -444,6 +447,7 @@ fn where_sources_meet_none_closes_a_directory_to_another() {
             let shared = format!("shared{number}");
             for (root, mode) in modes.iter().enumerate() {
                 let top = driver.directory(EntryId::root(root as u32), b"");
+                directory(top, "theirs", 0o555);
                 let shared = directory(top, &shared, *mode);
                 for below in 0..4 {
                     let inner = directory(shared, &format!("of {root} {below}"), 0o050);

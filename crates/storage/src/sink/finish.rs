@@ -157,14 +157,17 @@ impl PosixSink {
         let present = status(directory.as_fd())?;
         let mode = Preserve::directory_mode(wanted, present.mode);
         // Another SOURCE may have directories in it whose turn comes later.
-        let stays_open = self.may_meet && lock(closed).has_word(id, record, mode);
-        let mode = if stays_open { mode | OPEN } else { mode };
+        let waits = self.may_meet && lock(closed).has_word(record, mode, present.mode);
+        let mode_now = if waits { mode | OPEN } else { mode };
         // One brick tells that it has them; another one may have been away when they were set.
         let on_bricks = self.file_systems.is_gluster(record.identity.0);
         set_if(self.preserve.differs_in_owner(&present, wanted), self.preserve.owner && on_bricks, || {
             set_owner(directory.as_fd(), wanted)
         })?;
-        set_if(present.mode != mode, on_bricks, || fs::fchmod(directory, Mode::from_raw_mode(mode)))?;
+        set_if(present.mode != mode_now, on_bricks, || fs::fchmod(directory, Mode::from_raw_mode(mode_now)))?;
+        if waits {
+            lock(closed).add(id, record, mode);
+        }
         // A directory in which nothing has changed is left alone, its atime too.
         set_if(present.mtime != wanted.mtime, on_bricks, || fs::futimens(directory, &timestamps(wanted)?))
     }
@@ -305,7 +308,12 @@ impl Below for Step {
 
 /// Directories that are closed to us when all others are finished, by what they are: the last word counts.
 #[derive(Default)]
-struct Closed(HashMap<(u64, u64), (u64, Late)>, u64);
+struct Closed(
+    /// The number of its turn beside each.
+    HashMap<(u64, u64), (u64, Late)>,
+    /// Turns so far.
+    u64,
+);
 
 struct Late {
     id: RecordId,
@@ -314,16 +322,17 @@ struct Late {
 }
 
 impl Closed {
-    /// The directory is to have this mode. Is it closed to us then, and can that wait?
-    fn has_word(&mut self, id: RecordId, record: &Record, mode: u32) -> bool {
+    /// The directory is to have this mode, whatever was said of it before. Is it closed to us then, and can that wait?
+    fn has_word(&mut self, record: &Record, mode: u32, present: u32) -> bool {
+        self.0.remove(&record.identity);
+        // One that is as it should be is left alone: it may be somebody else's.
+        mode != present && mode & OPEN != OPEN && self.0.len() < CLOSED_LATE_MAX
+    }
+
+    fn add(&mut self, id: RecordId, record: &Record, mode: u32) {
         let Closed(late, turn) = self;
-        late.remove(&record.identity);
-        let waits = mode & OPEN != OPEN && late.len() < CLOSED_LATE_MAX;
-        if waits {
-            *turn += 1;
-            late.insert(record.identity, (*turn, Late { id, record: record.clone(), mode }));
-        }
-        waits
+        *turn += 1;
+        late.insert(record.identity, (*turn, Late { id, record: record.clone(), mode }));
     }
 
     /// As they had their turns: those below others before them.
