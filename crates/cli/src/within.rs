@@ -90,7 +90,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 fn other_paths(there: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
     let mounts: Vec<Mount> = mountinfo.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect();
     // Of several at one place the last one is seen.
-    let holder = mounts.iter().rev().filter(|mount| there.starts_with(&mount.at));
+    let holder = mounts.iter().filter(|mount| there.starts_with(&mount.at));
     let Some(holder) = holder.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
     let Ok(below) = there.strip_prefix(&holder.at) else { return Vec::new() };
     let within = holder.root.join(below);
@@ -223,6 +223,7 @@ mod tests {
     fn a_directory_is_found_wherever_its_part_of_a_file_system_is_mounted() {
         let mounts = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                        30 22 8:1 /data/set /mnt/here\\040too rw shared:1 - ext4 /dev/sda1 rw\n\
+                       31 22 8:1 /data /tmp rw - ext4 /dev/sda1 rw\n\
                        31 22 0:40 / /tmp rw - tmpfs tmpfs rw\n\
                        32 22 8:1 /data/set/deep /srv rw - ext4 /dev/sda1 rw\n\
                        broken\n";
@@ -230,13 +231,14 @@ mod tests {
             let found = other_paths(Path::new(there), mounts);
             found.iter().map(|path| path.to_str().unwrap().to_owned()).collect()
         };
-        let deep = ["/data/set/deep/x", "/mnt/here too/deep/x", "/srv/x"];
+        // What is mounted above it is told by who looks.
+        let deep = ["/data/set/deep/x", "/mnt/here too/deep/x", "/tmp/set/deep/x", "/srv/x"];
         assert_eq!(paths("/srv/x"), deep);
         assert_eq!(paths("/mnt/here too/deep/x"), deep);
         assert_eq!(paths("/data/set/deep/x"), deep);
-        assert_eq!(paths("/data/other"), ["/data/other"]);
-        assert_eq!(paths("/tmp/x"), ["/tmp/x"]);
-        assert_eq!(paths("/data/settled"), ["/data/settled"], "a name that only begins like it");
+        assert_eq!(paths("/elsewhere"), ["/elsewhere"]);
+        assert_eq!(paths("/tmp/x"), ["/tmp/x"], "of what was mounted last");
+        assert_eq!(paths("/database"), ["/database"], "a name that only begins like it");
         assert_eq!(unescaped(b"a\\134b\\x\\04"), Path::new("a\\b\\x\\04"));
     }
 
