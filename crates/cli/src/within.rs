@@ -2,7 +2,8 @@
 //!
 //! Where the ends are two processes the far one finds out, which may run on the same host, whatever that is called. Directories are
 //! told to it as marks: those of one directory are equal, within a session and as long as its host is not booted again. (Who
-//! knows the boot and tries all numbers finds out which number a directory has, and nothing else.) Copies of a virtual machine may have equal ones, so the other end must be found on this host, too.
+//! knows the boot and tries all numbers finds out which number a directory has, and nothing else.) Copies of a virtual machine
+//! may have equal ones, so the other end must be found on this host, too.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use haul_model::{Code, SessionId};
 use haul_mover::Error;
 use haul_mover::owner::Started;
+use haul_storage::layout::unescaped;
 use serde::{Deserialize, Serialize};
 
 /// So deep can a path go.
@@ -111,20 +113,9 @@ impl<'a> Mount<'a> {
     fn parse(line: &'a [u8]) -> Option<Mount<'a>> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let (device, root, at) = (fields.next()?, fields.next()?, fields.next()?);
-        Some(Mount { device, root: unescaped(root), at: unescaped(at) })
+        let path = |field| PathBuf::from(OsString::from_vec(unescaped(field)));
+        Some(Mount { device, root: path(root), at: path(at) })
     }
-}
-
-/// Spaces, tabs, newlines and backslashes are a backslash and three octal digits.
-fn unescaped(mut text: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    while let [first, rest @ ..] = text {
-        let number = rest.get(..3).filter(|_| *first == b'\\');
-        let number = number.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(number.unwrap_or(*first));
-        text = if number.is_some() { &rest[3..] } else { rest };
-    }
-    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// An end of a session that can be found on its host, until dropped.
@@ -239,7 +230,6 @@ mod tests {
         assert_eq!(paths("/elsewhere"), ["/elsewhere"]);
         assert_eq!(paths("/tmp/x"), ["/tmp/x"], "of what was mounted last");
         assert_eq!(paths("/database"), ["/database"], "a name that only begins like it");
-        assert_eq!(unescaped(b"a\\134b\\x\\04"), Path::new("a\\b\\x\\04"));
     }
 
     #[test]

@@ -671,7 +671,7 @@ impl<M: Machine> Running<M> {
                     self.on_input(input);
                 }
                 Ok(input @ (Input::Down | Input::Stop(_))) => self.on_input(input),
-                Ok(Input::Malformed { .. }) => self.stopped = true,
+                Ok(Input::Malformed { epoch, .. }) if self.wire.is_up(epoch) => self.stopped = true,
                 _ => {}
             }
             if self.master.link.is_settled() {

@@ -448,7 +448,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Version 5, byte for byte. A change here is a new version.
+/// Version 7, byte for byte. A change here is a new version.
 #[test]
 fn version_7_is_pinned() {
     let entry = Entry {

@@ -65,7 +65,7 @@ fn parse(line: &[u8]) -> Option<((u64, &str), Mount)> {
 }
 
 /// `\040` is a blank, in mountinfo as in fstab.
-pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
+pub fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((byte, after)) = rest.split_first() {
