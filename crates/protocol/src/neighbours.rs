@@ -14,8 +14,8 @@
 //! # Trust
 //!
 //! Who speaks, and for which user, the kernel says. What they say is advice within bounds: however many transfers another
-//! user claims to have, they cost the transfers of this user half of a target at most; that a target is congested counts
-//! only until it was tried from here ([`Scheduler::neighbours_said`](crate::scheduler::Scheduler::neighbours_said)).
+//! user claims to have, they cost the transfers of this user half of a target at most; more than [`USERS_MAX`] users, which one
+//! person can be where there are subordinate user numbers, cost no more than that many; that a target is congested counts only until it was tried from here ([`Scheduler::neighbours_said`](crate::scheduler::Scheduler::neighbours_said)).
 
 use alloc::vec::Vec;
 
@@ -33,6 +33,9 @@ const TURN_NANOS: u64 = 2_000_000_000;
 const PERIODS: u64 = 3;
 /// Whatever period it names.
 const PERIOD_MILLIS: core::ops::RangeInclusive<u16> = 100..=4000;
+
+/// A target is shared among so many users at most; where there are more, some have the same part.
+pub const USERS_MAX: u64 = 8;
 
 /// Whose requests they are.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -172,8 +175,8 @@ impl Neighbourhood {
         let family = family.count() as u64;
         let earlier = |one: &&[Party]| one[0].user < own_user;
         let users = parties.chunk_by(|one, other| one.user == other.user);
-        let own = users.clone().filter(earlier).count() as u64;
-        let users = users.count() as u64;
+        let own = users.clone().filter(earlier).count() as u64 % USERS_MAX;
+        let users = (users.count() as u64).min(USERS_MAX);
         let parts = users * family;
         let turn = match self.planted.has(NeighbourBug::TurnsStand) {
             true => 0,
@@ -265,6 +268,24 @@ mod tests {
         }
         assert!(neighbourhood.count() <= NEIGHBOURS_MAX);
         assert_eq!(neighbourhood.tell(1).0[0].parts, 2);
+    }
+
+    #[test]
+    fn whoever_claims_to_be_many_users_leaves_an_eighth_at_all_times() {
+        for own in [1000, 0, u32::MAX] {
+            let mut neighbourhood = at(Party { user: own, transfer: 1 });
+            for number in 0..250 {
+                neighbourhood.hear(number, 500 + u32::from(number), &wants(u64::from(number) + 5), 0);
+            }
+            let had = (0..8).map(|turn| {
+                let told = neighbourhood.tell(1 + turn * TURN_NANOS).0[0];
+                neighbourhood.neighbours.values_mut().for_each(|neighbour| neighbour.until_nanos = u64::MAX);
+                share(8, (told.parts, told.place))
+            });
+            assert_eq!(had.collect::<Vec<_>>(), [1; 8], "{own}");
+            let told = neighbourhood.tell(1).0[0];
+            assert_eq!(u64::from(told.parts), USERS_MAX);
+        }
     }
 
     #[test]
