@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use haul_model::report::Stats;
 use haul_model::{Code, JobId};
 use haul_mover::durable::{self, StatePoint};
+use haul_mover::runner::{Runner, host, is_locked, try_lock};
 use haul_mover::{Error, owner::make_directory};
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::paths::{hex, show, unhex};
@@ -50,12 +50,20 @@ pub struct Identity<'a> {
     pub recursive: bool,
     /// `-p`
     pub preserve: bool,
+    /// What tells this host from others, if a path here means something else on those: hosts may have a state directory in common.
+    pub host: Option<Vec<u8>>,
+}
+
+/// Tells this host from others: those made from one image may have one number, and names may be given twice.
+pub fn this_host() -> Vec<u8> {
+    let number = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    format!("{} {}", host(), number.trim()).into_bytes()
 }
 
 impl Identity<'_> {
     /// The hash of all of it, with lengths, so that nothing can be read in two ways.
     pub fn id(&self) -> JobId {
-        let mut hasher = blake3::Hasher::new_derive_key("haul job id 1");
+        let mut hasher = blake3::Hasher::new_derive_key("haul job id 2");
         let mut field = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
@@ -65,7 +73,8 @@ impl Identity<'_> {
             field(host.as_bytes());
             field(path);
         }
-        field(&[self.recursive.into(), self.preserve.into()]);
+        field(&[self.recursive.into(), self.preserve.into(), self.host.is_some().into()]);
+        field(self.host.as_deref().unwrap_or_default());
         let mut id = [0; 16];
         hasher.finalize_xof().fill(&mut id);
         JobId(id)
@@ -183,7 +192,6 @@ impl Job {
         destination_here: Option<&Path>,
     ) -> Result<Job, Error> {
         let directory = directory(state, id);
-        make_directory(&directory)?;
         let lock = lock(&directory)?;
         let record = match read_record(&directory) {
             Some(record) if record.version == RECORD_VERSION && unhex(&record.instance).is_some() => record,
@@ -381,45 +389,58 @@ pub fn read_record(directory: &Path) -> Option<Record> {
 
 /// Is a process at work on the job?
 pub fn is_running(directory: &Path) -> bool {
-    std::fs::File::open(directory.join("lock"))
-        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    is_locked(&directory.join("lock"))
 }
 
 /// Who holds the lock, as far as the lock says.
-pub fn runner(directory: &Path) -> Option<i32> {
-    std::fs::read_to_string(directory.join("lock")).ok()?.trim().parse().ok()
+pub fn runner(directory: &Path) -> Option<Runner> {
+    Runner::read(&directory.join("lock"))
 }
 
-fn lock(directory: &Path) -> Result<std::fs::File, Error> {
+/// Makes the directory of a job, and locks it.
+pub fn lock(directory: &Path) -> Result<std::fs::File, Error> {
     let path = directory.join("lock");
-    let failed = |error: std::io::Error| Error::os(Code::StateUnwritable, path.display().to_string(), &error);
-    let mut file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-        .open(&path)
-        .map_err(failed)?;
+    let failed = |error: std::io::Error| {
+        Error::os(Code::StateUnwritable, path.display().to_string(), &error)
+            .hint("set HAUL_STATE_DIR to a directory that can be written and locked")
+    };
     // A process that was killed a moment ago may still be going.
     let deadline = Instant::now() + Duration::from_secs(5);
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let dying = runner(directory).is_none_or(is_dying);
-        if !dying || Instant::now() >= deadline {
-            let who = runner(directory).map_or("another process".to_owned(), |pid| format!("process {pid}"));
-            return Err(Error::new(Code::AlreadyRunning, who)
-                .hint("watch it with: haul status; end it with: haul stop ID"));
+    loop {
+        make_directory(directory)?;
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(failed)?;
+        while !try_lock(&file).map_err(failed)? {
+            let runner = runner(directory);
+            if !runner.as_ref().is_none_or(is_dying) || Instant::now() >= deadline {
+                let who = runner.map_or("another process".to_owned(), |runner| runner.to_string());
+                return Err(Error::new(Code::AlreadyRunning, who)
+                    .hint("watch it with: haul status; end it with: haul stop ID"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
-        std::thread::sleep(Duration::from_millis(10));
+        // Whoever had it may have removed it with all that is kept of the job.
+        let place = |found: std::fs::Metadata| (found.dev(), found.ino());
+        let held = file.metadata().map(place).map_err(failed)?;
+        if std::fs::symlink_metadata(&path).is_ok_and(|found| place(found) == held) {
+            Runner::write(&file).map_err(failed)?;
+            return Ok(file);
+        }
     }
-    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
-    Ok(file)
 }
 
-/// It has been killed, or is gone already.
-fn is_dying(pid: i32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+/// It has been killed, or is gone already. Of one on another host nobody here knows.
+fn is_dying(runner: &Runner) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", runner.pid()));
+    let (true, Some(_process)) = (runner.is_here(), runner.process()) else { return runner.is_here() };
+    let Ok(status) = status else { return true };
     let state =
         |line: &str| line.strip_prefix("State:").map(|state| state.trim_start().starts_with(['Z', 'X']));
     let killed = |line: &str| {
@@ -444,6 +465,7 @@ mod tests {
             destination: ("host", b"d".to_vec()),
             recursive: true,
             preserve: false,
+            host: None,
         }
     }
 
@@ -455,6 +477,9 @@ mod tests {
         assert_ne!(id, identity(&[("h", b"/a")]).id());
         assert_ne!(id, Identity { recursive: false, ..identity(&[("", b"/a")]) }.id());
         assert_ne!(id, Identity { preserve: true, ..identity(&[("", b"/a")]) }.id());
+        let of_host = |host: &[u8]| Identity { host: Some(host.to_vec()), ..identity(&[("", b"/a")]) }.id();
+        assert_eq!(of_host(b"one"), of_host(b"one"));
+        assert!(of_host(b"one") != of_host(b"other") && of_host(b"") != id);
         assert_ne!(identity(&[("", b"/a"), ("", b"/b")]).id(), identity(&[("", b"/a/b"), ("", b"/")]).id());
     }
 
@@ -470,5 +495,23 @@ mod tests {
         drop(first);
         let again = open().unwrap();
         assert_eq!((again.instance(), again.record.sessions), (instance, 2));
+    }
+
+    #[test]
+    fn a_lock_that_was_removed_with_its_job_is_not_taken_for_the_job() {
+        let state = tempfile::tempdir().unwrap();
+        let job = state.path().join("jobs/1");
+        let held = lock(&job).unwrap();
+        // As one does that was killed: it is waited for.
+        std::fs::write(job.join("lock"), "").unwrap();
+        let waits = std::thread::spawn({
+            let job = job.clone();
+            move || lock(&job).map(|_held| is_running(&job))
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!waits.is_finished());
+        std::fs::remove_dir_all(&job).unwrap();
+        drop(held);
+        assert!(waits.join().unwrap().unwrap(), "it has the lock that is there now");
     }
 }

@@ -10,7 +10,7 @@ use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
 
 use crate::bench::Measure;
-use crate::job::{Identity, shown};
+use crate::job::{Identity, shown, this_host};
 use crate::options::Copy;
 use crate::paths::{Place, absolute, name_of};
 use crate::settings::Settings;
@@ -74,11 +74,13 @@ impl Plan {
         }
         let direction = direction(&places, &destination)?;
         let sources = places.iter().map(key).collect::<Result<Vec<_>, Error>>()?;
+        let of_this_host = places.iter().chain([&destination]).any(is_of_this_host);
         let identity = Identity {
             sources,
             destination: key(&destination)?,
             recursive: arguments.recursive,
             preserve: arguments.preserve,
+            host: of_this_host.then(this_host),
         };
         Ok(Plan {
             id: identity.id(),
@@ -103,6 +105,13 @@ impl Plan {
             Direction::Local | Direction::Pull(_) => absolute(&self.destination).ok(),
         }
     }
+}
+
+/// Is it, or will it be, on a file system that no other host has? There, the same path is another place.
+fn is_of_this_host(place: &Place) -> bool {
+    let Place::Here(path) = place else { return false };
+    absolute(path)
+        .is_ok_and(|path| path.ancestors().find_map(haul_storage::local::is_of_one_host).unwrap_or(false))
 }
 
 /// Host and path as they count for the job's id.

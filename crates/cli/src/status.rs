@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use haul_model::Code;
 use haul_mover::Error;
+use haul_storage::sink::{leftovers, leftovers_in};
 use serde_json::json;
 
-use crate::job::{Record, is_running, now, places, read_record, runner};
+use crate::job::{Record, is_running, lock, now, places, read_record, runner};
 use crate::options;
 use crate::paths::{show, unhex};
 use crate::report::ended;
@@ -238,19 +239,23 @@ fn left(record: &Record, removed: u64) -> String {
 
 /// Asks the process to end, and waits until it has.
 fn end(directory: &Path) -> Result<(), Error> {
-    use rustix::process::{Pid, Signal, kill_process};
-    let pid = runner(directory).and_then(Pid::from_raw);
-    let Some(pid) = pid else { return Err(Error::new(Code::Internal, "the lock names no process")) };
-    kill_process(pid, Signal::TERM).map_err(|errno| {
-        Error::os(Code::SystemRefused, format!("ending process {}", pid.as_raw_nonzero()), &errno.into())
-    })?;
+    use rustix::process::{Signal, pidfd_send_signal};
+    let Some(runner) = runner(directory) else {
+        return Err(Error::new(Code::Internal, "the lock names no process"));
+    };
+    let Some(process) = runner.process() else {
+        return match runner.is_here() {
+            // It has ended since.
+            true => Ok(()),
+            false => Err(Error::new(Code::AlreadyRunning, runner.to_string()).hint("stop it there")),
+        };
+    };
+    pidfd_send_signal(process, Signal::TERM)
+        .map_err(|errno| Error::os(Code::SystemRefused, format!("ending {runner}"), &errno.into()))?;
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while is_running(directory) {
         if std::time::Instant::now() >= deadline {
-            return Err(Error::new(
-                Code::AlreadyRunning,
-                format!("process {} does not end", pid.as_raw_nonzero()),
-            ));
+            return Err(Error::new(Code::AlreadyRunning, format!("{runner} does not end")));
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
@@ -258,6 +263,16 @@ fn end(directory: &Path) -> Result<(), Error> {
 }
 
 fn discard(found: &Found) -> Result<u64, Error> {
+    let places = || std::iter::once(&found.directory).chain(&found.older);
+    // Nobody may begin again with what goes. Where there are no locks, nobody has one.
+    let mut held = Vec::new();
+    for directory in places() {
+        match lock(directory) {
+            Ok(lock) => held.push(lock),
+            Err(error) if error.failure.code == Code::AlreadyRunning => return Err(error),
+            Err(_) => {}
+        }
+    }
     let mut removed = 0;
     let instance = unhex(&found.record.instance).unwrap_or_default();
     if let (Some(path), Some(tag)) = (&found.record.destination_here, instance.get(..6)) {
@@ -266,7 +281,7 @@ fn discard(found: &Found) -> Result<u64, Error> {
         job_tag.copy_from_slice(tag);
         removed = remove_leftovers(&destination, job_tag);
     }
-    for directory in std::iter::once(&found.directory).chain(&found.older) {
+    for directory in places() {
         std::fs::remove_dir_all(directory)
             .map_err(|error| Error::os(Code::StateUnwritable, directory.display().to_string(), &error))?;
     }
@@ -277,9 +292,8 @@ fn remove_leftovers(destination: &Path, job_tag: [u8; 6]) -> u64 {
     // What has the same token is the same file: its contents, and the hashes of its objects.
     let mut removed = HashSet::new();
     // The unfinished file of a single file lies beside its final name.
-    let parent = destination.parent().map(Path::to_owned);
-    for directory in std::iter::once(destination.to_owned()).chain(parent) {
-        let Ok(leftovers) = haul_storage::sink::leftovers(&directory, Some(job_tag)) else { continue };
+    let beside = destination.parent().map(|parent| leftovers_in(parent, Some(job_tag)));
+    for leftovers in [leftovers(destination, Some(job_tag))].into_iter().chain(beside).flatten() {
         let gone = leftovers.flatten().filter(|leftover| leftover.remove().is_ok());
         removed.extend(gone.map(|leftover| leftover.token));
     }

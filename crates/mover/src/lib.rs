@@ -31,6 +31,7 @@ mod patience;
 mod payload;
 mod profile;
 mod report;
+pub mod runner;
 pub mod threads;
 mod workers;
 

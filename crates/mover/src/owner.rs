@@ -6,7 +6,8 @@
 //!
 //! The owner holds a lock on `owner.lock` in the job's directory and listens on an abstract-free socket `owner.sock`
 //! beside it. A new session asks the old owner to yield; one that does not (stopped, hung) is killed: it is a process of
-//! the same user, and its identity comes from the kernel. The lock is released by the kernel when the last thread of the
+//! the same user, and its identity comes from the kernel. Where the directory is on a file system that several hosts have, the old
+//! owner may be on another one, where no socket leads: it looks each second whether the job is wanted. The lock is released by the kernel when the last thread of the
 //! old process has ended, so whoever gets it knows that the old end's I/O has stopped.
 
 use std::fs::File;
@@ -18,17 +19,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use haul_model::Code;
-use rustix::fs::{FlockOperation, flock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
+use crate::runner::{Runner, try_lock};
 
 /// How long the old owner may take to end by itself.
 const YIELD_TIME: Duration = Duration::from_secs(3);
 /// How long it may take to die.
 const DEATH_TIME: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(5);
+/// How often an owner looks whether the job is wanted on another host, and whoever wants it says so again.
+const WANTED_EVERY: Duration = Duration::from_secs(1);
 /// Who asks for the job says so at once.
 const ASK_TIME: Duration = Duration::from_secs(1);
 
@@ -95,10 +99,11 @@ impl Owner {
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
             .open(&path)
             .map_err(about)?;
-        if !try_lock(&lock) {
+        if !try_lock(&lock).map_err(about)? {
             take_over(directory, &lock, in_order)?;
         }
         in_order()?;
+        Runner::write(&lock).map_err(about)?;
         if let Some(started) = started {
             started.keep(directory);
         }
@@ -117,13 +122,15 @@ impl Owner {
 
     /// Calls `on_yield` once, on a thread of its own, when a newer session asks for the job.
     pub fn on_yield(&mut self, on_yield: impl FnOnce() + Send + 'static) {
-        let Some(listener) = self.listener.take() else { return };
+        let (listener, directory) = (self.listener.take(), self.directory.clone());
+        let before = wanted(&directory);
         let wait = move || {
-            for stream in listener.incoming().flatten() {
-                if is_same_user(&stream) && asks(&stream) {
+            loop {
+                let asked = listener.as_ref().map_or_else(pause, wait_for_question);
+                if asked.is_some() || wanted(&directory) != before {
                     on_yield();
                     // Kept until the process ends: its end is what the other side waits for.
-                    std::mem::forget(stream);
+                    std::mem::forget(asked);
                     return;
                 }
             }
@@ -135,6 +142,38 @@ impl Owner {
     pub fn directory(&self) -> &Path {
         &self.directory
     }
+}
+
+fn pause() -> Option<UnixStream> {
+    std::thread::sleep(WANTED_EVERY);
+    None
+}
+
+/// Whoever asks for the job within a second.
+fn wait_for_question(listener: &UnixListener) -> Option<UnixStream> {
+    let time = Timespec { tv_sec: WANTED_EVERY.as_secs() as i64, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&time)) {
+        Ok(0) => None,
+        Ok(_) => match listener.accept() {
+            Ok((stream, _)) => Some(stream).filter(|stream| is_same_user(stream) && asks(stream)),
+            Err(_) => pause(),
+        },
+        Err(_) => pause(),
+    }
+}
+
+/// What was written last by those who want the job and cannot ask: where it is another now, somebody does.
+fn wanted(directory: &Path) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(directory.join("wanted")).ok()?.take(256).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
+/// Says that the job is wanted. Over what is there: hosts that have a file system in common see that soonest.
+fn want(directory: &Path) {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let text = format!("{} {} {}\n", crate::runner::host(), std::process::id(), time.as_nanos());
+    let _ = std::fs::write(directory.join("wanted"), text);
 }
 
 /// How far up the state directory's own tree goes: `haul/jobs/ID/log` and the directory that holds `haul`.
@@ -166,10 +205,6 @@ fn is_foreign(error: &std::io::Error) -> bool {
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::os(Code::StateUnwritable, path.display().to_string(), error)
         .hint("set HAUL_STATE_DIR to a directory that can be written")
-}
-
-fn try_lock(lock: &File) -> bool {
-    flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// Socket paths are short (108 bytes): it is bound through the directory's descriptor.
@@ -209,19 +244,29 @@ fn in_order(directory: &Path, started: Option<&Started>) -> Result<(), Error> {
 /// Asks the owner to yield, and ends it if it does not.
 fn take_over(directory: &Path, lock: &File, in_order: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
     let asked = ask(directory, &in_order)?;
-    if wait_for(lock, YIELD_TIME) {
+    let say = || {
+        if asked.is_none() {
+            want(directory);
+        }
+    };
+    if wait_for(lock, YIELD_TIME, say) {
         return Ok(());
     }
     in_order()?;
-    if let Some(process) = asked.or_else(|| holder(lock)) {
-        let _ = pidfd_send_signal(&process, Signal::KILL);
+    if let Some(process) = asked.as_ref().or(holder(lock).as_ref()) {
+        let _ = pidfd_send_signal(process, Signal::KILL);
     }
-    if wait_for(lock, DEATH_TIME) {
+    if wait_for(lock, DEATH_TIME, say) {
         return Ok(());
     }
-    Err(Error::new(Code::AlreadyRunning, directory.display().to_string()).hint(
-        "an older process still writes for this transfer and cannot be ended; it may hang in its file system",
-    ))
+    let hint = match Runner::read(&directory.join("owner.lock")) {
+        Some(owner) if !owner.is_here() => {
+            format!("{owner} works for this transfer and does not answer; end it there, or wait until it has ended")
+        }
+        _ => "an older process still writes for this transfer and cannot be ended; it may hang in its file system"
+            .into(),
+    };
+    Err(Error::new(Code::AlreadyRunning, directory.display().to_string()).hint(hint))
 }
 
 /// Who holds the lock, as the kernel knows it: for one that was stopped before it had a socket.
@@ -268,11 +313,17 @@ fn connect(directory: &Path) -> Option<(UnixStream, u32, Pid, OwnedFd)> {
     Some((stream, uid, pid, process))
 }
 
-fn wait_for(lock: &File, time: Duration) -> bool {
+/// Until the lock is free; `say` is said each second.
+fn wait_for(lock: &File, time: Duration, say: impl Fn()) -> bool {
     let deadline = Instant::now() + time;
+    let mut said: Option<Instant> = None;
     while Instant::now() < deadline {
-        if try_lock(lock) {
+        if try_lock(lock).unwrap_or(false) {
             return true;
+        }
+        if said.is_none_or(|said| said.elapsed() >= WANTED_EVERY) {
+            said = Some(Instant::now());
+            say();
         }
         std::thread::sleep(POLL);
     }
@@ -300,6 +351,29 @@ fn next_epoch(directory: &Path) -> Result<u32, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runner::is_locked;
+
+    /// As on another host, where no socket leads: the lock is one of all hosts that have the directory.
+    #[test]
+    fn an_owner_that_cannot_be_asked_sees_that_the_job_is_wanted() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("job");
+        let mut first = Owner::claim(&job, Some(&at(1))).unwrap();
+        want(&job);
+        let (yielded, wait) = std::sync::mpsc::channel();
+        first.on_yield(move || yielded.send(()).unwrap());
+        assert!(wait.recv_timeout(WANTED_EVERY + WANTED_EVERY / 2).is_err(), "that was before its time");
+        std::fs::remove_file(job.join("owner.sock")).unwrap();
+        let held = std::thread::spawn(move || {
+            wait.recv_timeout(YIELD_TIME).unwrap();
+            drop(first);
+        });
+        let began = Instant::now();
+        Owner::claim(&job, Some(&at(2))).unwrap();
+        assert!(began.elapsed() < YIELD_TIME);
+        held.join().unwrap();
+        assert_eq!(Runner::read(&job.join("owner.lock")), Runner::own());
+    }
 
     #[test]
     fn an_owner_that_was_stopped_before_it_could_be_asked_is_ended() {
@@ -307,14 +381,11 @@ mod tests {
         let job = directory.path().join("job");
         drop(Owner::claim(&job, None).unwrap());
         std::fs::remove_file(job.join("owner.sock")).unwrap();
-        let lock = File::open(job.join("owner.lock")).unwrap();
         let mut holds = std::process::Command::new("flock");
         let mut child = holds.arg("-F").arg(job.join("owner.lock")).args(["sleep", "60"]).spawn().unwrap();
-        while try_lock(&lock) {
-            flock(&lock, FlockOperation::Unlock).unwrap();
+        while !is_locked(&job.join("owner.lock")) {
             std::thread::sleep(POLL);
         }
-        drop(lock);
         Owner::claim(&job, Some(&at(1))).unwrap();
         let ended = child.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "{ended:?}");

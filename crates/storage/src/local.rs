@@ -3,6 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -26,6 +27,27 @@ const ON_DISK: [u64; 2] = [KNOWN[0], KNOWN[1]];
 /// Those among them where a file that gets its only name late costs less than one that is renamed: XFS and btrfs write down, too,
 /// which files have no name.
 const LATE_NAMES: [u64; 2] = [KNOWN[0], KNOWN[3]];
+
+/// More that no other host has: of memory, of containers, on disks.
+const OF_ONE_HOST: [u64; 9] = [
+    0x794C_7630, // overlayfs
+    0x8584_58F6, // ramfs
+    0x2FC1_2FC1, // ZFS
+    0xCA45_1A4E, // bcachefs
+    0xF2F5_2010, // F2FS
+    0x3153_464A, // JFS
+    0x4D44,      // FAT
+    0x2011_BAB0, // exFAT
+    0x7366_746E, // NTFS
+];
+
+/// Is the path on a file system that no other host has? Of most that are not named here (NFS, Lustre, whatever FUSE mounts) others
+/// may have the same. None if there is no such path.
+pub fn is_of_one_host(path: &Path) -> Option<bool> {
+    #[allow(clippy::unnecessary_cast)]
+    let kind = fs::statfs(path).ok()?.f_type as u64 & 0xFFFF_FFFF;
+    Some(KNOWN.contains(&kind) || OF_ONE_HOST.contains(&kind))
+}
 
 /// Is what the descriptor holds on one of them?
 pub(crate) fn is_known(descriptor: impl AsFd) -> rustix::io::Result<bool> {

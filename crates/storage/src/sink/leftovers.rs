@@ -39,10 +39,22 @@ impl Leftover {
 ///
 /// Holds a descriptor for each level that it is in, and the names of the subdirectories of those.
 pub fn leftovers(destination: &Path, job_tag: Option<[u8; 6]>) -> Result<Leftovers, Failure> {
+    walk(destination, job_tag, true)
+}
+
+/// [`leftovers`] in `directory` itself alone.
+pub fn leftovers_in(directory: &Path, job_tag: Option<[u8; 6]>) -> Result<Leftovers, Failure> {
+    walk(directory, job_tag, false)
+}
+
+fn walk(destination: &Path, job_tag: Option<[u8; 6]>, below: bool) -> Result<Leftovers, Failure> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = fs::openat(CWD, destination, flags, Mode::empty()).map_err(sink_failure)?;
     let mut found = Leftovers { job_tag, levels: Vec::new(), ready: VecDeque::new() };
     found.enter(Arc::new(root), PathBuf::new());
+    if !below {
+        found.levels.clear();
+    }
     Ok(found)
 }
 

@@ -77,7 +77,7 @@ pub use faults::SyncPoint;
 #[cfg(feature = "faults")]
 pub use faults::{Fault, Faults};
 pub use file_systems::SyncMode;
-pub use leftovers::{Leftover, Leftovers, leftovers};
+pub use leftovers::{Leftover, Leftovers, leftovers, leftovers_in};
 pub use root::{Decision, Destination, RootFailure, SinkRoot, SourceName, decide, probe};
 
 /// What becomes of the bytes of files.
