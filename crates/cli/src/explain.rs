@@ -130,7 +130,10 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     if settings.topology.value == Seating::Auto {
         let told = placement::explained(&plan);
         let line = placement::line(&told);
-        row("placement", line, told.reached.into_iter().chain(told.trouble).collect::<Vec<_>>().join("; "));
+        row("placement", line, {
+            let told = told.reached.into_iter().chain(told.trouble);
+            told.map(|line| crate::paths::show(line.as_bytes())).collect::<Vec<_>>().join("; ")
+        });
     }
     setting!("streams", streams, settings.streams.value.to_string());
     let bandwidth =

@@ -35,6 +35,7 @@ mod topology;
 mod typed;
 mod within;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use options::{Command, LogCommand, Options};
@@ -42,6 +43,7 @@ use options::{Command, LogCommand, Options};
 fn main() -> ExitCode {
     end_with_any_thread();
     signals::outlive_large_files();
+    signals::hear_of_children();
     let options = Options::of_command_line();
     if matches!(options.command, Command::Cp(_) | Command::Serve(_)) {
         // Before there is a second thread.
@@ -73,7 +75,7 @@ fn end_with_any_thread() {
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         told(panic);
-        eprintln!("haul: internal error; run the same command again to continue");
+        let _ = writeln!(std::io::stderr(), "haul: internal error; run the same command again to continue");
         std::process::exit(i32::from(haul_model::Code::Internal.exit()));
     }));
 }

@@ -27,7 +27,7 @@ fn check_plain_in(path: &Path) -> Result<(), Error> {
     let shown = path.display();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !leads_nowhere(path) => return Ok(()),
         Err(error) => return denied(format!("{shown} cannot be read: {error}")),
     };
     let table: toml::Table = match text.parse() {
@@ -43,6 +43,11 @@ fn check_plain_in(path: &Path) -> Result<(), Error> {
         Some(Some("deny")) => denied(format!("{shown} says plain = \"deny\"")),
         Some(_) => denied(format!("{shown}: plain is neither \"allow\" nor \"deny\"")),
     }
+}
+
+/// Is a link on the way that leads to nothing, as where what it leads to is not mounted?
+fn leads_nowhere(path: &Path) -> bool {
+    path.ancestors().any(|path| path.is_symlink() && !path.exists())
 }
 
 #[cfg(test)]
@@ -66,6 +71,10 @@ mod tests {
         ] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(check_plain_in(&path).is_ok(), allowed, "{text}");
+        }
+        for (link, path) in [("link.toml", "link.toml"), ("link", "link/policy.toml")] {
+            std::os::unix::fs::symlink("not-mounted", directory.path().join(link)).unwrap();
+            assert!(check_plain_in(&directory.path().join(path)).is_err(), "a policy that is not there now");
         }
     }
 }

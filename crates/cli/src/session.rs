@@ -118,11 +118,27 @@ fn record(job: &mut Job, summary: &Summary, began: bool) {
 pub struct Interrupt {
     stopper: Arc<std::sync::Mutex<Option<Stopper>>>,
     asked: Arc<AtomicBool>,
-    /// The ssh that is connecting, which nothing else would end; 0: none.
-    connecting: Arc<AtomicI32>,
+    /// What is waited for that nothing else would end: the ssh that is connecting, and the one that is asked for a host's name;
+    /// 0: none.
+    connecting: Arc<[AtomicI32; 2]>,
 }
 
 impl Interrupt {
+    /// Does what may wait for these, unless it is interrupted.
+    fn while_connecting<T>(
+        &self,
+        waits_for: [i32; 2],
+        act: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let wait_for = |pids: [i32; 2]| {
+            self.connecting.iter().zip(pids).for_each(|(held, pid)| held.store(pid, Ordering::SeqCst));
+        };
+        wait_for(waits_for);
+        let done = self.check().and_then(|()| act());
+        wait_for([0, 0]);
+        done
+    }
+
     /// Takes the signals over.
     pub fn install() -> Result<Interrupt, Error> {
         let mut signals = signal_hook::iterator::Signals::new(signals::that_end())
@@ -136,9 +152,11 @@ impl Interrupt {
                 if asked.swap(true, Ordering::SeqCst) {
                     std::process::exit(130);
                 }
-                if let Some(ssh) = rustix::process::Pid::from_raw(connecting.load(Ordering::SeqCst)) {
-                    // It may have ended by itself.
-                    let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
+                for ssh in connecting.iter() {
+                    if let Some(ssh) = rustix::process::Pid::from_raw(ssh.load(Ordering::SeqCst)) {
+                        // It may have ended by itself.
+                        let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
+                    }
                 }
                 if let Ok(stopper) = stopper.lock()
                     && let Some(stopper) = stopper.as_ref()
@@ -643,10 +661,11 @@ fn run_remote(
         measure: plan.measure.clone(),
     };
     let presence = Presence::new(session);
-    ssh.write(&Line::Request(Box::new(request)))?;
-    interrupt.connecting.store(ssh.pid(), Ordering::SeqCst);
-    let answer = interrupt.check().and_then(|()| ssh.read());
-    interrupt.connecting.store(0, Ordering::SeqCst);
+    // A request can be longer than what a pipe holds while nobody reads.
+    let answer = interrupt.while_connecting([ssh.pid(), resolved_host.pid()], || {
+        ssh.write(&Line::Request(Box::new(request)))?;
+        ssh.read()
+    });
     drop(presence);
     let hashed_early = begun.as_mut().map_or(0, Reading::end_hashing);
     interrupt.check()?;
@@ -668,12 +687,14 @@ fn run_remote(
     store_decision(job, decided)?;
     let roots = labels(decided, &plan.names, &plan.destination);
     reporter.with(|reporter| reporter.set_typed(Typed::new(plan, decided, &roots)));
+    let resolved_host = interrupt.while_connecting([0, resolved_host.pid()], || Ok(resolved_host.wait()))?;
+    interrupt.check()?;
     let peer: Fingerprint =
         response.fingerprint.parse().map_err(|error| Error::stream("the greeting", &error))?;
     let role = if push { Role::Source } else { Role::Sink };
     let session_keys = Session::new(session, role, &identity, peer, key).map_err(stream)?;
     let connector = InitiatorConnector {
-        host: resolved_host.wait(),
+        host: resolved_host,
         response_addresses: response.addresses.clone(),
         port: response.port,
         streams: settings.streams.value,

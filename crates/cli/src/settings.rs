@@ -165,7 +165,8 @@ impl Layers {
         }
         let wrong = |place: String, reason: String| Error::new(Code::Usage, format!("{place}: {reason}"));
         let variable = format!("HAUL_{}", name.to_ascii_uppercase().replace('-', "_"));
-        if let Ok(text) = std::env::var(&variable) {
+        if let Some(text) = std::env::var_os(&variable) {
+            let text = text.into_string().map_err(|_| wrong(variable.clone(), "it is not UTF-8".into()))?;
             let value = parse(&text).map_err(|reason| wrong(variable.clone(), reason))?;
             return Ok(Setting { value, origin: Origin::Environment(variable) });
         }

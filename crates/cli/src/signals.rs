@@ -17,6 +17,12 @@ pub fn outlive_large_files() {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
+/// Whoever starts a command without wanting to hear of its children lets it inherit that; here they are waited for.
+pub fn hear_of_children() {
+    // SAFETY: the default action is no code of ours, and nobody here has set another one yet.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// A bit for each signal, the lowest one for signal 1.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,6 +1,6 @@
 //! The far end as a child of the system's ssh: the user's configuration, keys, jump hosts and prompts apply.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +13,9 @@ use crate::bootstrap::{self, Line};
 
 /// How much of what ssh says is kept to explain a failure.
 const STDERR_LINES_MAX: usize = 20;
+
+/// A line of ssh or the far end that is longer is shown in pieces.
+const STDERR_LINE_BYTES_MAX: u64 = 16 << 10;
 
 /// ssh, with the far end behind it.
 pub struct Ssh {
@@ -201,8 +204,9 @@ impl Drop for Ssh {
 /// ssh and the far end speak to the user directly; the last lines are kept to explain a failure.
 fn forward_stderr(stderr: std::process::ChildStderr, said: Arc<Mutex<Vec<String>>>) {
     let forward = move || {
-        for line in BufReader::new(stderr).split(b'\n') {
-            let Ok(line) = line else { return };
+        let mut stderr = BufReader::new(stderr);
+        let mut line = Vec::new();
+        while line_of(&mut stderr, &mut line) {
             let shown = crate::paths::show(line.strip_suffix(b"\r").unwrap_or(&line));
             let _ = writeln!(std::io::stderr(), "{shown}");
             if let Ok(mut said) = said.lock() {
@@ -214,6 +218,14 @@ fn forward_stderr(stderr: std::process::ChildStderr, said: Arc<Mutex<Vec<String>
         }
     };
     let _ = std::thread::Builder::new().name("haul-ssh".into()).spawn(forward);
+}
+
+/// The next line, or as much of it as may be kept. False at the end.
+fn line_of(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
+    line.clear();
+    let read = from.take(STDERR_LINE_BYTES_MAX).read_until(b'\n', line);
+    line.pop_if(|byte| *byte == b'\n');
+    read.is_ok_and(|count| count > 0)
 }
 
 /// The name or address that ssh would connect to, by its own configuration.
@@ -232,6 +244,11 @@ impl ResolvedHost {
             keep_descriptor_limit(&mut ssh).spawn().ok()
         });
         ResolvedHost { typed: ssh_host(host.rsplit('@').next().unwrap_or(host)), asked }
+    }
+
+    /// Of the ssh that was asked; 0: none.
+    pub fn pid(&self) -> i32 {
+        self.asked.as_ref().and_then(|asked| asked.id().try_into().ok()).unwrap_or(0)
     }
 
     /// What ssh said; the host as it was typed if it said nothing.
@@ -268,6 +285,22 @@ mod tests {
         );
         assert!(split_command("  ").is_err());
         assert!(split_command("ssh 'x").is_err());
+    }
+
+    #[test]
+    fn a_line_without_an_end_takes_no_more_memory_than_others() {
+        let mut said = BufReader::new(std::io::repeat(b'x').take(40 << 10));
+        let (mut line, mut lengths) = (Vec::new(), Vec::new());
+        while line_of(&mut said, &mut line) {
+            lengths.push(line.len());
+        }
+        assert_eq!(lengths, [16 << 10, 16 << 10, 8 << 10]);
+        let mut said = &b"one\r\n\nlast"[..];
+        let mut lines = Vec::new();
+        while line_of(&mut said, &mut line) {
+            lines.push(line.clone());
+        }
+        assert_eq!(lines, [&b"one\r"[..], b"", b"last"]);
     }
 
     #[test]

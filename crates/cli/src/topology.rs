@@ -84,7 +84,7 @@ fn show(arguments: &options::TopologyShow) -> Result<u8, Error> {
     }
     if let Some(plan) = &plan {
         text.push('\n');
-        route.because.iter().for_each(|line| text += &format!("{line}\n"));
+        route.because.iter().for_each(|line| text += &format!("{}\n", paths::show(line.as_bytes())));
         text += &words(plan);
     }
     if let Some(site) = &zone {
@@ -101,8 +101,11 @@ fn zone_line(site: &Result<Site, String>, plan: Option<&Plan>) -> String {
         Some(Plan::Placed(_)) | None => "",
     };
     match site {
-        Ok(site) => format!("zone: {placed}a cpuset can be made in {}\n", site.parent.display()),
-        Err(reason) => format!("zone: {placed}no cpuset: {reason}\n"),
+        Ok(site) => {
+            let parent = paths::show(site.parent.as_os_str().as_encoded_bytes());
+            format!("zone: {placed}a cpuset can be made in {parent}\n")
+        }
+        Err(reason) => format!("zone: {placed}no cpuset: {}\n", paths::show(reason.as_bytes())),
     }
 }
 
@@ -150,7 +153,7 @@ fn leased() -> Cpus {
 /// What is done without, and why.
 fn tell(trouble: Option<String>) {
     if let Some(trouble) = trouble {
-        eprintln!("haul: {}", paths::show(trouble.as_bytes()));
+        say(&trouble);
     }
 }
 
@@ -293,7 +296,7 @@ fn run(arguments: &TopologyRun) -> Result<u8, Error> {
     tell(trouble);
     let _zone = match &plan {
         Plan::LeaveToKernel { because } => {
-            eprintln!("haul: left to the kernel: {}", paths::show(because.as_bytes()));
+            say(&format!("left to the kernel: {because}"));
             None
         }
         Plan::Placed(placement) => settle(&root, &machine, &placement.zone, arguments.zone),
@@ -302,14 +305,19 @@ fn run(arguments: &TopologyRun) -> Result<u8, Error> {
     wait_for(Command::new(program).args(rest))
 }
 
+/// To whoever listens: a command runs all the same where nobody does.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "haul: {}", paths::show(text.as_bytes()));
+}
+
 /// Puts this process on the CPUs of its zone, and into a cpuset of its own if that is wanted and allowed.
 fn settle(root: &Path, machine: &Machine, cpus: &Cpus, wants_cpuset: bool) -> Option<Zone> {
     let entered = wants_cpuset.then(|| Site::find(root).and_then(|site| Zone::enter(&site, machine, cpus)));
     let zone =
-        entered.and_then(|entered| entered.inspect_err(|reason| eprintln!("haul: no cpuset: {reason}")).ok());
+        entered.and_then(|entered| entered.inspect_err(|reason| say(&format!("no cpuset: {reason}"))).ok());
     match pin(cpus) {
-        Ok(()) => eprintln!("haul: on CPUs {cpus}"),
-        Err(error) => eprintln!("haul: not on CPUs {cpus}: {error}"),
+        Ok(()) => say(&format!("on CPUs {cpus}")),
+        Err(error) => say(&format!("not on CPUs {cpus}: {error}")),
     }
     zone
 }
@@ -324,7 +332,7 @@ fn wait_for(command: &mut Command) -> Result<u8, Error> {
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("haul: {}: {error}", command.get_program().to_string_lossy());
+            say(&format!("{}: {error}", command.get_program().to_string_lossy()));
             return Ok(CANNOT_START);
         }
     };

@@ -71,7 +71,7 @@ impl Marker {
         let Some(there) = there else { return Vec::new() };
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mut found = HashSet::new();
-        for path in std::iter::once(there.clone()).chain(other_paths(&there, &mounts)) {
+        for path in std::iter::once(there.clone()).chain(other_paths(&there, mount_number(&there), &mounts)) {
             // Something else may be mounted above it.
             if is_same(&path, &there) {
                 let above =
@@ -88,12 +88,25 @@ fn is_same(one: &Path, other: &Path) -> bool {
     place(one).is_ok_and(|one| place(other).is_ok_and(|other| one == other))
 }
 
+/// The number of the mount that a path leads to: others may be hidden beneath it.
+fn mount_number(path: &Path) -> Option<u64> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id)
+}
+
 /// Where else this directory is found, as parts of its file system are mounted (bind mounts); itself among them.
-fn other_paths(there: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
+fn other_paths(there: &Path, number: Option<u64>, mountinfo: &[u8]) -> Vec<PathBuf> {
     let mounts: Vec<Mount> = mountinfo.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect();
-    // Of several at one place the last one is seen.
-    let holder = mounts.iter().filter(|mount| there.starts_with(&mount.at));
-    let Some(holder) = holder.max_by_key(|mount| mount.at.components().count()) else { return Vec::new() };
+    let holder = match number {
+        Some(number) => mounts.iter().find(|mount| mount.number == number),
+        // Before Linux 5.8. Of several at one place the last one is seen.
+        None => {
+            let above = mounts.iter().filter(|mount| there.starts_with(&mount.at));
+            above.max_by_key(|mount| mount.at.components().count())
+        }
+    };
+    let Some(holder) = holder else { return Vec::new() };
     let Ok(below) = there.strip_prefix(&holder.at) else { return Vec::new() };
     let within = holder.root.join(below);
     let of_one_system = mounts.iter().filter(|mount| mount.device == holder.device);
@@ -102,6 +115,7 @@ fn other_paths(there: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
 
 /// A line of /proc/self/mountinfo.
 struct Mount<'a> {
+    number: u64,
     device: &'a [u8],
     /// What of the file system is mounted.
     root: PathBuf,
@@ -111,10 +125,12 @@ struct Mount<'a> {
 
 impl<'a> Mount<'a> {
     fn parse(line: &'a [u8]) -> Option<Mount<'a>> {
-        let mut fields = line.split(|byte| *byte == b' ').skip(2);
-        let (device, root, at) = (fields.next()?, fields.next()?, fields.next()?);
+        let mut fields = line.split(|byte| *byte == b' ');
+        let (number, _parent, device) = (fields.next()?, fields.next()?, fields.next()?);
+        let number = std::str::from_utf8(number).ok()?.parse().ok()?;
+        let (root, at) = (fields.next()?, fields.next()?);
         let path = |field| PathBuf::from(OsString::from_vec(unescaped(field)));
-        Some(Mount { device, root: path(root), at: path(at) })
+        Some(Mount { number, device, root: path(root), at: path(at) })
     }
 }
 
@@ -215,11 +231,11 @@ mod tests {
         let mounts = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
                        30 22 8:1 /data/set /mnt/here\\040too rw shared:1 - ext4 /dev/sda1 rw\n\
                        31 22 8:1 /data /tmp rw - ext4 /dev/sda1 rw\n\
-                       31 22 0:40 / /tmp rw - tmpfs tmpfs rw\n\
+                       33 22 0:40 / /tmp rw - tmpfs tmpfs rw\n\
                        32 22 8:1 /data/set/deep /srv rw - ext4 /dev/sda1 rw\n\
                        broken\n";
         let paths = |there: &str| -> Vec<String> {
-            let found = other_paths(Path::new(there), mounts);
+            let found = other_paths(Path::new(there), None, mounts);
             found.iter().map(|path| path.to_str().unwrap().to_owned()).collect()
         };
         // What is mounted above it is told by who looks.
@@ -230,6 +246,13 @@ mod tests {
         assert_eq!(paths("/elsewhere"), ["/elsewhere"]);
         assert_eq!(paths("/tmp/x"), ["/tmp/x"], "of what was mounted last");
         assert_eq!(paths("/database"), ["/database"], "a name that only begins like it");
+        // What the kernel says of a path counts, also where a longer one is hidden beneath a later mount.
+        let hidden = b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                       40 22 0:41 / /n/b/c rw - tmpfs tmpfs rw\n\
+                       41 22 0:42 / /n rw - tmpfs tmpfs rw\n\
+                       42 41 8:1 /m/deep /n/b rw - ext4 /dev/sda1 rw\n";
+        let found = other_paths(Path::new("/n/b/c"), Some(42), hidden);
+        assert_eq!(found, [Path::new("/m/deep/c"), Path::new("/n/b/c")]);
     }
 
     #[test]

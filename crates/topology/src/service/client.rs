@@ -5,8 +5,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-
 use super::message::{ANSWER_BYTES_MAX, Answer, Request};
 use super::peer::Peer;
 use crate::{Cpus, Plan, Transfer};
@@ -23,11 +21,7 @@ impl Client {
     /// user's service would be decides where threads run. Neither connecting nor any answer takes longer than `patience`,
     /// whatever the other end does. [`trouble`] tells errors that mean no more than that nobody serves there.
     pub fn connect(socket: &Path, patience: Duration) -> io::Result<Client> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // It is made at once, or not at all: a queue that is full is one that nobody takes from.
-        connect(&stream, &SocketAddrUnix::new(socket)?)?;
-        let stream = UnixStream::from(stream);
+        let stream = super::connect(socket)?;
         let peer = Peer::of(&stream)?;
         if !peer.is_trusted() {
             let reason = format!("it is user {}'s, neither this user's nor root's", peer.user);

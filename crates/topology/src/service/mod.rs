@@ -9,8 +9,10 @@ pub mod message;
 mod peer;
 pub mod server;
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::getuid;
 
 /// Where the service of this user is if nobody says otherwise: in the directory for sockets of this login, else in one of
@@ -20,6 +22,14 @@ pub fn default_socket() -> PathBuf {
     let said = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let usual = || Some(PathBuf::from(format!("/run/user/{user}"))).filter(|path| path.is_dir());
     said.or_else(usual).unwrap_or_else(own_directory).join("haul-topology.sock")
+}
+
+/// Connects at once, or not at all: a queue that is full is one that nobody takes from. The stream does not block.
+fn connect(socket: &Path) -> std::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    Ok(UnixStream::from(stream))
 }
 
 fn own_directory() -> PathBuf {

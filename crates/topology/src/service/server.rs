@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::leases::Leases;
 use super::message::{Answer, DEVICES_MAX, REQUEST_BYTES_MAX, Request, VERSION};
@@ -71,7 +72,10 @@ impl Server {
         // Two that start at once would each remove the other's.
         let held = File::open(directory)?;
         let deadline = Instant::now() + PATIENCE;
-        while flock(&held, FlockOperation::NonBlockingLockExclusive).is_err() {
+        while let Err(errno) = flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            if errno != Errno::WOULDBLOCK {
+                return Err(errno.into());
+            }
             if Instant::now() > deadline {
                 return Err(in_use(path, "another one is being started"));
             }
@@ -81,7 +85,7 @@ impl Server {
             if !found.file_type().is_socket() {
                 return Err(in_use(path, "is not a socket"));
             }
-            match UnixStream::connect(path) {
+            match super::connect(path) {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)?,
                 _ => return Err(in_use(path, "is served by another process")),
             }
