@@ -245,7 +245,9 @@ impl<M: Machine> Running<M> {
         if self.master.inputs.is_empty() {
             self.master.profiler.waits(self.master.machine.waiting());
         }
-        let scan = if self.master.machine.wants_scan() { self.master.scan.clone() } else { never() };
+        // Much of what is found can be such that it is only told of, which no slot and no open entry bounds.
+        let scans = self.master.machine.wants_scan() && self.master.link.has_room();
+        let scan = if scans { self.master.scan.clone() } else { never() };
         select! {
             recv(self.master.inputs) -> input => if let Ok(input) = input { self.on_input(input) },
             recv(scan) -> events => match events {

@@ -71,6 +71,11 @@ impl Link {
         self.kept.is_empty()
     }
 
+    /// Is what the other end has not confirmed far from as much as may be? Else nothing is to be begun that will be told of.
+    pub fn has_room(&self) -> bool {
+        self.kept.len() < UNACKED_MESSAGES_MAX / 4 && self.kept_bytes < UNACKED_BYTES_MAX / 4
+    }
+
     /// A frame that has no number (CONNECT, PING), for the connection `epoch`.
     pub fn unsequenced(&mut self, epoch: u32, message: &Message) -> Frame {
         let mut body = Vec::new();
@@ -182,6 +187,31 @@ mod tests {
             told += a.send(&many).unwrap().body.len();
         }
         assert_eq!(a.receive(&ping.header, &ping.body), Err(Failure::new(Code::LimitExceeded)));
+    }
+
+    #[test]
+    fn nothing_more_is_begun_long_before_too_much_is_unconfirmed() {
+        let (mut a, mut b) = pair();
+        let mut sent = 0;
+        while a.has_room() {
+            let frame = a.send(&block_done(1)).unwrap();
+            b.receive(&frame.header, &frame.body).unwrap();
+            sent += 1;
+        }
+        assert!((1000..UNACKED_MESSAGES_MAX / 2).contains(&sent), "{sent}");
+        // What was begun before can still be told.
+        for _ in sent..UNACKED_MESSAGES_MAX {
+            a.send(&block_done(1)).unwrap();
+        }
+        let ping = b.confirmation(1).unwrap();
+        a.receive(&ping.header, &ping.body).unwrap();
+        assert!(!a.has_room(), "of what came later nothing is confirmed");
+        let (mut a, mut b) = pair();
+        let frame = a.send(&block_done(1)).unwrap();
+        b.receive(&frame.header, &frame.body).unwrap();
+        let ping = b.confirmation(1).unwrap();
+        a.receive(&ping.header, &ping.body).unwrap();
+        assert!(a.is_settled() && a.has_room());
     }
 
     fn block_done(slot: u32) -> Message {
