@@ -310,6 +310,12 @@ impl Record {
 #[derive(Debug)]
 struct ReadOnly;
 
+impl std::fmt::Display for ReadOnly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the copy of them that was read cannot be changed")
+    }
+}
+
 impl LogStore for &Held {
     type Error = ReadOnly;
 

@@ -75,6 +75,7 @@ table! {
     15 UnsupportedKind   "unsupported-kind"    Source  Never     3 "is neither file, directory nor symlink";
     16 SourceDirectory   "source-directory"    User    Never     3 "is a directory, and -r was not given";
     17 SourceTwice       "source-twice"        User    Never     3 "an earlier SOURCE has another file of this name";
+    18 SourceTooLarge    "source-too-large"    User    Never     3 "is too large for objects of this size: a larger --object-size is needed";
     20 SinkPermission    "sink-permission"     Sink    Never     3 "permission denied at the sink";
     21 SinkNoSpace       "sink-no-space"       Sink    Rerun     1 "no space left at the sink";
     22 SinkQuota         "sink-quota"          Sink    Rerun     1 "quota exceeded at the sink";

@@ -56,7 +56,7 @@ impl Stats {
             bytes_skipped,
         ]
         .into_iter()
-        .sum()
+        .fold(0, |sum: u64, count| sum.saturating_add(*count))
     }
 }
 

@@ -92,14 +92,14 @@ impl<E> Error<E> {
     }
 }
 
-impl<E: fmt::Debug> fmt::Display for Error<E> {
+impl<E: fmt::Display> fmt::Display for Error<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Store { doing, name, error } if name.is_empty() => {
-                write!(f, "{} the object logs: {error:?}", doing.text())
+                write!(f, "{} the object logs: {error}", doing.text())
             }
             Error::Store { doing, name, error } => {
-                write!(f, "{} the object log {name}: {error:?}", doing.text())
+                write!(f, "{} the object log {name}: {error}", doing.text())
             }
             Error::NewerVersion { name, version } => {
                 write!(
@@ -123,4 +123,4 @@ impl<E: fmt::Debug> fmt::Display for Error<E> {
     }
 }
 
-impl<E: fmt::Debug> core::error::Error for Error<E> {}
+impl<E: fmt::Debug + fmt::Display> core::error::Error for Error<E> {}

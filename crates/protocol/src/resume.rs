@@ -10,7 +10,7 @@ use crate::planted::{Bug, Planted};
 /// How many objects a file of `size` has.
 pub fn objects_of(size: u64, object_bytes: u32) -> Result<u64, Failure> {
     let objects = size.div_ceil(u64::from(object_bytes));
-    if objects > OBJECTS_PER_FILE_MAX { Err(Failure::new(Code::LimitExceeded)) } else { Ok(objects) }
+    if objects > OBJECTS_PER_FILE_MAX { Err(Failure::new(Code::SourceTooLarge)) } else { Ok(objects) }
 }
 
 /// Where object `index` starts, and how long it is.

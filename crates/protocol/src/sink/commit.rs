@@ -178,7 +178,7 @@ impl Sink {
                     if let Some(objects) = held.objects.as_deref_mut() {
                         objects.durable.insert(u64::from(object.index));
                     }
-                    self.stats.bytes_done += u64::from(object.bytes);
+                    self.stats.bytes_done = self.stats.bytes_done.saturating_add(u64::from(object.bytes));
                     if !self.config.planted.has(Bug::AckBeforeSync) {
                         self.durable.push((object.id, object.index));
                     }
@@ -329,9 +329,9 @@ impl Sink {
         let root = self.root_of(id);
         let held = self.entries.get(id).ok_or(Failure::new(Code::Internal))?;
         let (entry, member) = (held.entry.clone(), held.objects.is_none());
-        self.stats.files_done += 1;
+        self.stats.files_done = self.stats.files_done.saturating_add(1);
         if member {
-            self.stats.bytes_done += entry.size();
+            self.stats.bytes_done = self.stats.bytes_done.saturating_add(entry.size());
         }
         if self.config.report_done {
             let path = self.directories.path(entry.parent, &entry.name);

@@ -44,11 +44,11 @@ impl Sink {
                         Kind::Directory => {
                             self.directories.enter(entry.id, entry.parent, &entry.name)?;
                             self.directories.hold(entry.id);
-                            self.stats.directories += 1;
+                            self.stats.directories = self.stats.directories.saturating_add(1);
                         }
                         Kind::File | Kind::Symlink => {
                             self.directories.check_parent(entry.parent)?;
-                            self.stats.files_total += 1;
+                            self.stats.files_total = self.stats.files_total.saturating_add(1);
                             self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size());
                         }
                         Kind::Other => return Err(Failure::new(Code::Protocol)),
@@ -229,7 +229,7 @@ impl Sink {
                 Answer::Made
             }
             (_, Prepared::Skip) => {
-                self.stats.files_skipped += 1;
+                self.stats.files_skipped = self.stats.files_skipped.saturating_add(1);
                 self.stats.bytes_skipped = self.stats.bytes_skipped.saturating_add(entry.size());
                 self.close(id, SinkCause::Present)?;
                 Answer::Skip

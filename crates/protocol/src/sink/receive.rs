@@ -321,8 +321,8 @@ impl Sink {
             return Err(Failure::new(Code::Protocol));
         }
         self.slots[slot.0 as usize] = Slot::Writing;
-        self.stats.objects_sent += 1;
-        self.stats.bytes_sent += u64::from(length);
+        self.stats.objects_sent = self.stats.objects_sent.saturating_add(1);
+        self.stats.bytes_sent = self.stats.bytes_sent.saturating_add(u64::from(length));
         if self.config.planted.has(Bug::GrantWhileWriting) {
             self.free(slot);
         }

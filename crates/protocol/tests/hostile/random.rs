@@ -68,6 +68,27 @@ impl Random {
         Failure::new(self.pick(Code::ALL))
     }
 
+    /// What a peer says of itself may be anything.
+    fn stats(&mut self) -> Stats {
+        let most = self.pick(&[0, 1, u64::MAX]);
+        Stats {
+            files_total: most,
+            files_done: most,
+            files_skipped: most,
+            files_failed: most,
+            directories: most,
+            hard_links: most,
+            bytes_total: most,
+            bytes_sent: most,
+            bytes_skipped: most,
+            bytes_done: most,
+            objects_sent: most,
+            objects_skipped: most,
+            objects_repaired: most,
+            bytes_spilled: most,
+        }
+    }
+
     pub fn hash(&mut self) -> Hash {
         Hash([self.below(4) as u8; 32])
     }
@@ -129,7 +150,7 @@ impl Random {
             12 => Message::FileClose { id, root: self.one_in(2).then(|| self.hash()) },
             13 => Message::FileDrop { id, failure: self.failure(), restarts: self.one_in(2) },
             14 => Message::Notice { path: b"p".as_slice().into(), failure: self.failure() },
-            _ if self.one_in(8) => Message::Bye(Stats::default()),
+            _ if self.one_in(8) => Message::Bye(self.stats()),
             _ if self.one_in(8) => Message::Error(self.failure()),
             _ => Message::Ping,
         }

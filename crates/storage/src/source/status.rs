@@ -133,6 +133,8 @@ pub(crate) fn link_target(directory: impl AsFd, name: impl rustix::path::Arg) ->
         Err(errno) => return Err(source_failure(errno)),
     };
     match buffer.get(..length) {
+        // No file system stores such a link, but one in user space may show it.
+        Some([]) => Err(Failure::os(Code::SourceRead, Errno::NOENT.raw_os_error())),
         Some(target) if target.len() <= LINK_TARGET_BYTES_MAX => Ok(target.into()),
         _ => Err(Failure::os(Code::SourceRead, Errno::NAMETOOLONG.raw_os_error())),
     }
