@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use haul_model::Code;
 use haul_mover::Error;
-use haul_storage::sink::Decision;
+use haul_storage::sink::{Decision, SinkRoot};
 use haul_storage::source::is_lent;
 use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use crate::engines;
 use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
-use crate::plan::{Direction, Plan, decision, is_file};
+use crate::plan::{Direction, Plan, decision, is_file, root_error};
 use crate::report::{self, ended, locked};
 use crate::session::{lends, read_layout_file, spill_error};
 use crate::settings::{Settings, slots_far_here};
@@ -170,32 +170,42 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("hash", hash, hashing(settings, lent));
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
     ended(show(&rows, arguments.json))?;
-    check_destination(&plan, record.and_then(|record| record.decision).as_deref())?;
-    check_files_of_settings(&plan)?;
-    let refused: Vec<Error> = match plan.direction {
+    let earlier = record.and_then(|record| record.decision);
+    let checked = check_files_of_settings(&plan).and_then(|()| check_destination(&plan, earlier.as_deref()));
+    let decided = match checked {
+        Ok(decided) => decided,
+        Err(error) => {
+            report::error(&error);
+            return Ok(report::exit_of_job(error.failure.code));
+        }
+    };
+    let mut refused: Vec<Error> = match plan.direction {
         Direction::Pull(_) => Vec::new(),
         _ => plan.sources.iter().filter_map(|source| refused(source, plan.recursive)).collect(),
     };
+    let there = Path::new(&plan.destination).symlink_metadata();
+    if decided == Some(Decision::As) && there.is_ok_and(|there| is_special(there.file_type())) {
+        refused.push(Error::new(Code::SinkSpecial, crate::paths::show(plan.destination.as_bytes())));
+    }
     refused.iter().for_each(report::error);
     Ok(refused.first().map_or(0, |error| error.failure.code.exit()))
 }
 
-/// What a copy would find wrong with DEST before anything else, as far as that is seen from here.
-fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<(), Error> {
+/// What a copy would find wrong with DEST before anything else, as far as that is seen from here; else what DEST means.
+fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<Option<Decision>, Error> {
     let local = plan.direction == Direction::Local;
     if local && plan.recursive {
         within::check_here(&plan.sources, &plan.destination)?;
     }
+    if plan.names.len() > 1 {
+        let into = Path::new(&plan.destination);
+        SinkRoot::check_names(into, Decision::Into, &plan.names).map_err(|failure| root_error(&failure))?;
+    }
     if matches!(plan.direction, Direction::Push(_)) {
-        return Ok(());
+        return Ok(None);
     }
     let file = local && is_file(&plan.sources, plan.recursive);
-    let decided = decision(&plan.destination, &plan.names, file, earlier)?;
-    let there = Path::new(&plan.destination).symlink_metadata();
-    if decided == Decision::As && there.is_ok_and(|there| is_special(there.file_type())) {
-        return Err(Error::new(Code::SinkSpecial, crate::paths::show(plan.destination.as_bytes())));
-    }
-    Ok(())
+    decision(&plan.destination, &plan.names, file, earlier).map(Some)
 }
 
 /// What a copy would find wrong with a layout file or a spill directory on this host.

@@ -20,18 +20,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::paths::{hex, show, unhex};
 
-/// `$HAUL_STATE_DIR`, else `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`.
+/// `$HAUL_STATE_DIR`, else `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`, with the user's entry for the home directory where
+/// nothing says it (as under cron); else where state is kept when it cannot be written.
 pub fn state_directory() -> Result<PathBuf, Error> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     if let Some(path) = std::env::var_os("HAUL_STATE_DIR").filter(|path| !path.is_empty()) {
         return crate::paths::absolute(&path);
     }
-    absolute("XDG_STATE_HOME")
+    let home = || std::env::home_dir().filter(|home| home.is_absolute());
+    Ok(absolute("XDG_STATE_HOME")
         .map(|base| base.join("haul"))
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state/haul")))
-        .ok_or_else(|| {
-            Error::new(Code::StateUnwritable, "there is no home directory").hint("set HAUL_STATE_DIR")
-        })
+        .or_else(|| home().map(|home| home.join(".local/state/haul")))
+        .unwrap_or_else(substitute_directory))
 }
 
 /// Where jobs are: where they belong and, if there is such a place, where they are kept while that cannot be written.
@@ -249,6 +249,11 @@ impl Job {
     /// The random bytes that tell this job from the same one of another host.
     pub fn instance(&self) -> [u8; 16] {
         unhex(&self.record.instance).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; 16])
+    }
+
+    /// As if the command had never been typed.
+    pub fn forget(self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 
     /// Makes the record durable.

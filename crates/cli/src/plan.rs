@@ -153,8 +153,8 @@ pub fn decision(
     let path = PathBuf::from(destination);
     let decided = match earlier {
         Some("into") => Decision::Into,
-        // What was a directory then may be a file now.
-        Some("as") if !(file && ends_in_slash(destination)) => Decision::As,
+        // What was a directory then may be a file now; and a file does not become a directory that was made since.
+        Some("as") if !(file && (ends_in_slash(destination) || path.is_dir())) => Decision::As,
         _ => {
             let there: Destination = probe(&path).map_err(failed)?;
             decide(&path, there, names).map_err(failed)?

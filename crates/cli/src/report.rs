@@ -594,11 +594,15 @@ impl Reporter {
 pub fn verdict(summary: &Summary) -> (&'static str, u8) {
     match summary.outcome.failure {
         Some(Failure { code: Code::Interrupted, .. }) => ("interrupted", 130),
-        // A row that is about one file fails the job with 1 when it ends the job.
-        Some(failure) => ("failed", if failure.code.exit() == 3 { 1 } else { failure.code.exit() }),
+        Some(failure) => ("failed", exit_of_job(failure.code)),
         None if summary.outcome.stats.files_failed > 0 => ("incomplete", 3),
         None => ("done", 0),
     }
+}
+
+/// A row that is about one file fails the job with 1 when it ends the job.
+pub fn exit_of_job(code: Code) -> u8 {
+    if code.exit() == 3 { 1 } else { code.exit() }
 }
 
 fn with_hint(mut error: Error) -> Error {

@@ -80,6 +80,8 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
         }
     };
     let began = result.is_ok();
+    let never_was = job.record.sessions == 1
+        && result.as_ref().err().is_some_and(|error| error.failure.code == Code::Usage);
     let (summary, setup) = match result {
         Ok(ended) => ended,
         Err(error) => {
@@ -91,7 +93,10 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
             (summary, Setup::default())
         }
     };
-    record(&mut job, &summary, began);
+    match never_was {
+        true => job.forget(),
+        false => record(&mut job, &summary, began),
+    }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
 }
 
@@ -616,6 +621,7 @@ fn run_remote(
     };
     let session = new_session()?;
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
+    settings.layout_file.value.as_deref().map(read_layout_file).transpose()?;
     // Connecting takes ssh longest; everything else is made ready meanwhile.
     let mut ssh = Ssh::start(&settings.ssh.value, host, &settings.haul_path.value)?;
     let resolved_host = ResolvedHost::ask(&settings.ssh.value, host);
@@ -671,7 +677,7 @@ fn run_remote(
     interrupt.check()?;
     let response = match answer? {
         Line::Response(response) => response,
-        Line::Refusal(refusal) => return Err(refusal.into()),
+        Line::Refusal(refusal) => return Err(of_host(host, refusal.into())),
         _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
     };
     if response.hash != settings.hash.value.kind().name() {
@@ -727,6 +733,19 @@ fn run_remote(
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
     let (encrypted, verified, left_out) = (Some(!plain), ends.verified(), ends.left_out());
     Ok((summary, Setup { encrypted, verified, hashed_early, left_out, log, engines, wished }))
+}
+
+/// What is wrong with DEST there is not to be put right here.
+fn of_host(host: &str, error: Error) -> Error {
+    use Code::{SinkMissing, SinkNotDirectory, SinkPermission, SinkSpecial};
+    match error.failure.code {
+        SinkMissing | SinkNotDirectory | SinkPermission | SinkSpecial => Error {
+            about: format!("{host}:{}", error.about),
+            hint: error.hint.map(|hint| format!("on {host}, {hint}")),
+            ..error
+        },
+        _ => error,
+    }
 }
 
 /// Reads bytes that the greeting carries as hex.

@@ -27,8 +27,8 @@ use crate::options::{
 const OBJECT_BYTES: u64 = 4 << 20;
 /// Slots of one end, all together, where there is memory enough.
 const MEMORY_BYTES: u64 = 256 << 20;
-/// And where there is not.
-const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// And where there is not: a transfer needs so many.
+const SLOTS_MIN: u64 = 2;
 /// They take one part of so many of what is available.
 const MEMORY_PART: u64 = 4;
 /// K of the transaction mechanism.
@@ -600,9 +600,9 @@ fn read_file(path: &Path) -> Result<toml::Table, Error> {
     }
 }
 
-/// What the slots of an end take at most, if nobody says so: room for some objects at least.
+/// What the slots of an end take at most, if nobody says so.
 fn memory(available: Option<u64>, object_bytes: u64) -> u64 {
-    let least = object_bytes.saturating_mul(4).clamp(MEMORY_BYTES_MIN, MEMORY_BYTES);
+    let least = object_bytes.saturating_mul(SLOTS_MIN).min(MEMORY_BYTES);
     available.map_or(MEMORY_BYTES, |available| (available / MEMORY_PART).clamp(least, MEMORY_BYTES))
 }
 
@@ -640,8 +640,9 @@ mod tests {
         assert_eq!(usual(None), 256 << 20);
         assert_eq!(usual(Some(64 << 30)), 256 << 20);
         assert_eq!(usual(Some(400 << 20)), 100 << 20);
-        assert_eq!(usual(Some(10 << 20)), 32 << 20, "less than that is no transfer");
-        assert_eq!(memory(Some(0), 32 << 20), 128 << 20, "some objects must fit");
+        assert_eq!(usual(Some(64 << 20)), 16 << 20);
+        assert_eq!(usual(Some(10 << 20)), 8 << 20, "less than that is no transfer");
+        assert_eq!(memory(Some(400 << 20), 64 << 20), 128 << 20, "two objects must fit");
         assert_eq!(memory(Some(0), 1 << 30), 256 << 20);
     }
 

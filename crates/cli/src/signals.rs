@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 /// SIGINT and SIGTERM, and SIGHUP where it is not ignored on behalf of whoever started the command, as `nohup` does.
 pub fn that_end() -> Vec<i32> {
@@ -17,10 +17,9 @@ pub fn outlive_large_files() {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 }
 
-/// Whoever starts a command without wanting to hear of its children lets it inherit that; here they are waited for.
+/// Whoever ignores the ends of its children lets a command that it starts ignore them, too; here they are waited for.
 pub fn hear_of_children() {
-    // SAFETY: the default action is no code of ours, and nobody here has set another one yet.
-    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    let _ = signal_hook::flag::register(SIGCHLD, Arc::new(AtomicBool::new(false)));
 }
 
 /// A bit for each signal, the lowest one for signal 1.

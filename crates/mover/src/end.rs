@@ -245,12 +245,23 @@ impl Common {
         Some(Neighbours::start(shared?, u64::from_le_bytes(*number), inputs.clone()))
     }
 
-    /// Of so many slots, or of those that are always wanted, where there is no room for so many addresses.
+    /// Of so many slots; of those that are always wanted, or fewer, where there is no room for so many addresses.
     fn pool(&mut self, slots: u32) -> Result<Arc<Pool>, Error> {
-        let object_bytes = self.tuning.object_bytes;
-        let pool = Pool::new(slots.max(self.tuning.slots), object_bytes)
-            .or_else(|_| Pool::new(self.tuning.slots, object_bytes))
-            .map_err(|error| Error::os(Code::SystemRefused, "allocating the slot pool", &error))?;
+        const SLOTS_MIN: u32 = 2;
+        let Tuning { object_bytes, slots: always, .. } = self.tuning;
+        let mut wanted = slots.max(always);
+        let pool = loop {
+            match Pool::new(wanted, object_bytes) {
+                Ok(pool) => break pool,
+                Err(_) if wanted > always => wanted = always,
+                Err(_) if wanted > SLOTS_MIN => wanted = (wanted / 2).max(SLOTS_MIN),
+                Err(error) => {
+                    return Err(Error::os(Code::SystemRefused, "allocating the slot pool", &error).hint(
+                        "this process may have too few addresses (ulimit -v): try a smaller --object-size",
+                    ));
+                }
+            }
+        };
         (self.reports)(Report::Buffers { bytes: pool.bytes(), locked_bytes: pool.locked_bytes() });
         Ok(pool)
     }
@@ -321,7 +332,7 @@ impl SinkEnd {
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster)?;
         let machine = SinkMachine(Sink::new(sink::Config {
             slots: pool.count(),
-            slots_near: common.tuning.slots,
+            slots_near: common.tuning.slots.min(pool.count()),
             slots_least: common.tuning.slots_least(),
             hands: common.tuning.io_threads as u32,
             hands_max: common.tuning.io_threads_max as u32,

@@ -13,7 +13,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -186,6 +186,11 @@ const LEVELS: usize = 4;
 pub fn make_directory(directory: &Path) -> Result<(), Error> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| unwritable(directory, &error))?;
+    for found in directory.ancestors().take(OWN_LEVELS).filter(|found| !found.as_os_str().is_empty()) {
+        if !check_owner(found)? {
+            break;
+        }
+    }
     for parent in directory.ancestors().skip(1).take(LEVELS) {
         match File::open(parent).and_then(|held| durable::sync(StatePoint::StateDirectories, &held)) {
             // A parent that may be entered but not read, or is on a file system that cannot be written, is none of ours.
@@ -194,6 +199,26 @@ pub fn make_directory(directory: &Path) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Of these at most: a job's directory in the state directory.
+const OWN_LEVELS: usize = 3;
+
+/// Whoever owns a directory can put links in it, in place of what is written there. False where all may make names, each their own:
+/// what is above such a directory is none of ours.
+fn check_owner(directory: &Path) -> Result<bool, Error> {
+    let found = std::fs::metadata(directory).map_err(|error| unwritable(directory, &error))?;
+    const STICKY: u32 = 0o1000;
+    match found.uid() {
+        _ if found.mode() & STICKY != 0 => Ok(false),
+        0 => Ok(true),
+        user if user == rustix::process::geteuid().as_raw() => Ok(true),
+        user => {
+            let about = format!("{}: it is user {user}'s", directory.display());
+            Err(Error::new(Code::StateUnwritable, about)
+                .hint("set HAUL_STATE_DIR to a directory of your own"))
+        }
+    }
 }
 
 fn is_foreign(error: &std::io::Error) -> bool {
@@ -271,7 +296,6 @@ fn take_over(directory: &Path, lock: &File, in_order: impl Fn() -> Result<(), Er
 
 /// Who holds the lock, as the kernel knows it: for one that was stopped before it had a socket.
 fn holder(lock: &File) -> Option<OwnedFd> {
-    use std::os::unix::fs::MetadataExt;
     let seen = lock.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(seen.dev()), rustix::fs::minor(seen.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", seen.ino());
@@ -406,6 +430,26 @@ mod tests {
         let second = Owner::claim(&job, Some(&at(2))).unwrap();
         held.join().unwrap();
         assert!(second.epoch() > epoch);
+    }
+
+    #[test]
+    fn what_somebody_else_owns_holds_no_state() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("haul");
+        let job = state.join("jobs/1");
+        make_directory(&job).unwrap();
+        for theirs in [&job, &state.join("jobs"), &state] {
+            std::os::unix::fs::chown(theirs, Some(12345), None).unwrap();
+            assert_eq!(
+                make_directory(&job).err().map(|error| error.failure.code),
+                Some(Code::StateUnwritable)
+            );
+            std::os::unix::fs::chown(theirs, Some(0), None).unwrap();
+        }
+        make_directory(&job).unwrap();
     }
 
     fn at(nanos: u64) -> Started {

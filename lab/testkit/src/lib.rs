@@ -25,10 +25,11 @@ pub fn lacks_here(what: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {} needs {what}", this_test());
 }
 
-/// A command in this directory, which has nothing of the user's but the `PATH`: its home directory is `home` there, and need not exist.
+/// A command in this directory, which has nothing of the user's but the `PATH`: its home directory is `home` there, and need not
+/// exist, and what it keeps for a while is there, too.
 pub fn alone(program: impl AsRef<OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(directory).env_clear().env("HOME", directory.join("home"));
+    command.current_dir(directory).env_clear().env("HOME", directory.join("home")).env("TMPDIR", directory);
     command.envs(std::env::var_os("PATH").map(|path| ("PATH", path))).stdin(Stdio::null());
     command
 }

@@ -71,6 +71,12 @@ pub fn probe(destination: &Path) -> Result<Destination, RootFailure> {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
             Ok(Destination::Directory)
         }
+        // A link to a device would be replaced by a file, and the host may need it (`/dev/stdout`).
+        Ok(stat)
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile && destination.is_symlink() =>
+        {
+            Err(RootFailure::new(Code::SinkSpecial, destination))
+        }
         Ok(_) => Ok(Destination::Other),
         // `file/` for something that is no directory.
         Err(Errno::NOTDIR) => Err(RootFailure::new(Code::SinkNotDirectory, destination)),
@@ -132,6 +138,34 @@ impl SinkRoot {
         decision: Decision,
         sources: &[SourceName],
     ) -> Result<SinkRoot, RootFailure> {
+        let (path, places) = SinkRoot::places(destination, decision, sources)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let holder = fs::openat(CWD, &path, flags, Mode::empty()).map_err(|errno| {
+            let failure = match errno {
+                Errno::NOENT => Failure::os(Code::SinkMissing, errno.raw_os_error()),
+                _ => sink_failure(errno),
+            };
+            RootFailure::new(failure, &path)
+        })?;
+        let only_directory = decision == Decision::As && ends_in_slash(destination);
+        Ok(SinkRoot { holder, places, only_directory, named_in_reports: decision == Decision::Into })
+    }
+
+    /// What [`open`](Self::open) would say of the names of the sources, wherever DEST is.
+    pub fn check_names(
+        destination: &Path,
+        decision: Decision,
+        sources: &[SourceName],
+    ) -> Result<(), RootFailure> {
+        SinkRoot::places(destination, decision, sources).map(drop)
+    }
+
+    /// The directory that is needed, and where in it the sources end up.
+    fn places(
+        destination: &Path,
+        decision: Decision,
+        sources: &[SourceName],
+    ) -> Result<(PathBuf, Vec<Place>), RootFailure> {
         let fail = |code: Code| RootFailure::new(code, destination);
         if sources.is_empty() || sources.len() > SOURCES_MAX {
             return Err(fail(Code::Usage));
@@ -163,16 +197,7 @@ impl SinkRoot {
                 return Err(RootFailure::new(Code::Usage, &path));
             }
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let holder = fs::openat(CWD, &path, flags, Mode::empty()).map_err(|errno| {
-            let failure = match errno {
-                Errno::NOENT => Failure::os(Code::SinkMissing, errno.raw_os_error()),
-                _ => sink_failure(errno),
-            };
-            RootFailure::new(failure, &path)
-        })?;
-        let only_directory = decision == Decision::As && ends_in_slash(destination);
-        Ok(SinkRoot { holder, places, only_directory, named_in_reports: decision == Decision::Into })
+        Ok((path, places))
     }
 
     /// The directory that holds the destination, or is it.

@@ -1,0 +1,123 @@
+//! What is kept of jobs: by whom, of which host, and how it goes.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use support::{Bed, code, says, stderr};
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn jobs_of(bed: &Bed) -> usize {
+    fs::read_dir(bed.path("home/.local/state/haul/jobs")).map_or(0, |jobs| jobs.count())
+}
+
+/// The command on a host of this name, with the same state directory; only root may make one.
+fn on_host(bed: &Bed, host: &str, arguments: &[&str]) -> Output {
+    let haul = bed.command();
+    let mut command = Command::new("unshare");
+    command.arg("--uts").args(["sh", "-c", "hostname \"$1\"; shift; exec \"$@\"", "sh", host]);
+    command.arg(haul.get_program()).args(arguments).current_dir(haul.get_current_dir().unwrap());
+    command.env_clear().envs(haul.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.output().unwrap()
+}
+
+#[test]
+fn what_a_path_means_on_one_host_decides_nothing_on_another() {
+    let bed = Bed::new();
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, for a host of another name");
+    }
+    bed.write("data/f", b"data");
+    let copy = ["cp", "-r", "data", "out"];
+    assert_eq!(code(&on_host(&bed, "one", &copy)), 0);
+    assert!(bed.path("out/f").exists());
+    // The local disk of another host, where that path is a directory with a file of this name.
+    fs::remove_dir_all(bed.path("out")).unwrap();
+    bed.write("out/f", b"precious");
+    let other = on_host(&bed, "other", &copy);
+    assert_eq!(code(&other), 0, "{}", stderr(&other));
+    assert_eq!(fs::read(bed.path("out/f")).unwrap(), b"precious");
+    assert_eq!(fs::read(bed.path("out/data/f")).unwrap(), b"data");
+    assert_eq!(jobs_of(&bed), 2);
+}
+
+#[test]
+fn a_command_that_cannot_be_leaves_no_transfer_behind() {
+    let bed = Bed::new();
+    bed.write("a/f", b"data");
+    bed.write("b/f", b"data");
+    assert_eq!(code(&bed.haul(&["cp", "-r", "a", "a/below"])), 2);
+    fs::create_dir(bed.path("into")).unwrap();
+    for verb in ["cp", "explain"] {
+        says(&bed.haul(&[verb, "a/f", "b/f", "into"]), 2, &["two SOURCEs have the same name"]);
+    }
+    assert_eq!(jobs_of(&bed), 0);
+}
+
+#[test]
+fn a_link_to_a_device_is_not_replaced() {
+    let bed = Bed::new();
+    bed.write("file", b"data");
+    symlink("/dev/null", bed.path("link")).unwrap();
+    for verb in ["explain", "cp"] {
+        says(&bed.haul(&[verb, "file", "link"]), 1, &["link", "a device, fifo or socket stands there"]);
+    }
+    assert!(bed.path("link").is_symlink());
+}
+
+#[test]
+fn a_file_goes_into_a_directory_that_was_made_where_it_was() {
+    let bed = Bed::new();
+    bed.write("file", b"data");
+    assert_eq!(code(&bed.haul(&["cp", "file", "name"])), 0);
+    fs::remove_file(bed.path("name")).unwrap();
+    fs::create_dir(bed.path("name")).unwrap();
+    let again = bed.haul(&["cp", "file", "name"]);
+    assert_eq!(code(&again), 0, "{}", stderr(&again));
+    assert!(bed.path("name/file").exists());
+}
+
+#[test]
+fn a_transfer_is_stopped_and_forgotten_by_who_runs_it() {
+    let bed = Bed::new();
+    bed.write("file", &vec![7; 64 << 20]);
+    let mut runs = bed.command().args(["cp", "-q", "--bandwidth", "1MiB", "file", "copy"]).spawn().unwrap();
+    let job = || fs::read_dir(bed.path("home/.local/state/haul/jobs")).ok()?.flatten().next();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let lock = loop {
+        if let Some(lock) = job().map(|job| job.path().join("lock"))
+            && fs::read_to_string(&lock).is_ok_and(|text| text.ends_with('\n'))
+        {
+            break lock;
+        }
+        assert!(Instant::now() < deadline, "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let id = lock.parent().unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    let said = fs::read_to_string(&lock).unwrap();
+    // Its number is that of a process on another host, and here that of somebody else.
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let elsewhere = format!("{} elsewhere {} {} {}\n", other.id(), words[2], words[3], words[4]);
+    fs::write(&lock, elsewhere).unwrap();
+    says(&bed.haul(&["stop", &id]), 1, &["on elsewhere", "stop it there"]);
+    fs::write(&lock, format!("{} {} {} {} 1\n", other.id(), words[1], words[2], words[3])).unwrap();
+    let _ = bed.haul(&["stop", &id]);
+    assert!(other.try_wait().unwrap().is_none(), "it has nothing to do with it");
+    assert!(runs.try_wait().unwrap().is_none());
+    let discard = bed.haul(&["stop", "--discard", &id]);
+    assert!(code(&discard) != 0 && lock.exists(), "it runs: {}", stdout(&discard));
+    fs::write(&lock, said).unwrap();
+    let stopped = bed.haul(&["stop", "--discard", &id]);
+    assert_eq!(code(&stopped), 0, "{}", stderr(&stopped));
+    assert_eq!(runs.wait().unwrap().code(), Some(130));
+    assert!(!lock.exists());
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
