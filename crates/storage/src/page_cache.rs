@@ -8,6 +8,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -212,6 +213,47 @@ pub(crate) fn drop_all(file: impl AsFd) {
     let _ = fadvise(file, 0, None, Advice::DontNeed);
 }
 
+/// Places in a file that is written, from where on somebody still looks at what is there: at each, and somewhere behind it.
+#[derive(Default)]
+pub(crate) struct InUse(Mutex<Vec<u64>>);
+
+/// Until dropped.
+pub(crate) struct Use<'a> {
+    all: &'a InUse,
+    offset: u64,
+}
+
+impl InUse {
+    /// From `offset` on.
+    pub fn from(&self, offset: u64) -> Use<'_> {
+        self.places().push(offset);
+        Use { all: self, offset }
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops what lies in front of all that is in use; the rest is dropped when that is not any more.
+    pub fn drop_others(&self, file: impl AsFd) {
+        let first = self.places().iter().min().copied();
+        match first.map(std::num::NonZeroU64::new) {
+            None => drop_all(file),
+            Some(Some(first)) => drop(fadvise(file, 0, Some(first), Advice::DontNeed)),
+            Some(None) => {}
+        }
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        let mut all = self.all.places();
+        if let Some(place) = all.iter().position(|offset| *offset == self.offset) {
+            all.swap_remove(place);
+        }
+    }
+}
+
 /// Drops what lies far enough behind `offset`, up to which a file has been read roughly in order.
 pub(crate) fn drop_behind(file: impl AsFd, offset: u64, length: u32) {
     let far = offset.saturating_sub(NEAR_BYTES);
@@ -250,6 +292,41 @@ mod tests {
 
     /// Pages of the range that a way to sample takes for cached.
     type Sampled = fn(&Samples, &File) -> Option<u64>;
+
+    #[test]
+    fn what_is_in_use_and_what_lies_behind_it_is_not_dropped() {
+        let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+        // Page by page: what the kernel holds in one piece goes as one.
+        drop_all_at_last(&file);
+        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+        let look = || {
+            let mut byte = [0];
+            (0..100).for_each(|page| assert_eq!(rustix::io::pread(&file, &mut byte, page * 4096), Ok(1)));
+        };
+        let in_use = InUse::default();
+        let (first, second) = (in_use.from(40 * 4096), in_use.from(60 * 4096));
+        let third = in_use.from(0);
+        look();
+        in_use.drop_others(&file);
+        let Some(all) = counted(&file, &Range { offset: 0, length: 0 }) else { return lacks("cachestat") };
+        assert!(all >= 100, "{all}");
+        for (no_more, kept) in [(third, 60), (first, 40)] {
+            drop(no_more);
+            // A page may be kept for a moment by others.
+            for _ in 0..200 {
+                in_use.drop_others(&file);
+                if pages(&file) == Some(kept) {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            assert_eq!(pages(&file), Some(kept));
+            assert!(holds_all_of(&file, (100 - kept) * 4096, (kept * 4096) as u32));
+        }
+        drop(second);
+        drop_all_at_last(&file);
+        assert_eq!(pages(&file), Some(0));
+    }
 
     #[test]
     fn samples_tell_what_the_kernel_tells() {

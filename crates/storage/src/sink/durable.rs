@@ -118,7 +118,7 @@ impl PosixSink {
             return;
         }
         match work {
-            Work::File(file) => drop(file.open_contents().map(page_cache::drop_all)),
+            Work::File(file) => drop(file.open_contents().map(|contents| file.in_use.drop_others(contents))),
             Work::Member { descriptor: Some(member), .. } => page_cache::drop_all(member),
             // Those that a `syncfs` covers are closed when they are written: see `drop_members`.
             Work::Member { descriptor: None, .. } | Work::Done | Work::Unknown => {}

@@ -21,6 +21,7 @@ use crate::confine::{self, sink_failure};
 use crate::engine::{Engines, Reach, Way};
 use crate::hashing::is_object;
 use crate::layout::{self, stripe::Plan};
+use crate::page_cache::InUse;
 
 /// One object, as it is to be written.
 #[derive(Clone, Copy)]
@@ -42,6 +43,8 @@ pub(super) struct Unfinished {
     pub entry: Arc<Entry>,
     pub directory: Arc<Directory>,
     open: Mutex<Open>,
+    /// Where it is copied to and hashed from.
+    pub in_use: InUse,
     /// Of its objects.
     pub hashes: Mutex<Hashes>,
     /// Its attributes are set and its root is known.
@@ -86,6 +89,7 @@ impl Unfinished {
             entry: Arc::clone(entry),
             directory,
             open: Mutex::default(),
+            in_use: InUse::default(),
             hashes: Mutex::default(),
             sealed: AtomicBool::new(false),
             name_durable: AtomicBool::new(false),
@@ -208,6 +212,7 @@ impl PosixSink {
         let mut hash = object.hash;
         let written = match self.contents {
             Contents::Written if borrowed => {
+                let _in_use = file.in_use.from(object.offset);
                 hash = self.borrow_object(entry, contents.as_fd(), object)?;
                 Ok(())
             }
