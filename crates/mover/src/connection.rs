@@ -6,6 +6,8 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_model::Code;
@@ -17,8 +19,11 @@ use crate::Error;
 
 /// How long a single handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long all streams of a connection may take to arrive.
+/// How long the next data stream of a connection may take to arrive. For all of them together no number would do: over a long path
+/// each takes several round trips, and there may be 64.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
+/// So many data streams are dialed at a time: they mostly wait for the other end.
+const DIALED_AT_ONCE: u16 = 8;
 
 /// A connection that stands.
 pub struct Established {
@@ -54,9 +59,11 @@ pub trait Connector: Send {
 }
 
 /// How raw streams are opened by the end that dials.
-pub trait Dial: Send {
+pub trait Dial: Send + Sync {
     /// Opens one.
-    fn open(&mut self) -> std::io::Result<Stream>;
+    fn open(&self) -> std::io::Result<Stream>;
+    /// What answered there is asked first from now on.
+    fn prefer(&mut self, address: SocketAddr);
     /// For messages.
     fn target(&self) -> String;
 }
@@ -70,13 +77,12 @@ pub struct TcpDial {
 }
 
 impl Dial for TcpDial {
-    fn open(&mut self) -> std::io::Result<Stream> {
-        let stream = tcp::connect(&self.addresses, &tcp::Settings::default(), self.timeout)?;
-        // What answered once is asked first from now on.
-        if let Some(peer) = stream.about().peer {
-            self.addresses.sort_by_key(|address| *address != peer);
-        }
-        Ok(stream)
+    fn open(&self) -> std::io::Result<Stream> {
+        tcp::connect(&self.addresses, &tcp::Settings::default(), self.timeout)
+    }
+
+    fn prefer(&mut self, address: SocketAddr) {
+        self.addresses.sort_by_key(|other| *other != address);
     }
 
     fn target(&self) -> String {
@@ -100,17 +106,15 @@ impl<D: Dial> Connector for Dialer<D> {
     fn connect(&mut self, introduction: &Introduction, _patience: Duration) -> Result<Established, Error> {
         let epoch = next_epoch(introduction.epoch)?;
         let mut control = self.stream(Purpose::Control)?;
+        if let Some(peer) = control.about().peer {
+            self.dial.prefer(peer);
+        }
         send_connect(&mut control, introduction, epoch)?;
         let (header, peer) = receive_connect(&mut control, introduction)?;
         if header.epoch != epoch {
             return Err(Error::new(Code::Protocol, "CONNECT answers another epoch"));
         }
-        let mut data = Vec::new();
-        for number in 0..self.streams {
-            let mut stream = self.stream(Purpose::Data(number))?;
-            send(&mut stream, &[&epoch.to_le_bytes()])?;
-            data.push(stream);
-        }
+        let data = self.data(epoch)?;
         self.connected = true;
         let shared = false;
         Ok(Established { epoch, peer, peer_received: header.received, control, data, shared })
@@ -118,7 +122,41 @@ impl<D: Dial> Connector for Dialer<D> {
 }
 
 impl<D: Dial> Dialer<D> {
-    fn stream(&mut self, purpose: Purpose) -> Result<Stream, Error> {
+    /// All data streams.
+    fn data(&self, epoch: u32) -> Result<Vec<Stream>, Error> {
+        let next = AtomicU16::new(0);
+        let one = |number| {
+            let mut stream = self.stream(Purpose::Data(number))?;
+            send(&mut stream, &[&epoch.to_le_bytes()])?;
+            Ok::<_, Error>((number, stream))
+        };
+        let several = || {
+            let mut opened = Vec::new();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= self.streams {
+                    return Ok::<_, Error>(opened);
+                }
+                // Without one of them the others are of no use.
+                opened.push(one(number).inspect_err(|_| next.store(self.streams, Ordering::Relaxed))?);
+            }
+        };
+        let mut opened = thread::scope(|scope| {
+            // Where the system gives no more threads, this one does it alone.
+            let help = |_| thread::Builder::new().name("haul-dial".into()).spawn_scoped(scope, several).ok();
+            let helpers: Vec<_> = (1..self.streams.min(DIALED_AT_ONCE)).map_while(help).collect();
+            let mut opened = several();
+            for helper in helpers {
+                let others = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                opened = opened.and_then(|opened| Ok([opened, others?].into_iter().flatten().collect()));
+            }
+            opened
+        })?;
+        opened.sort_by_key(|(number, _)| *number);
+        Ok(opened.into_iter().map(|(_, stream)| stream).collect())
+    }
+
+    fn stream(&self, purpose: Purpose) -> Result<Stream, Error> {
         let target = self.dial.target();
         let connected = self.connected;
         let about = |error: std::io::Error| {
@@ -169,7 +207,7 @@ impl<A: Accept> Connector for Acceptor<A> {
             }
             let epoch = header.epoch;
             send_connect(&mut control, introduction, epoch)?;
-            match self.gather(epoch)? {
+            match self.gather(epoch, GATHER_TIMEOUT)? {
                 Gathered::All(data) => {
                     let shared = self.accept.is_shared();
                     let peer_received = header.received;
@@ -210,8 +248,9 @@ impl<A: Accept> Acceptor<A> {
         }
     }
 
-    fn gather(&mut self, epoch: u32) -> Result<Gathered, Error> {
-        let deadline = Instant::now() + GATHER_TIMEOUT;
+    /// `patience` is for the next one of them.
+    fn gather(&mut self, epoch: u32, patience: Duration) -> Result<Gathered, Error> {
+        let mut deadline = Instant::now() + patience;
         let mut data: Vec<Option<Stream>> = (0..self.streams).map(|_| None).collect();
         while data.iter().any(Option::is_none) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -223,7 +262,12 @@ impl<A: Accept> Acceptor<A> {
                         return Ok(Gathered::Lost);
                     }
                     match data.get_mut(usize::from(number)) {
-                        Some(place) if u32::from_le_bytes(bytes) == epoch => *place = Some(stream),
+                        Some(place) if u32::from_le_bytes(bytes) == epoch => {
+                            // One that came before does not bring them nearer to being all.
+                            if place.replace(stream).is_none() {
+                                deadline = Instant::now() + patience;
+                            }
+                        }
                         _ => stream.closer().close(),
                     }
                 }
@@ -361,5 +405,40 @@ pub mod local {
             let shared = true;
             Ok(Established { epoch, peer, peer_received: header.received, control, data, shared })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haul_transport::memory;
+
+    /// A far dialer, whose data streams come one by one.
+    struct Far {
+        numbers: Vec<u16>,
+        apart: Duration,
+    }
+
+    impl Accept for Far {
+        fn next(&mut self, timeout: Duration) -> std::io::Result<(Purpose, Stream)> {
+            if self.numbers.is_empty() || timeout < self.apart {
+                return Err(std::io::ErrorKind::TimedOut.into());
+            }
+            thread::sleep(self.apart);
+            let (here, mut there) = memory::pair(64);
+            send(&mut there, &[&1_u32.to_le_bytes()]).unwrap();
+            Ok((Purpose::Data(self.numbers.remove(0)), here))
+        }
+    }
+
+    #[test]
+    fn each_data_stream_has_its_own_time_to_arrive() {
+        let patience = Duration::from_millis(1000);
+        let apart = Duration::from_millis(200);
+        let gather =
+            |numbers: Vec<u16>| Acceptor { accept: Far { numbers, apart }, streams: 8 }.gather(1, patience);
+        assert!(matches!(gather((0..8).collect()), Ok(Gathered::All(data)) if data.len() == 8));
+        // The same one again and again is not more of them.
+        assert!(gather([vec![0; 20], (1..8).collect()].concat()).is_err());
     }
 }

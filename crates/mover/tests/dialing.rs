@@ -1,0 +1,93 @@
+//! How the end that dials finds the other one.
+
+use std::net::SocketAddr;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use haul_model::{JobId, SessionId};
+use haul_mover::connection::{Acceptor, Connector, Dial, Dialer, Introduction, TcpDial};
+use haul_transport::{Bound, Identity, Listener, Role, Session, Stream, tcp};
+use haul_wire::Connect;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Both ends of one session.
+fn sessions() -> (Session, Session) {
+    let (source, sink) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+    let session = |role, own: &Identity, other: &Identity| {
+        Session::new(SessionId([2; 16]), role, own, other.fingerprint(), None).unwrap()
+    };
+    (session(Role::Source, &source, &sink), session(Role::Sink, &sink, &source))
+}
+
+fn introduction(role: haul_wire::Role) -> Introduction {
+    let connect = Connect {
+        version: haul_wire::VERSION,
+        version_min: haul_wire::VERSION_MIN,
+        role,
+        session: SessionId([2; 16]),
+        job: JobId([1; 16]),
+        object_bytes: 64 << 10,
+        slots: 4,
+        features: 0,
+    };
+    Introduction { connect, epoch: 0, received: 0 }
+}
+
+fn listen(session: Session, address: &str, port: u16) -> Listener {
+    let bound = Bound::bind(Some(address.parse().unwrap()), port..=port).unwrap();
+    Listener::start(bound, session, tcp::Settings::default(), LONG).unwrap()
+}
+
+/// How many data streams each end has in the end.
+fn connect<D: Dial>(dialer: &mut Dialer<D>, listener: Listener) -> (Option<usize>, Option<usize>) {
+    std::thread::scope(|scope| {
+        let streams = dialer.streams;
+        let accepted = scope.spawn(move || {
+            let mut acceptor = Acceptor { accept: listener, streams };
+            let made = acceptor.connect(&introduction(haul_wire::Role::Sink), LONG);
+            made.ok().map(|made| made.data.len())
+        });
+        let made = dialer.connect(&introduction(haul_wire::Role::Source), LONG);
+        (made.ok().map(|made| made.data.len()), accepted.join().unwrap())
+    })
+}
+
+/// Opens a data stream once another one is being opened, too.
+struct InPairs {
+    dial: TcpDial,
+    opened: Mutex<usize>,
+    more: Condvar,
+}
+
+impl Dial for InPairs {
+    fn open(&self) -> std::io::Result<Stream> {
+        let mut opened = self.opened.lock().unwrap();
+        *opened += 1;
+        self.more.notify_all();
+        // The first one is the control stream, which is alone.
+        let wanted = if *opened == 1 { 1 } else { *opened / 2 * 2 + 1 };
+        let (opened, waited) = self.more.wait_timeout_while(opened, LONG, |opened| *opened < wanted).unwrap();
+        assert!(!waited.timed_out(), "it is opened alone");
+        drop(opened);
+        self.dial.open()
+    }
+
+    fn prefer(&mut self, address: SocketAddr) {
+        self.dial.prefer(address);
+    }
+
+    fn target(&self) -> String {
+        self.dial.target()
+    }
+}
+
+#[test]
+fn several_data_streams_are_dialed_at_a_time() {
+    let (source, sink) = sessions();
+    let listener = listen(sink, "127.0.0.1", 0);
+    let dial = TcpDial { addresses: vec![listener.address()], timeout: LONG };
+    let dial = InPairs { dial, opened: Mutex::default(), more: Condvar::new() };
+    let mut dialer = Dialer { dial, session: source, streams: 20, connected: false };
+    assert_eq!(connect(&mut dialer, listener), (Some(20), Some(20)));
+}
