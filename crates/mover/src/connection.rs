@@ -19,6 +19,9 @@ use crate::Error;
 
 /// How long a single handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Where there are several addresses they share that, but each has so long: whoever says nothing at one of them must not take the
+/// time of the right one.
+const HANDSHAKE_SHARE_MIN: Duration = Duration::from_secs(5);
 /// How long the next data stream of a connection may take to arrive. For all of them together no number would do: over a long path
 /// each takes several round trips, and there may be 64.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,12 +63,12 @@ pub trait Connector: Send {
 
 /// How raw streams are opened by the end that dials.
 pub trait Dial: Send + Sync {
-    /// Opens one.
-    fn open(&self) -> std::io::Result<Stream>;
-    /// What answered there is asked first from now on.
+    /// Where the other end may be, in the order of preference.
+    fn addresses(&self) -> &[SocketAddr];
+    /// Opens one to that address.
+    fn open(&self, address: SocketAddr) -> std::io::Result<Stream>;
+    /// The other end is there: this address comes first from now on.
     fn prefer(&mut self, address: SocketAddr);
-    /// For messages.
-    fn target(&self) -> String;
 }
 
 /// Dials TCP.
@@ -77,16 +80,16 @@ pub struct TcpDial {
 }
 
 impl Dial for TcpDial {
-    fn open(&self) -> std::io::Result<Stream> {
-        tcp::connect(&self.addresses, &tcp::Settings::default(), self.timeout)
+    fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    fn open(&self, address: SocketAddr) -> std::io::Result<Stream> {
+        tcp::open(address, &tcp::Settings::default(), self.timeout)
     }
 
     fn prefer(&mut self, address: SocketAddr) {
         self.addresses.sort_by_key(|other| *other != address);
-    }
-
-    fn target(&self) -> String {
-        self.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -105,16 +108,14 @@ pub struct Dialer<D> {
 impl<D: Dial> Connector for Dialer<D> {
     fn connect(&mut self, introduction: &Introduction, _patience: Duration) -> Result<Established, Error> {
         let epoch = next_epoch(introduction.epoch)?;
-        let mut control = self.stream(Purpose::Control)?;
-        if let Some(peer) = control.about().peer {
-            self.dial.prefer(peer);
-        }
+        let (address, mut control) = self.control()?;
+        self.dial.prefer(address);
         send_connect(&mut control, introduction, epoch)?;
         let (header, peer) = receive_connect(&mut control, introduction)?;
         if header.epoch != epoch {
             return Err(Error::new(Code::Protocol, "CONNECT answers another epoch"));
         }
-        let data = self.data(epoch)?;
+        let data = self.data(address, epoch)?;
         self.connected = true;
         let shared = false;
         Ok(Established { epoch, peer, peer_received: header.received, control, data, shared })
@@ -122,11 +123,35 @@ impl<D: Dial> Connector for Dialer<D> {
 }
 
 impl<D: Dial> Dialer<D> {
-    /// All data streams.
-    fn data(&self, epoch: u32) -> Result<Vec<Stream>, Error> {
+    /// The control stream, from the first address where the other end proves that it is there: a name may have the addresses of
+    /// several hosts, and somebody else may listen at the same port of another one.
+    fn control(&self) -> Result<(SocketAddr, Stream), Error> {
+        let addresses = self.dial.addresses();
+        let timeout = (HANDSHAKE_TIMEOUT / addresses.len().max(1) as u32).max(HANDSHAKE_SHARE_MIN);
+        let mut of_first = None;
+        let opened = tcp::first_of(addresses, |address| {
+            let opened = self.stream(address, Purpose::Control, timeout);
+            of_first = of_first.or(opened.as_ref().err().map(haul_transport::cause));
+            opened.map(|stream| (address, stream))
+        });
+        opened.map_err(|error| {
+            let cause = match of_first {
+                // It was there the last time. Who else may be at the others tells nothing of it.
+                Some(cause) if self.connected => cause,
+                _ => haul_transport::cause(&error),
+            };
+            self.failed(cause, addresses, error.to_string())
+        })
+    }
+
+    /// All data streams, from where the control stream came.
+    fn data(&self, address: SocketAddr, epoch: u32) -> Result<Vec<Stream>, Error> {
         let next = AtomicU16::new(0);
         let one = |number| {
-            let mut stream = self.stream(Purpose::Data(number))?;
+            let mut stream =
+                self.stream(address, Purpose::Data(number), HANDSHAKE_TIMEOUT).map_err(|error| {
+                    self.failed(haul_transport::cause(&error), &[address], format!("{address}: {error}"))
+                })?;
             send(&mut stream, &[&epoch.to_le_bytes()])?;
             Ok::<_, Error>((number, stream))
         };
@@ -156,18 +181,19 @@ impl<D: Dial> Dialer<D> {
         Ok(opened.into_iter().map(|(_, stream)| stream).collect())
     }
 
-    fn stream(&self, purpose: Purpose) -> Result<Stream, Error> {
-        let target = self.dial.target();
-        let connected = self.connected;
-        let about = |error: std::io::Error| {
-            // The far end listens as long as it lives.
-            if connected && haul_transport::cause(&error) == Cause::Refused {
-                return Error::new(Code::PeerEnded, &target).hint("run the same command again to continue");
-            }
-            Error::stream(&target, &error)
-        };
-        let raw = self.dial.open().map_err(about)?;
-        self.session.dial(raw, purpose, HANDSHAKE_TIMEOUT).map_err(about)
+    fn stream(&self, address: SocketAddr, purpose: Purpose, timeout: Duration) -> std::io::Result<Stream> {
+        let raw = self.dial.open(address)?;
+        self.session.dial(raw, purpose, timeout)
+    }
+
+    fn failed(&self, cause: Cause, addresses: &[SocketAddr], about: String) -> Error {
+        // The far end listens as long as it lives.
+        if self.connected && cause == Cause::Refused {
+            let all: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+            return Error::new(Code::PeerEnded, all.join(", "))
+                .hint("run the same command again to continue");
+        }
+        Error::new(cause.code(), about)
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use haul_model::{JobId, SessionId};
+use haul_model::{Code, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dial, Dialer, Introduction, TcpDial};
 use haul_transport::{Bound, Identity, Listener, Role, Session, Stream, tcp};
 use haul_wire::Connect;
@@ -61,7 +61,11 @@ struct InPairs {
 }
 
 impl Dial for InPairs {
-    fn open(&self) -> std::io::Result<Stream> {
+    fn addresses(&self) -> &[SocketAddr] {
+        self.dial.addresses()
+    }
+
+    fn open(&self, address: SocketAddr) -> std::io::Result<Stream> {
         let mut opened = self.opened.lock().unwrap();
         *opened += 1;
         self.more.notify_all();
@@ -70,15 +74,11 @@ impl Dial for InPairs {
         let (opened, waited) = self.more.wait_timeout_while(opened, LONG, |opened| *opened < wanted).unwrap();
         assert!(!waited.timed_out(), "it is opened alone");
         drop(opened);
-        self.dial.open()
+        self.dial.open(address)
     }
 
     fn prefer(&mut self, address: SocketAddr) {
         self.dial.prefer(address);
-    }
-
-    fn target(&self) -> String {
-        self.dial.target()
     }
 }
 
@@ -90,4 +90,39 @@ fn several_data_streams_are_dialed_at_a_time() {
     let dial = InPairs { dial, opened: Mutex::default(), more: Condvar::new() };
     let mut dialer = Dialer { dial, session: source, streams: 20, connected: false };
     assert_eq!(connect(&mut dialer, listener), (Some(20), Some(20)));
+}
+
+#[test]
+fn where_somebody_else_listens_the_next_address_is_tried() {
+    let (source, sink) = sessions();
+    let right = listen(sink, "127.0.0.2", 0);
+    let (there, port) = (right.address(), right.address().port());
+    // Another transfer with the same port, on another host of the same name.
+    let wrong = listen(sessions().1, "127.0.0.1", port);
+    let dial = TcpDial { addresses: vec![wrong.address(), there], timeout: LONG };
+    let mut dialer = Dialer { dial, session: source, streams: 3, connected: false };
+    assert_eq!(connect(&mut dialer, right), (Some(3), Some(3)));
+    assert_eq!(dialer.dial.addresses, [there, wrong.address()], "where it is comes first from now on");
+    assert_eq!(wrong.refusals().count, 1, "data streams go to the right one");
+}
+
+#[test]
+fn where_the_other_end_is_at_no_address_each_is_told_with_its_reason() {
+    let (source, _sink) = sessions();
+    let (one, other) = (listen(sessions().1, "127.0.0.1", 0), listen(sessions().1, "127.0.0.1", 0));
+    let addresses = vec![one.address(), other.address()];
+    let dial = TcpDial { addresses: addresses.clone(), timeout: LONG };
+    let mut dialer = Dialer { dial, session: source, streams: 1, connected: false };
+    let mut attempt = |connected| {
+        dialer.connected = connected;
+        dialer.connect(&introduction(haul_wire::Role::Source), LONG).err().expect("nobody is there")
+    };
+    let error = attempt(false);
+    assert_eq!(error.failure.code, Code::AuthFailed);
+    let told = |address: &SocketAddr| error.about.contains(&format!("{address}: "));
+    assert!(addresses.iter().all(told), "{error}");
+    // It was at the first one, where nothing listens any more: whoever is at the second one does not matter.
+    drop(one);
+    assert_eq!(attempt(true).failure.code, Code::PeerEnded);
+    assert_eq!(attempt(false).failure.code, Code::PortBlocked);
 }

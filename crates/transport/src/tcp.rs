@@ -77,41 +77,59 @@ pub fn resolve(host: &str, port: u16, timeout: Duration) -> io::Result<Vec<Socke
     }
 }
 
-/// Connects to the first of the addresses that answers, each within `timeout`.
+/// Connects to the first of the addresses that answers, each within `timeout`; else the error is that of [`first_of`].
 ///
-/// When none does, the error is the most telling of all: [`Cause::Refused`] (the host is up), then
-/// [`Cause::Filtered`], then [`Cause::Unreachable`]; its text has every address with its reason. The stream proves
-/// nothing yet: see [`Session::dial`](crate::Session::dial).
+/// The stream proves nothing yet: see [`Session::dial`](crate::Session::dial).
 pub fn connect(addresses: &[SocketAddr], settings: &Settings, timeout: Duration) -> io::Result<Stream> {
-    let mut worst = Cause::NameUnknown;
+    first_of(addresses, |address| open(address, settings, timeout))
+}
+
+/// Connects to this address; the error does not name it.
+pub fn open(address: SocketAddr, settings: &Settings, timeout: Duration) -> io::Result<Stream> {
+    // A zero timeout is an error of the caller for std, but only "at once" here.
+    match TcpStream::connect_timeout(&address, timeout.max(Duration::from_millis(1))) {
+        Ok(socket) => stream(socket.into(), Some(address), settings),
+        Err(error) => Err(connect_cause(&error).error(error.to_string())),
+    }
+}
+
+/// What the first of the addresses gives with which the attempt succeeds.
+///
+/// When none does, the error is the most telling of all: [`Cause::Refused`] (the host is up), then [`Cause::Filtered`], then what
+/// somebody answered who is not who was to be reached, then [`Cause::Unreachable`]; its text has every address with its reason.
+pub fn first_of<T>(
+    addresses: &[SocketAddr],
+    mut attempt: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut told = Cause::NameUnknown;
     let mut reasons = String::new();
     for address in addresses {
-        // A zero timeout is an error of the caller for std, but only "at once" here.
-        match TcpStream::connect_timeout(address, timeout.max(Duration::from_millis(1))) {
-            Ok(socket) => return stream(socket.into(), Some(*address), settings),
-            Err(error) => {
-                let cause = connect_cause(&error);
-                if reasons.is_empty() || rank(cause) > rank(worst) {
-                    worst = cause;
-                }
-                let separator = if reasons.is_empty() { "" } else { "; " };
-                reasons.push_str(&format!("{separator}{address}: {error}"));
-            }
+        let error = match attempt(*address) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let cause = crate::cause(&error);
+        if reasons.is_empty() || rank(cause) > rank(told) {
+            told = cause;
         }
+        let separator = if reasons.is_empty() { "" } else { "; " };
+        reasons.push_str(&format!("{separator}{address}: {error}"));
     }
     if reasons.is_empty() {
         reasons.push_str("no address to connect to");
     }
-    Err(worst.error(reasons))
+    Err(told.error(reasons))
 }
 
 /// How much a failed attempt tells about where the trouble is.
 fn rank(cause: Cause) -> u8 {
     match cause {
-        Cause::Refused => 3,
-        Cause::Filtered => 2,
+        Cause::Refused => 4,
+        Cause::Filtered => 3,
+        // There may be no way to addresses of a kind, IPv6 for instance.
         Cause::Unreachable => 1,
-        _ => 0,
+        Cause::Local | Cause::NameUnknown => 0,
+        _ => 2,
     }
 }
 
