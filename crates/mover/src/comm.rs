@@ -227,6 +227,11 @@ impl Weight {
         all.fetch_add(bytes, Ordering::AcqRel);
         Weight(bytes, Arc::clone(all))
     }
+
+    /// With the others, so that nothing more is received.
+    pub(crate) fn is_too_much(&self) -> bool {
+        self.1.load(Ordering::Acquire) > MESSAGES_WAITING_BYTES_MAX
+    }
 }
 
 impl Drop for Weight {

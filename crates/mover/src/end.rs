@@ -31,6 +31,7 @@ use crate::muster::Muster;
 use crate::neighbours::Neighbours;
 use crate::profile::Profiler;
 use crate::report::{Report, Reports};
+use crate::report_queue::ReportQueue;
 use crate::threads;
 use crate::workers::Workers;
 
@@ -93,7 +94,7 @@ pub struct Common {
     pub roots: Vec<Box<[u8]>>,
     /// Makes connections.
     pub connector: Box<dyn Connector>,
-    /// Told what happens.
+    /// Told what happens, on a thread of its own.
     pub reports: Reports,
     /// Gives threads their seats.
     pub placer: Placer,
@@ -275,6 +276,7 @@ impl SourceEnd {
         let introduction = common.introduction(Role::Source, pool.count());
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
+        let (reports, delivery) = ReportQueue::start(common.reports)?;
         let muster = Muster { meter: Meter::default(), placer: common.placer };
         let workers = Workers::source(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster)?;
         let (logger, found) = Logger::start(log, inputs_sender.clone(), &muster);
@@ -312,10 +314,10 @@ impl SourceEnd {
             scan: scan_queue,
             inputs,
             inputs_sender: inputs_sender.clone(),
-            reports: common.reports,
+            reports,
             tuning: common.tuning,
         };
-        launch("haul-source", master, inputs_sender)
+        launch("haul-source", master, inputs_sender, delivery)
     }
 }
 
@@ -327,6 +329,7 @@ impl SinkEnd {
         let introduction = common.introduction(Role::Sink, pool.count());
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
         let neighbours = common.neighbours(shared, &inputs_sender);
+        let (reports, delivery) = ReportQueue::start(common.reports)?;
         let (syncs_each, lies_apart) = (storage.syncs_each(), storage.lies_apart());
         let muster = Muster { meter: Meter::default(), placer: common.placer };
         let workers = Workers::sink(storage, common.tuning.io_threads, &pool, &inputs_sender, &muster)?;
@@ -360,10 +363,10 @@ impl SinkEnd {
             scan: never(),
             inputs,
             inputs_sender: inputs_sender.clone(),
-            reports: common.reports,
+            reports,
             tuning: common.tuning,
         };
-        launch("haul-sink", master, inputs_sender)
+        launch("haul-sink", master, inputs_sender, delivery)
     }
 }
 
@@ -375,12 +378,16 @@ fn launch<M: Machine + Send + 'static>(
     name: &str,
     master: Master<M>,
     inputs: Inputs,
+    delivery: JoinHandle<()>,
 ) -> Result<Running, Error> {
     let (ends, ended) = bounded(0);
     let run = move || {
-        let _ends: crossbeam_channel::Sender<()> = ends;
+        let ends: crossbeam_channel::Sender<()> = ends;
         let _seat = master.muster.placer.seat(ThreadKind::Master);
         let Ended { outcome, error, profiles, log, hanging } = master.run();
+        drop(ends);
+        // The session is over, however long it takes until the last of it can be told.
+        let _ = delivery.join();
         Summary { outcome, error, profiles, log, hanging }
     };
     let thread = threads::start(name, run)?;

@@ -12,7 +12,7 @@
 //! - [`threads`] starts threads, where the system has some left.
 //! - [`owner`] makes sure that one process at a time acts for a job.
 //!
-//! What must stay true: the master never blocks but on its inputs; queues towards the master are bounded, queues away
+//! What must stay true: the master never blocks but on its inputs, and what its caller is told is written by another thread; queues towards the master are bounded, queues away
 //! from it are bounded by what the machines let be under way; slots are leased by one thread at a time (crate
 //! `buffers` checks it); after `LinkDown` no thread of the old connection touches a slot.
 
@@ -31,6 +31,7 @@ mod patience;
 mod payload;
 mod profile;
 mod report;
+mod report_queue;
 pub mod runner;
 pub mod threads;
 mod workers;

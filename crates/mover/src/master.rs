@@ -3,6 +3,7 @@
 //! The same loop serves both ends; what differs is the [`Machine`]. The loop also keeps the connection: it feeds frames
 //! through the link, notices silence, lets a lost connection go, asks for a new one within `--reconnect`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,8 @@ use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
 use crate::patience::{self, InVain};
 use crate::payload::Outgoing;
 use crate::profile::Profiler;
-use crate::report::{Report, Reports};
+use crate::report::Report;
+use crate::report_queue::ReportQueue;
 use crate::workers::Workers;
 use crate::{Error, Tuning, threads};
 
@@ -112,7 +114,7 @@ pub(crate) struct Master<M: Machine> {
     pub(crate) scan: Queue<Vec<Event>>,
     pub(crate) inputs: Queue<Input>,
     pub(crate) inputs_sender: Inputs,
-    pub(crate) reports: Reports,
+    pub(crate) reports: ReportQueue,
     pub(crate) tuning: Tuning,
 }
 
@@ -189,6 +191,8 @@ struct Running<M: Machine> {
     peer_log: Option<LogSummary>,
     /// A payload has left or come.
     moved: bool,
+    /// What a sink has received, and does not take on before its reports are taken. It counts as waiting.
+    put_aside: VecDeque<(Message, Weight)>,
     /// One for all connections.
     limit: Option<Limit>,
 }
@@ -227,6 +231,7 @@ impl<M: Machine> Running<M> {
             tells_profile: false,
             peer_log: None,
             moved: false,
+            put_aside: VecDeque::new(),
             limit,
         }
     }
@@ -246,8 +251,9 @@ impl<M: Machine> Running<M> {
             self.master.profiler.waits(self.master.machine.waiting());
         }
         // Much of what is found can be such that it is only told of, which no slot and no open entry bounds.
-        let scans = self.master.machine.wants_scan() && self.master.link.has_room();
-        let scan = if scans { self.master.scan.clone() } else { never() };
+        let has_room = self.master.link.has_room() && !self.master.reports.is_behind();
+        let takes_on = self.master.machine.wants_scan() && has_room;
+        let scan = if takes_on { self.master.scan.clone() } else { never() };
         select! {
             recv(self.master.inputs) -> input => if let Ok(input) = input { self.on_input(input) },
             recv(scan) -> events => match events {
@@ -256,8 +262,18 @@ impl<M: Machine> Running<M> {
             },
             default(wait) => self.event(Event::Tick),
         }
+        while !self.put_aside.is_empty() && self.outcome.is_none() && !self.master.reports.is_behind() {
+            self.take_back();
+        }
         self.master.profiler.passed(Instant::now());
         self.tick_if_due();
+    }
+
+    /// The next of what was put aside goes to the machine.
+    fn take_back(&mut self) {
+        if let Some((message, _)) = self.put_aside.pop_front() {
+            self.event(Event::Message(message));
+        }
     }
 
     fn on_input(&mut self, input: Input) {
@@ -269,8 +285,7 @@ impl<M: Machine> Running<M> {
                 self.event(event);
             }
             Input::Frame { epoch, header, body, to_log, weight } => {
-                drop(weight);
-                self.on_frame(epoch, &header, &body);
+                self.on_frame(epoch, &header, &body, weight);
                 if let (Some(to_log), Some(logger)) = (to_log, &mut self.master.logger) {
                     let _ = to_log.send(logger.take_waiting());
                 }
@@ -347,7 +362,7 @@ impl<M: Machine> Running<M> {
                     self.on_log_lost(cause);
                 }
             }
-            Action::Fact(fact) => (self.master.reports)(Report::Fact(fact)),
+            Action::Fact(fact) => self.master.reports.put(Report::Fact(fact)),
             Action::Ended(mut outcome) => {
                 if outcome.failure.is_some() {
                     outcome.stats.bytes_sent = self.master.machine.stats().bytes_sent;
@@ -360,7 +375,7 @@ impl<M: Machine> Running<M> {
     /// The first object of the session is under way.
     fn moves(&mut self) {
         if !std::mem::replace(&mut self.moved, true) {
-            (self.master.reports)(Report::FirstObject);
+            self.master.reports.put(Report::FirstObject);
         }
     }
 
@@ -368,14 +383,14 @@ impl<M: Machine> Running<M> {
         let Heard { told, transfers } = heard;
         let targets = told.iter().filter(|told| told.parts > 1).count();
         if std::mem::replace(&mut self.neighbours, transfers) != transfers {
-            (self.master.reports)(Report::Neighbours { transfers, targets });
+            self.master.reports.put(Report::Neighbours { transfers, targets });
         }
         self.event(Event::NeighboursSaid(told));
     }
 
     /// The initiator is told, whichever end it is; where the log is required, the transfer ends.
     fn on_log_lost(&mut self, cause: String) {
-        (self.master.reports)(Report::LogLost { cause: cause.clone() });
+        self.master.reports.put(Report::LogLost { cause: cause.clone() });
         let Some(logger) = &self.master.logger else { return };
         let required = logger.is_required();
         let status = logger.summary().status();
@@ -390,7 +405,7 @@ impl<M: Machine> Running<M> {
         let log = LogSummary::of(status);
         let known = self.peer_log.as_ref().is_some_and(|log| log.lost.is_some());
         if let (Some(cause), false) = (&log.lost, known) {
-            (self.master.reports)(Report::LogLost { cause: cause.clone() });
+            self.master.reports.put(Report::LogLost { cause: cause.clone() });
         }
         self.peer_log = Some(log);
     }
@@ -415,7 +430,7 @@ impl<M: Machine> Running<M> {
         }
     }
 
-    fn on_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8]) {
+    fn on_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8], weight: Weight) {
         if !self.wire.is_up(epoch) {
             return;
         }
@@ -423,6 +438,13 @@ impl<M: Machine> Running<M> {
         match self.master.link.receive(header, body) {
             Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
             Ok(Some(Message::Profile(profile))) => self.master.profiler.hear(*profile),
+            // A source that gets no answers announces no more than may be open; its own scan it leaves to itself.
+            Ok(Some(message))
+                if M::ROLE == Role::Sink
+                    && (self.master.reports.is_behind() || !self.put_aside.is_empty()) =>
+            {
+                self.put_aside.push_back((message, weight));
+            }
             Ok(Some(message)) => self.event(Event::Message(message)),
             Ok(None) => {}
             Err(failure) => self.event(Event::Stop(failure)),
@@ -458,7 +480,7 @@ impl<M: Machine> Running<M> {
                 .iter()
                 .all(|stream| stream.about().same_host && stream.about().cipher.is_some());
         let round_trip = established.data.iter().filter_map(|stream| stream.about().round_trip).min();
-        (self.master.reports)(Report::Connected { streams: established.data.len(), cipher });
+        self.master.reports.put(Report::Connected { streams: established.data.len(), cipher });
         let peer = established.peer.clone();
         self.tells_profile = peer.features & FEATURE_PROFILE != 0;
         self.master.profiler.connected(established.shared, round_trip);
@@ -519,7 +541,7 @@ impl<M: Machine> Running<M> {
             self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
             let progress = self.master.machine.stats().progress();
             self.in_vain.lost(progress, self.since_connected.elapsed(), Instant::now());
-            (self.master.reports)(Report::Reconnecting { cause });
+            self.master.reports.put(Report::Reconnecting { cause });
             if have_ended {
                 self.take_what_waits();
                 self.on_down();
@@ -540,6 +562,10 @@ impl<M: Machine> Running<M> {
     fn on_down(&mut self) {
         let Wire::Ending { since } = self.wire else { return };
         self.master.link.disconnected();
+        // It has been confirmed, and the machine must not hear of it after the loss.
+        while !self.put_aside.is_empty() {
+            self.take_back();
+        }
         self.event(Event::LinkDown);
         self.wire = Wire::Wanted { since, first: false };
         let now = Instant::now();
@@ -575,7 +601,8 @@ impl<M: Machine> Running<M> {
         if let Wire::Up(connection) = &self.wire {
             let epoch = connection.epoch;
             // What waits may be what was not heard.
-            if self.heard.elapsed() > SILENCE_MAX && self.master.inputs.is_empty() {
+            let full = self.put_aside.back().is_some_and(|(_, weight)| weight.is_too_much());
+            if self.heard.elapsed() > SILENCE_MAX && self.master.inputs.is_empty() && !full {
                 let cause = format!("nothing was heard of the other end for {} s", SILENCE_MAX.as_secs());
                 return self.on_lost(epoch, cause);
             }
@@ -596,7 +623,7 @@ impl<M: Machine> Running<M> {
             stats: self.master.machine.stats(),
             totals_are_final: self.master.machine.totals_are_final(),
         };
-        (self.master.reports)(progress);
+        self.master.reports.put(progress);
     }
 
     /// Confirms what was received, so that the other end can forget it.

@@ -49,5 +49,6 @@ pub enum Report {
     },
 }
 
-/// Receives reports, on the master's thread: must not block.
+/// Receives reports, in their order and on a thread of their own. Where it blocks, nothing new is taken on before long, and the end
+/// does not return before the last one was received; nothing else waits for it.
 pub type Reports = Box<dyn FnMut(Report) + Send>;

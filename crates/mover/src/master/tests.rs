@@ -30,6 +30,8 @@ impl Machine for Told {
             Event::LinkUp { .. } => self.0.push("up"),
             Event::Payload { .. } => self.0.push("payload"),
             Event::LinkDown => self.0.push("down"),
+            Event::Message(_) => self.0.push("message"),
+            Event::ScanEnded => self.0.push("scanned"),
             Event::Stop(failure) => self.0.push(failure.code.name()),
             _ => {}
         }
@@ -44,7 +46,7 @@ impl Machine for Told {
     }
 
     fn wants_scan(&self) -> bool {
-        false
+        true
     }
 
     fn deadline_nanos(&self) -> Option<u64> {
@@ -103,11 +105,7 @@ fn master() -> (Running<Told>, Queue<Request>) {
         scan: never(),
         inputs,
         inputs_sender,
-        reports: Box::new(move |report| {
-            if let Report::Reconnecting { cause } = report {
-                panic!("{cause}");
-            }
-        }),
+        reports: ReportQueue::start(Box::new(drop)).unwrap().0,
         tuning: Tuning {
             object_bytes: OBJECT_BYTES,
             slots: 1,
@@ -149,6 +147,20 @@ fn ended_well(running: &mut Running<Told>) -> Link {
     link
 }
 
+/// Takes leave over the connection that stands.
+fn farewell(mut running: Running<Told>) -> Ended {
+    let refuse = |report| {
+        if let Report::Reconnecting { cause } = report {
+            panic!("{cause}");
+        }
+    };
+    let (reports, delivery) = ReportQueue::start(Box::new(refuse)).unwrap();
+    running.master.reports = reports;
+    let ended = running.farewell();
+    delivery.join().expect("no other connection is made for it");
+    ended
+}
+
 fn put(control: &mut dyn haul_transport::Sender, frame: Frame) {
     let mut bytes = Vec::new();
     put_frame(&mut bytes, &frame);
@@ -171,7 +183,7 @@ fn who_has_ended_well_does_not_wait_for_somebody_who_goes() {
     let (mut control, _receiver, _closer) = of_control.split();
     put(&mut *control, link.send(&Message::Error(Code::Interrupted.into())).unwrap());
     let began = Instant::now();
-    let ended = running.farewell();
+    let ended = farewell(running);
     assert!(ended.error.is_none() && began.elapsed() < FAREWELL_MAX / 4, "{:?}", began.elapsed());
 }
 
@@ -195,7 +207,7 @@ fn data_streams_may_go_long_before_the_confirmation_comes() {
         while receiver.receive_some(&mut bytes).is_ok_and(|count| count > 0) {}
     });
     let began = Instant::now();
-    assert!(running.farewell().error.is_none());
+    assert!(farewell(running).error.is_none());
     late.join().unwrap();
     assert!(began.elapsed() >= CONFIRMATION_MAX, "it was waited for");
 }
@@ -203,7 +215,6 @@ fn data_streams_may_go_long_before_the_confirmation_comes() {
 #[test]
 fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
     let (mut running, requests) = master();
-    running.master.reports = Box::new(drop);
     assert!(running.master.pool.grant(SlotId(0)));
     let (of_control, of_data) = up(&mut running);
     // Both threads of the control stream find out.
@@ -231,7 +242,6 @@ fn what_has_arrived_is_told_before_the_loss_of_its_connection() {
 #[test]
 fn an_end_that_was_busy_does_not_take_the_other_one_for_silent() {
     let (mut running, _requests) = master();
-    running.master.reports = Box::new(drop);
     let (of_control, _of_data) = up(&mut running);
     let mut link = Link::new(Planted::default());
     link.connected(1, 0).unwrap();
@@ -271,6 +281,73 @@ fn who_has_ended_well_does_not_wait_for_somebody_who_breaks_the_protocol() {
     let (mut control, ..) = of_control.split();
     control.send(&[IoSlice::new(&[0xff; FRAME_HEADER_BYTES])]).unwrap();
     let began = Instant::now();
-    running.farewell();
+    farewell(running);
     assert!(began.elapsed() < FAREWELL_MAX / 4, "{:?}", began.elapsed());
+}
+
+/// Reports that nobody takes until the other half is dropped.
+fn paused() -> (ReportQueue, crossbeam_channel::Sender<()>) {
+    let (gate, opened) = bounded::<()>(0);
+    let wait = move |_| {
+        let _ = opened.recv();
+    };
+    (ReportQueue::start(Box::new(wait)).unwrap().0, gate)
+}
+
+#[test]
+fn a_master_whose_reports_wait_goes_on_and_takes_on_nothing_new() {
+    let (mut running, _requests) = master();
+    let (reports, gate) = paused();
+    running.master.reports = reports;
+    let (scanned, scan) = bounded(1);
+    running.master.scan = scan;
+    let (of_control, _of_data) = up(&mut running);
+    for _ in 0..=crate::report_queue::BEHIND {
+        running.carry_out(Action::Fact(haul_model::report::Fact::FailedToo { count: 1 }));
+    }
+    scanned.send(vec![Event::ScanEnded]).unwrap();
+    let mut link = Link::new(Planted::default());
+    link.connected(1, 0).unwrap();
+    let (mut control, mut receiver, _closer) = of_control.split();
+    let done = Message::BlockDone { slots: vec![], allowances: vec![] };
+    put(&mut *control, link.send(&done).unwrap());
+    wait_for(&running, 1);
+    running.turn();
+    running.tick();
+    // It was received and confirmed, and the machine has not heard of it.
+    let mut bytes = [0; FRAME_HEADER_BYTES];
+    receiver.receive(&mut bytes).unwrap();
+    assert_eq!(FrameHeader::decode(&bytes).unwrap().received, 1);
+    assert_eq!(running.master.machine.0, ["up"]);
+    drop(gate);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while running.master.machine.0.len() < 3 && Instant::now() < deadline {
+        running.turn();
+    }
+    running.master.machine.0.sort();
+    assert_eq!(running.master.machine.0, ["message", "scanned", "up"]);
+}
+
+#[test]
+fn what_was_put_aside_is_told_before_the_loss_of_its_connection() {
+    let (mut running, _requests) = master();
+    let (reports, _gate) = paused();
+    running.master.reports = reports;
+    let (of_control, _of_data) = up(&mut running);
+    for _ in 0..=crate::report_queue::BEHIND {
+        running.carry_out(Action::Fact(haul_model::report::Fact::FailedToo { count: 1 }));
+    }
+    let mut link = Link::new(Planted::default());
+    link.connected(1, 0).unwrap();
+    let (mut control, ..) = of_control.split();
+    let done = Message::BlockDone { slots: vec![], allowances: vec![] };
+    put(&mut *control, link.send(&done).unwrap());
+    wait_for(&running, 1);
+    running.turn();
+    running.on_lost(1, "cut".into());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while running.master.machine.0.last() != Some(&"down") && Instant::now() < deadline {
+        running.turn();
+    }
+    assert_eq!(running.master.machine.0, ["up", "message", "down"]);
 }
