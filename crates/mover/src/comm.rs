@@ -6,7 +6,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     pub(crate) epoch: u32,
     pub(crate) frames: QueueSender<Frame>,
     pub(crate) payloads: QueueSender<Outgoing>,
+    /// Messages up to this one have been written, or are being written; the other end cannot have received more.
+    pub(crate) written: Arc<AtomicU64>,
     closers: Vec<Closer>,
     threads: Vec<JoinHandle<()>>,
     writer: JoinHandle<()>,
@@ -81,9 +83,11 @@ impl Connection {
         let (sender, receiver, closer) = established.control.split();
         closers.push(closer);
         let placer = muster.placer.clone();
+        let written = Arc::new(AtomicU64::new(established.peer_received));
+        let of_writer = Arc::clone(&written);
         let write = move |_: &Inputs| {
             let _seat = placer.seat(ThreadKind::Control);
-            write_frames(sender, &frames_out)
+            write_frames(sender, &frames_out, &of_writer)
         };
         let writer = spawn("haul-ctl-out", true, Box::new(write))?;
         let Muster { meter: of_log, placer } = muster.clone();
@@ -124,7 +128,7 @@ impl Connection {
                 }
             }
         }
-        Ok(Connection { epoch, frames, payloads, closers: Vec::new(), threads, writer, ending })
+        Ok(Connection { epoch, frames, payloads, written, closers: Vec::new(), threads, writer, ending })
     }
 
     /// Ends the connection. True if every thread of it has ended; else `Input::Down` follows when they have.
@@ -187,17 +191,21 @@ pub(crate) fn text(error: std::io::Error) -> String {
     error.to_string()
 }
 
-fn write_frames(mut sender: Box<dyn Sender>, frames: &Queue<Frame>) -> Done {
+/// Says in `written` how far it is: before the other end can have received it.
+fn write_frames(mut sender: Box<dyn Sender>, frames: &Queue<Frame>, written: &AtomicU64) -> Done {
     let mut bytes = Vec::new();
     while let Ok(frame) = frames.recv() {
         long_way();
         bytes.clear();
         put_frame(&mut bytes, &frame);
+        let mut last = frame.header.sequence;
         while bytes.len() < WRITE_BATCH_BYTES
             && let Ok(frame) = frames.try_recv()
         {
             put_frame(&mut bytes, &frame);
+            last = last.max(frame.header.sequence);
         }
+        written.fetch_max(last, Ordering::AcqRel);
         sender.send(&[IoSlice::new(&bytes)]).map_err(text)?;
     }
     sender.finish().map_err(text)

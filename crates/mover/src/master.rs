@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, never, select};
@@ -193,6 +194,8 @@ struct Running<M: Machine> {
     moved: bool,
     /// What a sink has received, and does not take on before its reports are taken. It counts as waiting.
     put_aside: VecDeque<(Message, Weight)>,
+    /// Of the last connection.
+    written: Arc<AtomicU64>,
     /// One for all connections.
     limit: Option<Limit>,
 }
@@ -232,6 +235,7 @@ impl<M: Machine> Running<M> {
             peer_log: None,
             moved: false,
             put_aside: VecDeque::new(),
+            written: Arc::default(),
             limit,
         }
     }
@@ -435,7 +439,7 @@ impl<M: Machine> Running<M> {
             return;
         }
         self.heard = Instant::now();
-        match self.master.link.receive(header, body) {
+        match self.receive(header, body) {
             Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
             Ok(Some(Message::Profile(profile))) => self.master.profiler.hear(*profile),
             // A source that gets no answers announces no more than may be open; its own scan it leaves to itself.
@@ -448,6 +452,20 @@ impl<M: Machine> Running<M> {
             Ok(Some(message)) => self.event(Event::Message(message)),
             Ok(None) => {}
             Err(failure) => self.event(Event::Stop(failure)),
+        }
+    }
+
+    fn receive(&mut self, header: &FrameHeader, body: &[u8]) -> Result<Option<Message>, Failure> {
+        self.check_received(header.received)?;
+        self.master.link.receive(header, body)
+    }
+
+    /// Whoever confirms what was never written could make what waits to be written as long as it likes: only what is not confirmed
+    /// is counted.
+    fn check_received(&self, peer_received: u64) -> Result<(), Failure> {
+        match peer_received <= self.written.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(Failure::new(Code::Protocol)),
         }
     }
 
@@ -467,7 +485,10 @@ impl<M: Machine> Running<M> {
         }
         let epoch = established.epoch;
         self.master.introduction.epoch = epoch;
-        let again = match self.master.link.connected(epoch, established.peer_received) {
+        let again = self
+            .check_received(established.peer_received)
+            .and_then(|()| self.master.link.connected(epoch, established.peer_received));
+        let again = match again {
             Ok(again) => again,
             Err(failure) => return self.event(Event::Stop(failure)),
         };
@@ -498,6 +519,7 @@ impl<M: Machine> Running<M> {
             // A next connection would need them, too.
             Err(error) => return self.stop(error),
         };
+        self.written = Arc::clone(&connection.written);
         again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
         self.wire = Wire::Up(connection);
         self.heard = Instant::now();
@@ -718,7 +740,7 @@ impl<M: Machine> Running<M> {
             return;
         }
         self.heard = Instant::now();
-        if let Ok(Some(Message::Error(_))) | Err(_) = self.master.link.receive(header, body) {
+        if let Ok(Some(Message::Error(_))) | Err(_) = self.receive(header, body) {
             // It goes whatever it is told.
             self.stopped = true;
         }

@@ -125,12 +125,16 @@ fn master() -> (Running<Told>, Queue<Request>) {
 
 /// Connected with somebody who holds the other ends of these streams.
 fn up(running: &mut Running<Told>) -> (Stream, Stream) {
+    up_again(running, 1, 0)
+}
+
+fn up_again(running: &mut Running<Told>, epoch: u32, peer_received: u64) -> (Stream, Stream) {
     let (control, of_control) = memory::pair(1 << 20);
     let (data, of_data) = memory::pair(1 << 20);
     running.on_connected(Established {
-        epoch: 1,
+        epoch,
         peer: connect(Role::Source),
-        peer_received: 0,
+        peer_received,
         control,
         data: vec![data],
         shared: false,
@@ -350,4 +354,60 @@ fn what_was_put_aside_is_told_before_the_loss_of_its_connection() {
         running.turn();
     }
     assert_eq!(running.master.machine.0, ["up", "message", "down"]);
+}
+
+/// Many messages more than a stream takes that nobody reads. The number of the last one.
+fn say_much(running: &mut Running<Told>) -> u64 {
+    let much = Message::BlockDone { slots: vec![SlotId(u32::MAX); 4096], allowances: vec![] };
+    (0..200).for_each(|_| running.send(&much));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while running.written.load(Ordering::Acquire) == 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    200
+}
+
+#[test]
+fn what_was_never_written_cannot_be_confirmed() {
+    let (mut running, _requests) = master();
+    let (of_control, _of_data) = up(&mut running);
+    let last = say_much(&mut running);
+    let (mut control, _unread, _closer) = of_control.split();
+    let mut link = Link::new(Planted::default());
+    let mut confirm = |running: &mut Running<Told>, received| {
+        let mut ping = link.unsequenced(1, &Message::Ping);
+        ping.header.received = received;
+        put(&mut *control, ping);
+        wait_for(running, 1);
+        running.turn();
+    };
+    confirm(&mut running, 1);
+    assert_eq!(running.master.machine.0, ["up", "message"]);
+    confirm(&mut running, last);
+    assert_eq!(running.master.machine.0, ["up", "message", "protocol-violation"]);
+}
+
+#[test]
+fn nor_with_the_next_connection() {
+    for (received, expected) in [(1, "up"), (200, "protocol-violation")] {
+        let (mut running, _requests) = master();
+        let (of_control, _of_data) = up(&mut running);
+        assert!(say_much(&mut running) == 200);
+        drop(of_control);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while running.master.machine.0.last() != Some(&"down") && Instant::now() < deadline {
+            running.turn();
+        }
+        let (of_control, _of_data) = up_again(&mut running, 2, received);
+        assert_eq!(running.master.machine.0, ["up", "down", expected]);
+        if expected != "up" {
+            continue;
+        }
+        // What was lost is written again, and counts as written from then on.
+        let (_sender, mut receiver, _closer) = of_control.split();
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        receiver.receive(&mut bytes).unwrap();
+        assert_eq!(FrameHeader::decode(&bytes).unwrap().sequence, 2);
+        assert!(running.written.load(Ordering::Acquire) > 1);
+    }
 }
