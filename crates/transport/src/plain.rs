@@ -11,8 +11,8 @@
 //!
 //! The hello holds role, session, kind and number, so a proof counts for one stream only; both nonces are in it, so it
 //! counts once; the labels and the role keep it from being sent back. The listener proves nothing to a dialer that has
-//! not. What follows is protected by nothing: who can alter packets can alter payloads. Their hashes tell, and
-//! those that follow on the same stream are proved ([`Proofs`]) with a key that both ends make from what was said here.
+//! not. What follows is protected by nothing: who can alter packets can alter payloads. The hashes that tell come over the control
+//! stream, which is encrypted, and none is believed that comes here.
 
 use std::io::{self, IoSlice};
 
