@@ -391,7 +391,7 @@ pub enum SinkOp {
         id: EntryId,
         /// Its unfinished file; [`Token::NONE`] for members.
         token: Token,
-        /// What is unfinished of a file that comes in objects stays for a later session.
+        /// What is unfinished of a file that comes in objects stays for a later session, which is told of it by the log.
         keep: bool,
     },
     /// The directory is settled; drop what is held of it. No completion.

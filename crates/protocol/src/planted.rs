@@ -33,6 +33,7 @@ bugs! {
     LogKeptOnRestart       "source: a file that changed starts again with the bits of its old version";
     LogGoneBeforeDone      "source: deletes the log entry when it sends FILE_CLOSE";
     SkipForgetsLog         "source: deletes the log entry of a file that is there, but whose name may not be durable";
+    KeptFileForgotten      "source: deletes the log entry of a file that failed, but stays at the sink for a later session";
     CloseUnconfirmed       "source: closes a file without asking whether it changed while it was read";
     CloseBeforeDurable     "source: closes a file when all objects were sent";
     CreditLostAtReconnect  "source: forgets the credits it holds when the connection is lost";
@@ -54,6 +55,7 @@ bugs! {
     PublishBeforeSync      "sink: gives the final name before the data is durable";
     AckBeforeNameDurable   "sink: acknowledges an entry before its name is durable";
     FailedSyncIgnored      "sink: takes a failed sync for a good one";
+    LastStepTakesAll       "sink: removes a file of which all is durable as its last step fails";
     LostWriteKept          "sink: keeps what was written while a sync of its file failed";
     LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";
     ChangedMemberKept      "source: does not look at a member again that was hashed on its way";

@@ -171,6 +171,8 @@ table! {
         Closed,
         /// Attributes are set.
         Sealed,
+        /// They may be lost, as their sync failed: they are set once more.
+        Unsealed,
         /// Complete and durable.
         Durable,
         /// Its group could not be made durable, or it could not be sealed or published.
@@ -199,6 +201,7 @@ table! {
         (Sealing, CommitFailed, Refusing),
         (Committing, Durable, Ended),
         (Committing, AskedAgain, Expecting),
+        (Committing, Unsealed, Sealing),
         (Committing, CommitFailed, Refusing),
         (Refusing, Dropped, Dropping),
         (Refusing, Discarded, Refused),

@@ -48,6 +48,10 @@ pub(crate) struct Record {
     /// Their hashes, shortened.
     hashes: Vec<(u32, u64)>,
     pub end: Option<End>,
+    /// FILE_CLOSE was said: all of it is durable.
+    closed: bool,
+    /// And it failed since, but stays at the sink.
+    kept: bool,
 }
 
 fn shortened(hash: &Hash) -> u64 {
@@ -243,6 +247,9 @@ impl World {
                 if sent.is_some() && root.as_ref().map(shortened) != sent {
                     self.violate(format!("{id:?} is closed without the hash that it was read with"));
                 }
+                if let Some(record) = self.checker.record_mut(*id) {
+                    record.closed = true;
+                }
             }
             Message::FileDrop { id, restarts, .. } => {
                 self.checker.cover(|other, _| other == *id);
@@ -314,6 +321,8 @@ impl World {
             asked: vec![],
             hashes: vec![],
             end: None,
+            closed: false,
+            kept: false,
         };
         let restarts = self.checker.restarted.iter().filter(|record| record.path == path).count();
         if restarts > usize::from(RESTARTS_MAX) {
@@ -339,6 +348,8 @@ impl World {
                         asked: vec![],
                         hashes: vec![],
                         end: None,
+                        closed: false,
+                        kept: false,
                     });
                 }
                 self.checker.records.push(record);
@@ -380,10 +391,17 @@ impl World {
             Message::FileId { answers, .. } => {
                 answers.iter().for_each(|(id, answer)| self.on_answer(*id, *answer));
             }
-            Message::BlockSync { objects, entries } => self.checker.cover(|id, index| {
-                index.is_some_and(|index| objects.contains(&(id, index)))
-                    || entries.iter().any(|(other, _)| *other == id)
-            }),
+            Message::BlockSync { objects, entries } => {
+                self.checker.cover(|id, index| {
+                    index.is_some_and(|index| objects.contains(&(id, index)))
+                        || entries.iter().any(|(other, _)| *other == id)
+                });
+                for (id, settled) in entries {
+                    if let (Some(record), Settled::Kept(_)) = (self.checker.record_mut(*id), settled) {
+                        record.kept = record.closed;
+                    }
+                }
+            }
             Message::Repair(repairs) => {
                 for repair in repairs {
                     self.checker.cover(|id, index| id == repair.id && index == repair.index);
@@ -450,11 +468,24 @@ impl World {
                     self.check_acknowledged(*id, *index, "acknowledged");
                 }
                 for (id, settled) in entries {
-                    if let Settled::Done(hash) = settled
-                        && let Some(record) = self.checker.record(*id)
-                        && let Err(why) = self.is_final(record.path, record.stamp, *hash, false)
-                    {
-                        self.violate(format!("{id:?} is acknowledged as complete: {why}"));
+                    let Some(record) = self.checker.record(*id) else { continue };
+                    match settled {
+                        Settled::Done(hash) => {
+                            if let Err(why) = self.is_final(record.path, record.stamp, *hash, false) {
+                                self.violate(format!("{id:?} is acknowledged as complete: {why}"));
+                            }
+                        }
+                        // A write that hangs may still hit it, and other bytes than were read are wrong.
+                        Settled::Failed(failure)
+                            if record.closed
+                                && failure.code != Code::HashMismatch
+                                && self.hung.count == 0 =>
+                        {
+                            self.violate(format!(
+                                "{id:?} is removed for its last step, though all is durable"
+                            ));
+                        }
+                        Settled::Failed(_) | Settled::Kept(_) => {}
                     }
                 }
             }
@@ -513,6 +544,7 @@ impl World {
             .as_ref()
             .is_some_and(|end| end.failed.iter().any(|(name, _)| *name == self.tree.nodes[path].path));
         match end {
+            _ if record.kept => Err("it is all at the sink, for a later session".into()),
             _ if restarted || failed => Ok(()),
             Some(End::Done | End::Skipped) => self.is_final(path, stamp, None, end == Some(End::Skipped)),
             _ => Err("it is neither complete nor given up".into()),

@@ -95,6 +95,7 @@ short! {
     (EntryId, Settled), |settled, f| match &settled.1 {
         Settled::Done(_) => write!(f, "{} done", Short(&settled.0)),
         Settled::Failed(failure) => write!(f, "{} failed: {}", Short(&settled.0), Short(failure)),
+        Settled::Kept(failure) => write!(f, "{} failed and stays: {}", Short(&settled.0), Short(failure)),
     };
     haul_wire::Repair, |repair, f| {
         let why = match repair.reason {

@@ -406,7 +406,7 @@ fn roots(fixture: &dyn Fixture) {
     let token = driver.start(&short);
     assert_eq!(driver.write_object(&short, token, &content(1, 2 * unit), 0), Ok(()));
     if !fixture.may_make_room() {
-        assert_eq!(code_of(driver.seal(&short, token, None)), Code::SinkWrite, "an object is missing");
+        assert_eq!(code_of(driver.seal(&short, token, None)), Code::HashMismatch, "an object is missing");
     }
 }
 

@@ -393,7 +393,7 @@ impl MemorySink {
             return Err(Code::SinkWrite.into());
         };
         if content.len() as u64 != cut.size {
-            return Err(Code::SinkWrite.into());
+            return Err(Code::HashMismatch.into());
         }
         let table = match table {
             Some(MemoryNode { kind: MemoryKind::File(table), .. }) => table,

@@ -200,13 +200,43 @@ fn a_sealed_file_whose_sync_fails_gets_no_name_until_it_is_sealed_again() {
     file.attributes.mode = 0o444;
     let token = driver.start(&file);
     driver.write_objects(&file, token, &bytes);
+    assert_eq!(driver.sync(&[file.id]), []);
     assert!(driver.seal(&file, token, None).is_ok());
     assert_eq!(driver.sync(&[file.id]), [lost(file.id)]);
     assert_eq!(driver.publish(&[file.id]), [(file.id, Code::Internal.into())]);
-    driver.write_objects(&file, token, &bytes);
+    assert_eq!(driver.sync(&[file.id]), [(file.id, Code::SinkSync.into())], "it is not repeated");
+    assert!(!is_open(&scratch, &format!(".haul-{token}")), "least of all on the same descriptor");
     assert!(driver.seal(&file, token, None).is_ok());
     driver.settle(&[file.id]);
     assert_eq!(look(&scratch.path(b"top/large")), Some(Seen { mode: 0o444, ..Seen::file(&bytes) }));
+}
+
+#[test]
+fn a_later_session_goes_on_with_a_file_whose_last_step_failed_and_not_with_one_that_was_cut_off() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let (driver, top, _) = session(&scratch, failing(SyncPoint::SealedData, 1));
+    let bytes = content(1, 2 * OBJECT as usize);
+    let large = driver.file(top, b"large", bytes.len());
+    let token = driver.start(&large);
+    driver.write_objects(&large, token, &bytes);
+    assert_eq!(driver.sync(&[large.id]), []);
+    assert!(driver.seal(&large, token, None).is_ok());
+    assert_eq!(driver.sync(&[large.id]), [lost(large.id)]);
+    driver.let_go(large.id, token, true);
+    drop(driver);
+    let (driver, top) = scratch.session(*b"two.");
+    let large = driver.file(top, b"large", bytes.len());
+    assert_eq!(driver.prepare(&large, Some(token), true), Prepared::Resume(token));
+    assert!(driver.seal(&large, token, None).is_ok(), "nothing is sent");
+    driver.settle(&[large.id]);
+    assert_eq!(look(&scratch.path(b"top/large")), Some(Seen::file(&bytes)));
+
+    let short = driver.file(top, b"short", bytes.len());
+    let token = driver.start(&short);
+    driver.write_objects(&short, token, &bytes);
+    let unfinished = scratch.path(format!("top/.haul-{token}").as_bytes());
+    std::fs::File::options().write(true).open(unfinished).unwrap().set_len(1).unwrap();
+    assert_eq!(driver.seal(&short, token, None), Err(Code::HashMismatch.into()));
 }
 
 #[test]

@@ -432,7 +432,7 @@ fn a_file_that_somebody_made_longer_is_not_sealed() {
             fs::File::options().write(true).open(scratch.path(format!("top/.haul-{token}").as_bytes()));
         contents.unwrap().write_all_at(b"!", size as u64).unwrap();
         let refused = driver.seal(&file, token, Some(root_of(&bytes))).unwrap_err();
-        assert_eq!(refused.code, Code::SinkWrite, "{size}");
+        assert_eq!(refused.code, Code::HashMismatch, "{size}");
     }
 }
 

@@ -22,9 +22,9 @@ use crate::profile::{profile, put_profile};
 use crate::stripes::{plan, put_plan};
 
 /// The protocol version that this code speaks best.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 /// The oldest version that this code still speaks. (No release has spoken an older one.)
-pub const VERSION_MIN: u16 = 7;
+pub const VERSION_MIN: u16 = 8;
 
 /// Feature bit of CONNECT: PROFILE is understood.
 pub const FEATURE_PROFILE: u64 = 1;
@@ -92,6 +92,8 @@ pub enum Settled {
     Done(Option<Hash>),
     /// It will not be there.
     Failed(Failure),
+    /// Nor will this one, but its unfinished file stays with all that is durable: a later session goes on with it.
+    Kept(Failure),
 }
 
 /// Why something must be sent again.
@@ -477,6 +479,10 @@ impl Message {
                             out.push(1);
                             put_failure(out, *failure);
                         }
+                        Settled::Kept(failure) => {
+                            out.push(2);
+                            put_failure(out, *failure);
+                        }
                     }
                 }
             }
@@ -673,6 +679,7 @@ fn settled(reader: &mut Reader<'_>) -> Result<Settled, Malformed> {
     Ok(match reader.u8()? {
         0 => Settled::Done(hash(reader)?),
         1 => Settled::Failed(reader.failure()?),
+        2 => Settled::Kept(reader.failure()?),
         _ => return Err(Malformed("no such end")),
     })
 }

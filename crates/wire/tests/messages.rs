@@ -152,8 +152,11 @@ fn list<T: std::fmt::Debug>(item: impl Strategy<Value = T>) -> impl Strategy<Val
 
 fn message() -> impl Strategy<Value = Message> {
     let path = || prop::collection::vec(any::<u8>(), 0..200).prop_map(Vec::into_boxed_slice);
-    let settled =
-        prop_oneof![prop::option::of(hash()).prop_map(Settled::Done), failure().prop_map(Settled::Failed)];
+    let settled = prop_oneof![
+        prop::option::of(hash()).prop_map(Settled::Done),
+        failure().prop_map(Settled::Failed),
+        failure().prop_map(Settled::Kept)
+    ];
     let connect = (
         any::<[u16; 2]>(),
         any::<[[u8; 16]; 2]>(),
@@ -590,10 +593,11 @@ fn version_7_is_pinned() {
                 objects: vec![(EntryId(1), 7)],
                 entries: vec![
                     (EntryId(2), Settled::Done(None)),
-                    (EntryId(3), Settled::Failed(Failure::os(Code::SinkNoSpace, 28))),
+                    (EntryId(3), Settled::Failed(Failure::os(Code::SinkWrite, 5))),
+                    (EntryId(4), Settled::Kept(Failure::os(Code::SinkNoSpace, 28))),
                 ],
             },
-            "010207020400000601151c".into(),
+            "0102070304000006011805".to_owned() + "0802151c",
         ),
         (
             Message::Repair(vec![Repair { id: EntryId(1), index: None, reason: RepairReason::Hash }]),

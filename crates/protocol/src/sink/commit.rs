@@ -254,14 +254,26 @@ impl Sink {
         self.publish(next, now_nanos)
     }
 
+    /// A small file is lost, and sent again. A sealed one got nothing but its attributes since the syncs that its objects are
+    /// durable by: it gets these once more, and a sync of a descriptor that is opened for it. When that fails, too, it is given up.
     fn on_file_unsynced(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
-        let member = self.entries.get(id).is_some_and(|held| held.objects.is_none());
-        if !member || is_lack_of_room(failure) {
+        if is_lack_of_room(failure) {
             return self.give_up(id, SinkCause::CommitFailed, failure);
         }
-        self.step(id, SinkCause::AskedAgain)?;
-        self.ask_again(id, None, RepairReason::Sync);
-        Ok(())
+        match self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
+            None => {
+                self.step(id, SinkCause::AskedAgain)?;
+                self.ask_again(id, None, RepairReason::Sync);
+                Ok(())
+            }
+            Some(objects) if objects.sealed_again => self.give_up(id, SinkCause::CommitFailed, failure),
+            Some(objects) => {
+                objects.sealed_again = true;
+                let root = objects.root;
+                self.step(id, SinkCause::Unsealed)?;
+                self.seal(id, root)
+            }
+        }
     }
 
     fn publish(&mut self, number: u64, now_nanos: u64) -> Result<(), Failure> {

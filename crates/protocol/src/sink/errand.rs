@@ -45,8 +45,8 @@ pub(super) struct Share {
 #[derive(Default)]
 pub(super) struct Hanging {
     count: u32,
-    /// It is to be removed.
-    unfinished: Option<Token>,
+    /// It is to be removed, or let go of.
+    unfinished: Option<(Token, bool)>,
 }
 
 /// The files that an errand is at work on, as long as it is.
@@ -134,15 +134,15 @@ impl Sink {
         }
         let unfinished = hanging.unfinished;
         self.hanging.remove(&id);
-        if let Some(token) = unfinished {
-            self.ask(Lane::Sync, SinkOp::Discard { id, token, keep: false }, About::Nothing);
+        if let Some((token, keep)) = unfinished {
+            self.ask(Lane::Sync, SinkOp::Discard { id, token, keep }, About::Nothing);
         }
     }
 
-    /// Its unfinished file is to be removed once nothing hangs that is at work on it. False if nothing does.
-    pub(super) fn discard_when_back(&mut self, id: EntryId, token: Token) -> bool {
+    /// Its unfinished file is to be removed, or let go of, once nothing hangs that is at work on it. False if nothing does.
+    pub(super) fn discard_when_back(&mut self, id: EntryId, token: Token, keep: bool) -> bool {
         let hanging = self.hanging.get_mut(&id);
-        hanging.map(|hanging| hanging.unfinished = Some(token)).is_some()
+        hanging.map(|hanging| hanging.unfinished = Some((token, keep))).is_some()
     }
 
     /// Looks for errands that take long, and for those that hang.
@@ -246,7 +246,7 @@ impl Sink {
             About::Lay { id, prepared } => {
                 // One that an earlier session has begun stays for a later one.
                 if let Prepared::Start(token) = prepared {
-                    self.discard_when_back(id, token);
+                    self.discard_when_back(id, token, false);
                 }
                 self.on_laid(id, prepared, Err(write), None, now_nanos)
             }

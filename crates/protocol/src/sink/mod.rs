@@ -122,8 +122,10 @@ struct Objects {
     /// Of the whole file, once sealed.
     root: Option<Hash>,
     discarding: bool,
-    /// It failed for want of room: what is durable of it stays for a later run.
+    /// It failed, and nothing is wrong with what is durable of it: that stays for a later run.
     keep: bool,
+    /// It was sealed once more, as the sync of the sealed file had failed.
+    sealed_again: bool,
 }
 
 /// The sink master.
@@ -580,10 +582,16 @@ impl Sink {
         if self.ends_the_job(failure, target) {
             return Ok(());
         }
-        if let Some(objects) = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
-            objects.keep = full::is_lack_of_room(failure);
-        }
-        self.settled.push((id, Settled::Failed(failure)));
+        let keep = self.stays(cause, failure);
+        let objects = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut());
+        let end = match objects.filter(|_| keep) {
+            Some(objects) => {
+                objects.keep = true;
+                Settled::Kept(failure)
+            }
+            None => Settled::Failed(failure),
+        };
+        self.settled.push((id, end));
         if self.config.planted.has(Bug::RefusalUnanswered)
             && let Some(entry) = self.entries.get(id).map(|held| held.entry.clone())
         {
@@ -591,6 +599,16 @@ impl Sink {
         }
         self.step(id, cause)?;
         self.discard_when_written(id)
+    }
+
+    /// Whether a later run can go on with what is durable of a file that comes in objects.
+    ///
+    /// For want of room it can. And it can when a last step fails, since all objects had become durable before the first of
+    /// those: what such a failure may lose is attributes and a name. Other bytes than were read are no good to anybody.
+    fn stays(&self, cause: SinkCause, failure: Failure) -> bool {
+        let at_its_end = cause == SinkCause::CommitFailed && failure.code != Code::HashMismatch;
+        let at_its_end = at_its_end && !self.config.planted.has(Bug::LastStepTakesAll);
+        full::is_lack_of_room(failure) || at_its_end
     }
 
     fn report_failed(&mut self, entry: &Entry, failure: Failure) {

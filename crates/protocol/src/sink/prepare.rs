@@ -101,6 +101,7 @@ impl Sink {
             root: None,
             discarding: false,
             keep: false,
+            sealed_again: false,
         }))
     }
 
@@ -285,8 +286,14 @@ impl Sink {
             // A write that still hangs may hit the file at any time: it gets no final name.
             return self.give_up(id, SinkCause::WriteFailed, Failure::os(Code::SinkWrite, TIMED_OUT));
         }
-        let (entry, token, object_bytes) = (held.entry.clone(), held.token, objects.object_bytes);
         self.step(id, SinkCause::Closed)?;
+        self.seal(id, root)
+    }
+
+    pub(super) fn seal(&mut self, id: EntryId, root: Option<Hash>) -> Result<(), Failure> {
+        let held = self.entries.get(id).ok_or(Failure::new(Code::Internal))?;
+        let objects = held.objects.as_deref().ok_or(Failure::new(Code::Internal))?;
+        let (entry, token, object_bytes) = (held.entry.clone(), held.token, objects.object_bytes);
         let lane = self.lane_of_errand(id);
         self.ask(lane, SinkOp::Seal { entry, token, object_bytes, root }, About::Seal(id));
         Ok(())
@@ -342,7 +349,7 @@ impl Sink {
             }
             objects.discarding = true;
         }
-        if self.discard_when_back(id, token) {
+        if self.discard_when_back(id, token, keep) {
             return self.on_discarded(id);
         }
         self.ask_to_discard(id, token, keep);

@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 
-use haul_model::error::Retry;
 use haul_model::limits::{ATTEMPTS_MAX, RESTARTS_MAX};
 use haul_model::op::SourceOp;
 use haul_model::report::{Fact, FailedPaths};
@@ -90,10 +89,19 @@ impl Source {
     }
 
     fn give_up(&mut self, id: EntryId, cause: SourceCause, failure: Failure) -> Result<(), Failure> {
+        self.give_up_keeping(id, cause, failure, false)
+    }
+
+    /// The same; what is durable of it may stay at the sink, and its log entry with that.
+    fn give_up_keeping(
+        &mut self,
+        id: EntryId,
+        cause: SourceCause,
+        failure: Failure,
+        keeps_its_log: bool,
+    ) -> Result<(), Failure> {
         let entry = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.entry.clone();
         self.report_failed(&entry, failure);
-        // For want of room: what is durable of it stays at the sink.
-        let keeps_its_log = failure.code.retry() == Retry::Rerun;
         self.close_keeping(id, cause, keeps_its_log)?;
         self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: false }));
         Ok(())
@@ -226,10 +234,14 @@ impl Source {
                 self.close(id, SourceCause::Done)?;
             }
             // It is about to be dropped anyway, and may still start again.
-            Settled::Failed(_) if held.state == SourceState::Restating => {
+            Settled::Failed(_) | Settled::Kept(_) if held.state == SourceState::Restating => {
                 self.step(id, SourceCause::Refused)?;
             }
             Settled::Failed(failure) => self.give_up(id, SourceCause::Refused, failure)?,
+            Settled::Kept(failure) => {
+                let keeps_its_log = !self.config.planted.has(Bug::KeptFileForgotten);
+                self.give_up_keeping(id, SourceCause::Refused, failure, keeps_its_log)?;
+            }
         }
         Ok(())
     }

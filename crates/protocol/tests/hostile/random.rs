@@ -164,9 +164,10 @@ impl Random {
     /// What a sink may say.
     pub fn sink_message(&mut self) -> Message {
         let count = 1 + self.below(4);
-        let settled = |random: &mut Random| match random.below(3) {
+        let settled = |random: &mut Random| match random.below(4) {
             0 => Settled::Failed(random.failure()),
-            1 => Settled::Done(None),
+            1 => Settled::Kept(random.failure()),
+            2 => Settled::Done(None),
             _ => Settled::Done(Some(random.hash())),
         };
         match self.below(12) {

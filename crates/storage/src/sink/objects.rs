@@ -117,13 +117,13 @@ impl Unfinished {
     }
 
     /// Failures so far that concern this file.
-    fn failures(&self) -> u64 {
+    pub fn failures(&self) -> u64 {
         self.directory.file_system.errors() + self.losses.failed.load(Ordering::Acquire)
     }
 
-    /// Something was written, and `before` it there had been so many failures. False if there was one meanwhile: then
+    /// Something was written, or set, and `before` it there had been so many failures. False if there was one meanwhile: then
     /// it may be lost already.
-    fn was_written(&self, before: u64) -> bool {
+    pub fn was_written(&self, before: u64) -> bool {
         if self.failures() != before {
             return false;
         }

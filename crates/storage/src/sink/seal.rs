@@ -28,11 +28,17 @@ impl PosixSink {
         root: Option<Hash>,
     ) -> Result<Hash, Failure> {
         let file = self.unfinished(entry, token, object_bytes)?;
-        let contents = self.contents(&file)?;
+        let failures = file.failures();
+        let contents = self.contents(&file).map_err(|failure| match failure {
+            // What has its name is another file.
+            Failure { code: Code::SinkWrite, errno: 0, .. } => Code::HashMismatch.into(),
+            other => other,
+        })?;
         let cut = Cut::of(entry, object_bytes, self.object_bytes)?;
         let present = status(contents.as_fd()).map_err(sink_failure)?;
+        // Somebody has cut it off, or written to it: no later session could go on with it.
         if present.size != cut.size {
-            return Err(Code::SinkWrite.into());
+            return Err(Code::HashMismatch.into());
         }
         let found = match cut.count() {
             0 => whole_hash(self.hash, b""),
@@ -48,6 +54,8 @@ impl PosixSink {
             return Err(Code::HashMismatch.into());
         }
         self.preserve.complete(contents.as_fd(), &entry.attributes).map_err(attributes_failure)?;
+        // Sealed again after a failed sync it relies on the one to come. If another has failed meanwhile, that one will, too.
+        let _ = file.was_written(failures);
         file.sealed.store(true, Ordering::Release);
         Ok(found)
     }
@@ -86,7 +94,7 @@ impl PosixSink {
             let part = REREAD_BYTES.min(length as usize - done);
             let count = read_at(contents, &mut buffer[..part], offset + done as u64).map_err(sink_failure)?;
             if count < part {
-                return Err(Code::SinkWrite.into());
+                return Err(Code::HashMismatch.into());
             }
             hasher.update(&buffer[..part]);
             done += part;
