@@ -12,7 +12,9 @@ use std::sync::OnceLock;
 use haul_model::limits::NAME_BYTES_MAX;
 use haul_model::{Code, Failure};
 use rustix::fs::{self, CWD, Mode, OFlags, ResolveFlags};
-use rustix::io::{Errno, Result};
+use rustix::io::{Errno, Result, retry_on_intr};
+
+use crate::leases::{self, Leases};
 
 /// Whether a name may be looked up or made in a held directory.
 ///
@@ -72,24 +74,28 @@ pub fn open_some_directories(base: BorrowedFd<'_>, names: &[&[u8]]) -> Result<(O
         return Ok((open_directory(base, first)?, 1));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    loop {
-        match fs::openat2(base, &*path, flags, Mode::empty(), RESOLVE) {
-            Err(Errno::INTR | Errno::AGAIN) => continue,
-            Err(Errno::LOOP) => return Err(Errno::NOTDIR),
-            other => return Ok((other?, count)),
-        }
+    let walk = || fs::openat2(base, &*path, flags, Mode::empty(), RESOLVE);
+    match leases::again(walk, std::thread::sleep) {
+        Err(Errno::LOOP) => Err(Errno::NOTDIR),
+        other => Ok((other?, count)),
     }
 }
 
 /// Opens `name` in `parent` with these flags. `ELOOP` where a symlink stands there.
 ///
 /// `O_NOFOLLOW`, `O_CLOEXEC` and `O_NOCTTY` are always added. Anything may stand under the name: give `O_NONBLOCK`
-/// where a fifo must not block, and check the kind with `fstat`.
+/// where a fifo must not block, and check the kind with `fstat`. A file on which somebody holds a lease is waited for.
 pub fn open_beneath(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     if check_name(name).is_err() {
         return Err(if name.len() > NAME_BYTES_MAX { Errno::NAMETOOLONG } else { Errno::XDEV });
     }
-    open_checked(parent, name, flags, mode, has_openat2())
+    open_checked(parent, name, flags, mode, (has_openat2(), Leases::Awaited))
+}
+
+/// The same for a look that may as well not be had: a file on which somebody holds a lease is refused with `EAGAIN`.
+pub fn look_beneath(parent: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    check_name(name).map_err(|_| Errno::XDEV)?;
+    open_checked(parent, name, flags, Mode::empty(), (has_openat2(), Leases::Respected))
 }
 
 fn open_checked(
@@ -97,23 +103,24 @@ fn open_checked(
     name: &[u8],
     flags: OFlags,
     mode: Mode,
-    openat2: bool,
+    (openat2, leases): (bool, Leases),
 ) -> Result<OwnedFd> {
-    // openat2, unlike openat, refuses flags that mean nothing beside O_PATH.
-    let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | terminal;
-    loop {
-        let result = if openat2 {
+    let checked = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |flags: OFlags, mode| {
+        if openat2 {
             fs::openat2(parent, name, flags, mode, RESOLVE)
         } else {
             // A single checked component with O_NOFOLLOW cannot leave `parent` either; openat2 adds magic links.
             fs::openat(parent, name, flags, mode)
-        };
-        match result {
-            Err(Errno::INTR | Errno::AGAIN) => continue,
-            other => return other,
         }
+    };
+    // openat2, unlike openat, refuses flags that mean nothing beside O_PATH.
+    let terminal = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NOCTTY };
+    let flags = flags | checked | terminal;
+    if leases == Leases::Respected {
+        return retry_on_intr(|| open(flags, mode));
     }
+    leases::open(flags, || open(flags, mode), || open(OFlags::PATH | checked, Mode::empty()))
 }
 
 const RESOLVE: ResolveFlags =
@@ -203,7 +210,7 @@ mod tests {
         let directory = OFlags::RDONLY | OFlags::DIRECTORY;
         for openat2 in [true, false] {
             let open = |name: &[u8], flags| {
-                open_checked(held.as_fd(), name, flags, Mode::empty(), openat2).map(|_| ())
+                open_checked(held.as_fd(), name, flags, Mode::empty(), (openat2, Leases::Awaited)).map(|_| ())
             };
             assert_eq!(open(b"inside", directory), Ok(()));
             assert_eq!(open(b"file", OFlags::RDWR), Ok(()));

@@ -14,6 +14,7 @@ mod hashing;
 #[cfg(test)]
 mod huge_pages;
 pub mod layout;
+mod leases;
 pub mod local;
 pub mod memory_sink;
 pub mod memory_source;

@@ -1,6 +1,7 @@
 //! What is swapped in between scan and read is neither followed nor waited for, and named rightly.
 
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -89,6 +90,31 @@ fn without_privileges<T: Send>(what: impl FnOnce() -> T + Send) -> T {
         });
         thread.join().unwrap()
     })
+}
+
+/// As Samba does with kernel oplocks. What it answers fcntl is 0 if it is fine, or the lease.
+fn control(file: &fs::File, command: i32, argument: i32) -> i32 {
+    // SAFETY: these commands of fcntl take a number, and the descriptor is open.
+    unsafe { libc::fcntl(file.as_raw_fd(), command, argument) }
+}
+
+#[test]
+fn a_file_that_somebody_holds_a_lease_on_is_read_when_that_is_given_up() {
+    /// From fcntl(2); the crate libc does not name it.
+    const F_SETSIG: i32 = 10;
+    let dataset = Dataset::new();
+    let holder = fs::File::options().read(true).write(true).open(dataset.path("outer")).unwrap();
+    // The signal that asks for it would end the process if it were the usual one.
+    assert_eq!(control(&holder, F_SETSIG, libc::SIGURG), 0);
+    assert_eq!(control(&holder, libc::F_SETLEASE, libc::F_WRLCK), 0);
+    thread::scope(|scope| {
+        let read = scope.spawn(|| dataset.read("outer"));
+        while control(&holder, libc::F_GETLEASE, 0) == libc::F_WRLCK {
+            thread::yield_now();
+        }
+        drop(holder);
+        assert_eq!(read.join().unwrap(), Ok(()));
+    });
 }
 
 #[test]

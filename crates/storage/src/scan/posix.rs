@@ -24,7 +24,7 @@ use super::ahead::{Ahead, Look, Pace, Scouted, Seen};
 use super::listing::{Listing, Scratch};
 use super::merged::Merged;
 use super::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
-use crate::confine::{check_name, open_beneath, source_failure};
+use crate::confine::{check_name, look_beneath, open_beneath, source_failure};
 use crate::placing::{Objects, Placing};
 use crate::sink::SourceName;
 use crate::source::{Directories, Noatime, Place, Status, link_target};
@@ -97,7 +97,7 @@ impl Placed {
             return Ok(told);
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = noatime.open(None, |extra| at.open(flags | extra)).map_err(|_| None)?;
+        let file = noatime.open(None, |extra| at.look(flags | extra)).map_err(|_| None)?;
         let same =
             Status::of(&file).is_ok_and(|now| now.kind() == Kind::File && now.place() == status.place());
         Err(same.then_some(file))
@@ -648,6 +648,14 @@ impl At<'_> {
                     other => other,
                 }
             }
+        }
+    }
+
+    /// The same, where a lease is not worth to be waited for: how a file lies is advice, and the scan goes on.
+    fn look(self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self {
+            At::Root { .. } => self.open(flags),
+            At::Below { directory, name } => look_beneath(directory, name.to_bytes(), flags),
         }
     }
 

@@ -20,6 +20,7 @@ use super::directories::Directories;
 use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_in_place, read_piece};
 use crate::hashing::ObjectHasher;
+use crate::leases::Leases;
 use crate::scan::Scanned;
 use crate::{faults, local, page_cache};
 
@@ -232,7 +233,8 @@ impl EarlyHashes {
         {
             return Err(Code::SourceRead.into());
         }
-        let (file, status) = open_regular(&self.directories, &location, &self.noatime, entry)?;
+        let (directories, noatime) = (&self.directories, &self.noatime);
+        let (file, status) = open_regular(directories, &location, noatime, entry, Leases::Respected)?;
         if status.has_holes() || !local::is_known(&file).unwrap_or(false) {
             return Err(Code::SourceRead.into());
         }

@@ -12,6 +12,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::directories::{Directories, Location};
 use super::status::Status;
 use crate::engine::Reach;
+use crate::leases::{self, Leases};
 use crate::page_cache;
 
 /// Reading must not change what is read: `O_NOATIME` where the kernel permits it, which is for one's own files, or
@@ -47,20 +48,27 @@ impl Noatime {
 /// Opens the file at `location` and checks that it is the version of `entry.identity`.
 ///
 /// Anything may have been put under the name since it was scanned: a symlink is not followed, a fifo not waited for
-/// (`O_NONBLOCK` means nothing to regular files), a terminal not adopted.
+/// (`O_NONBLOCK` means nothing to regular files, but where somebody holds a lease: that is waited for), a terminal not adopted.
 pub(crate) fn open_regular(
     directories: &Directories,
     location: &Location<'_>,
     noatime: &Noatime,
     entry: &Entry,
+    leases: Leases,
 ) -> Result<(OwnedFd, Status), Failure> {
     if entry.kind != Kind::File {
         return Err(Code::Internal.into());
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | location.nofollow();
+    let open = |flags| fs::openat(location.directory(), location.name, flags, Mode::empty());
+    let held = OFlags::PATH | OFlags::CLOEXEC | location.nofollow();
     let descriptor = directories.retry_without_cache(|| {
         noatime.open(Some(entry.attributes.uid), |extra| {
-            retry_on_intr(|| fs::openat(location.directory(), location.name, flags | extra, Mode::empty()))
+            let open_file = || open(flags | extra);
+            match leases {
+                Leases::Awaited => leases::open(flags | extra, open_file, || open(held)),
+                Leases::Respected => retry_on_intr(open_file),
+            }
         })
     })?;
     let status = check_version(&descriptor, &entry.identity)?;

@@ -22,6 +22,7 @@ use super::objects::{Wanted, hash_object};
 use super::status::Status;
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, TOGETHER_BYTES, are_better_together, whole_hash, whole_hashes};
+use crate::leases::Leases;
 use crate::page_cache::{self, Passing};
 use crate::{faults, local};
 
@@ -240,7 +241,7 @@ impl<'a> MemberReader<'a> {
     /// Opens the file, if it is the version of the entry.
     pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, Status), Failure> {
         let location = self.locate(entry)?;
-        open_regular(self.directories, &location, self.noatime, entry)
+        open_regular(self.directories, &location, self.noatime, entry, Leases::Awaited)
     }
 
     /// A file that was opened, before it is read.

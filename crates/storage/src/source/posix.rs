@@ -23,6 +23,7 @@ use super::status::{self, Status, link_target};
 use crate::confine::source_failure;
 use crate::engine::{Direction, Engines, Way, Wish};
 use crate::hashing::ObjectHasher;
+use crate::leases::Leases;
 use crate::scan::PosixScan;
 use crate::{SourceStorage, faults, local, page_cache, spill};
 
@@ -259,7 +260,8 @@ impl PosixSource {
 
     fn open(&self, entry: &Entry) -> Result<Arc<OpenFile>, Failure> {
         let location = self.directories.locate(entry)?;
-        let (descriptor, status) = open_regular(&self.directories, &location, &self.noatime, entry)?;
+        let (descriptor, status) =
+            open_regular(&self.directories, &location, &self.noatime, entry, Leases::Awaited)?;
         // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
         let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
         let known = !faults::changes_source_bytes() && local::is_known(&descriptor).unwrap_or(false);
