@@ -96,6 +96,8 @@ pub enum SourceOp {
         length: u32,
         /// The object is the whole file.
         single: bool,
+        /// What `Spill` has told of it.
+        mark: Option<Hash>,
     },
     /// Is the descriptor that was read from still the version of `entry.identity`?
     Confirm {
@@ -151,8 +153,8 @@ pub enum SourceDone {
     Spilled {
         /// The block.
         block: BlockId,
-        /// All of it is in the spill file?
-        result: Result<(), Failure>,
+        /// All of it is in the spill file? With what it is known by when it is read back, where objects have no hash.
+        result: Result<Option<Hash>, Failure>,
     },
     /// Of `Confirm`: `SourceChanged` if it is another version.
     Confirmed {

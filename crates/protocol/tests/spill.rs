@@ -33,6 +33,11 @@ fn hash(id: EntryId, offset: u64) -> Hash {
     Hash([(id.0 * 16 + offset / u64::from(OBJECT)) as u8; 32])
 }
 
+/// Of what was put away there.
+fn mark(at: u64) -> Hash {
+    Hash([(at / u64::from(OBJECT)) as u8 + 100; 32])
+}
+
 impl Bed {
     /// Two files on two targets here and one there, which takes one object at a time; 16 slots.
     fn new(spill_objects: u64) -> Bed {
@@ -79,7 +84,12 @@ impl Bed {
         self.source.on_event(event, &mut NoLog, self.now);
         while let Some(action) = self.source.next_action() {
             match action {
-                Action::Source(op) => self.wanted.push(op),
+                Action::Source(op) => {
+                    if let SourceOp::Unspill { at, mark: of, .. } = op {
+                        assert_eq!(of, Some(mark(at)), "it is known again by what it was put away with");
+                    }
+                    self.wanted.push(op);
+                }
                 Action::Send(Message::NewBlock { id, index, hash: told, .. }) => {
                     assert_eq!(told, Some(hash(id, u64::from(index) * u64::from(OBJECT))));
                     self.sent.push((id, index));
@@ -107,7 +117,9 @@ impl Bed {
                 SourceOp::ReadObject { block, entry, offset, .. } => {
                     SourceDone::Object { block, result: result.map(|()| Some(hash(entry.id, offset))) }
                 }
-                SourceOp::Spill { block, .. } => SourceDone::Spilled { block, result },
+                SourceOp::Spill { block, at, .. } => {
+                    SourceDone::Spilled { block, result: result.map(|()| Some(mark(at))) }
+                }
                 op => panic!("{op:?}"),
             };
             self.event(Event::SourceDone(done));
@@ -198,7 +210,7 @@ fn a_spill_that_hangs_while_it_is_written_costs_slots_and_no_object() {
     let hung = bed.blocks(written);
     let free = bed.source.slots_free();
     for block in &hung {
-        bed.event(Event::SourceDone(SourceDone::Spilled { block: *block, result: Ok(()) }));
+        bed.event(Event::SourceDone(SourceDone::Spilled { block: *block, result: Ok(None) }));
     }
     assert_eq!((bed.source.slots_free(), bed.source.spilled()), (free + hung.len(), 0));
 }

@@ -350,9 +350,9 @@ impl World {
                 SourceDone::Members { block, length: used, results }
             }
             SourceOp::Spill { block, slot, at, length } => {
-                SourceDone::Spilled { block, result: self.spill(slot, at, length) }
+                SourceDone::Spilled { block, result: self.spill(slot, at, length).map(|()| None) }
             }
-            SourceOp::Unspill { block, slot, at, offset, length, single } => SourceDone::Object {
+            SourceOp::Unspill { block, slot, at, offset, length, single, .. } => SourceDone::Object {
                 block,
                 result: self.unspill(slot, at, (offset, length, single)).map(Some),
             },

@@ -186,7 +186,9 @@ short! {
             let results: Vec<Result<(), Failure>> = results.iter().map(|result| result.map(drop)).collect();
             write!(f, "{} read: {}", Short(block), List(&results))
         }
-        SourceDone::Spilled { block, result } => write!(f, "{} put away: {}", Short(block), Short(result)),
+        SourceDone::Spilled { block, result } => {
+            write!(f, "{} put away: {}", Short(block), Short(&result.map(drop)))
+        }
         SourceDone::Confirmed { id, result } => write!(f, "{} confirmed: {}", Short(id), Short(result)),
         SourceDone::Restated { id, result } => match result {
             Ok(entry) => write!(f, "{} is now {}", Short(id), Short(&**entry)),

@@ -3,6 +3,9 @@
 //! [`Spilling`] stands before any [`SourceStorage`] and performs the two operations about the spill itself. Which part of
 //! the file holds what is the master's business; nothing here remembers it, nothing is made durable, and with the process
 //! the file is gone.
+//!
+//! The spill is believed nothing. What comes back is hashed, and the master compares. Where contents are not hashed
+//! (`--hash none`) what is put away gets a mark, its XXH3, which the master keeps and gives back with the wish to read it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +18,7 @@ use haul_model::{Code, Failure, Hash, HashKind, SlotId};
 use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
-use crate::hashing::{ObjectHasher, PIECE_BYTES};
+use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
 use crate::source::hash_in_place;
 use crate::{SourceStorage, faults, local};
 
@@ -77,7 +80,7 @@ impl SpillFile {
         self.room
     }
 
-    fn write(&self, pool: &Pool, slot: SlotId, at: u64, length: u32) -> Result<(), Failure> {
+    fn write(&self, pool: &Pool, slot: SlotId, at: u64, length: u32) -> Result<Option<Hash>, Failure> {
         let lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
         let bytes = lease.get(..length as usize).ok_or(Failure::new(Code::Internal))?;
         self.set_aside(at + u64::from(length)).map_err(failure)?;
@@ -90,7 +93,7 @@ impl SpillFile {
                 count => written += count,
             }
         }
-        Ok(())
+        Ok((self.hash == HashKind::None).then(|| mark_of(bytes)))
     }
 
     /// Room for all up to `end` is there, or it is an error.
@@ -111,7 +114,7 @@ impl SpillFile {
     }
 
     fn read(&self, pool: &Pool, slot: SlotId, at: u64, wanted: Wanted) -> Result<Hash, Failure> {
-        let Wanted { offset, length, single } = wanted;
+        let Wanted { offset, length, single, mark } = wanted;
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
         let new = || ObjectHasher::new(self.hash, offset, length, single);
         if lease.len() < length as usize {
@@ -131,6 +134,9 @@ impl SpillFile {
             self.read_piece(from, piece)?;
             hasher.update(piece);
             from += piece.len() as u64;
+        }
+        if self.hash == HashKind::None && mark != Some(mark_of(&lease[..length as usize])) {
+            return Err(Code::SpillFailed.into());
         }
         Ok(hasher.finish())
     }
@@ -167,11 +173,17 @@ fn failure(errno: Errno) -> Failure {
     Failure::os(Code::SpillFailed, errno.raw_os_error())
 }
 
+/// What bytes that are put away are known by.
+fn mark_of(bytes: &[u8]) -> Hash {
+    whole_hash(HashKind::Xxh3, bytes)
+}
+
 /// One object, as its hash needs it.
 struct Wanted {
     offset: u64,
     length: u32,
     single: bool,
+    mark: Option<Hash>,
 }
 
 /// A source with a spill beside it.
@@ -193,8 +205,8 @@ impl<S: SourceStorage> SourceStorage for Spilling<S> {
             SourceOp::Spill { block, slot, at, length } => {
                 Some(SourceDone::Spilled { block, result: self.spill.write(pool, slot, at, length) })
             }
-            SourceOp::Unspill { block, slot, at, offset, length, single } => {
-                let result = self.spill.read(pool, slot, at, Wanted { offset, length, single });
+            SourceOp::Unspill { block, slot, at, offset, length, single, mark } => {
+                let result = self.spill.read(pool, slot, at, Wanted { offset, length, single, mark });
                 Some(SourceDone::Object { block, result: result.map(Some) })
             }
             op => self.source.run(op, pool),
@@ -239,7 +251,7 @@ mod tests {
         SpillFile::create(&std::env::temp_dir(), Some(1 << 30), in_place).unwrap()
     }
 
-    fn put(spill: &Spilling<Nothing>, pool: &Pool, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn put(spill: &Spilling<Nothing>, pool: &Pool, at: u64, bytes: &[u8]) -> Result<Option<Hash>, Failure> {
         pool.lease(SLOT).unwrap()[..bytes.len()].copy_from_slice(bytes);
         let length = bytes.len() as u32;
         let op = SourceOp::Spill { block: BLOCK, slot: SLOT, at, length };
@@ -251,8 +263,8 @@ mod tests {
     }
 
     fn get(spill: &Spilling<Nothing>, pool: &Pool, at: u64, wanted: Wanted) -> Result<Hash, Failure> {
-        let Wanted { offset, length, single } = wanted;
-        let op = SourceOp::Unspill { block: BLOCK, slot: SlotId(2), at, offset, length, single };
+        let Wanted { offset, length, single, mark } = wanted;
+        let op = SourceOp::Unspill { block: BLOCK, slot: SlotId(2), at, offset, length, single, mark };
         let Some(SourceDone::Object { block: BLOCK, result }) = spill.run(op, pool) else {
             panic!("no answer")
         };
@@ -275,7 +287,7 @@ mod tests {
                 let at = number as u64 * 16 * UNIT;
                 let (content, length) = (bytes(size, number), size as u32);
                 for (offset, single) in [(0, true), (5 << 20, false)] {
-                    let hash = get(&spill, &pool, at, Wanted { offset, length, single }).unwrap();
+                    let hash = get(&spill, &pool, at, Wanted { offset, length, single, mark: None }).unwrap();
                     assert_eq!(hash, object_hash(HashKind::Blake3, &content, offset, single));
                     let mut lease = pool.lease(SlotId(2)).unwrap();
                     let ranges = lease.take_file_ranges();
@@ -296,12 +308,12 @@ mod tests {
     #[test]
     fn where_nothing_is_hashed_nothing_leaves_from_the_file() {
         let (spill, pool) = spilling(temporary(true).hashed(HashKind::None));
-        put(&spill, &pool, 0, &bytes(4096, 1)).unwrap();
+        let mark = put(&spill, &pool, 0, &bytes(4096, 1)).unwrap();
         // Of an object that was in the slot before and never sent.
         let range =
             FileRange { start: 0, length: 1, file: Arc::clone(&spill.spill.file), offset: 0, onlooker: None };
         pool.lease(SlotId(2)).unwrap().set_file_ranges(vec![range]);
-        get(&spill, &pool, 0, Wanted { offset: 0, length: 4096, single: true }).unwrap();
+        get(&spill, &pool, 0, Wanted { offset: 0, length: 4096, single: true, mark }).unwrap();
         let mut lease = pool.lease(SlotId(2)).unwrap();
         assert!(lease.take_file_ranges().is_empty() && lease[..4096] == bytes(4096, 1));
     }
@@ -312,7 +324,7 @@ mod tests {
         for round in 0..5 {
             put(&spill, &pool, UNIT, &bytes(5000, round)).unwrap();
         }
-        let wanted = Wanted { offset: 0, length: 5000, single: true };
+        let wanted = Wanted { offset: 0, length: 5000, single: true, mark: None };
         let hash = get(&spill, &pool, UNIT, wanted).unwrap();
         assert_eq!(hash, object_hash(HashKind::Blake3, &bytes(5000, 4), 0, true));
     }
@@ -322,8 +334,19 @@ mod tests {
         let (spill, pool) = spilling(temporary(false));
         put(&spill, &pool, 0, &bytes(70_000, 1)).unwrap();
         pwrite(&spill.spill.file, &[0x55, 0x66], 69_000).unwrap();
-        let hash = get(&spill, &pool, 0, Wanted { offset: 0, length: 70_000, single: true }).unwrap();
+        let hash =
+            get(&spill, &pool, 0, Wanted { offset: 0, length: 70_000, single: true, mark: None }).unwrap();
         assert_ne!(hash, object_hash(HashKind::Blake3, &bytes(70_000, 1), 0, true));
+    }
+
+    #[test]
+    fn where_nothing_is_hashed_bytes_that_changed_on_the_device_are_noticed_too() {
+        let (spill, pool) = spilling(temporary(false).hashed(HashKind::None));
+        let mark = put(&spill, &pool, 0, &bytes(70_000, 1)).unwrap();
+        let back = || get(&spill, &pool, 0, Wanted { offset: 0, length: 70_000, single: true, mark });
+        assert_eq!(back(), Ok(Hash([0; 32])));
+        pwrite(&spill.spill.file, &[0x55, 0x66], 69_000).unwrap();
+        assert_eq!(back(), Err(Code::SpillFailed.into()));
     }
 
     #[test]
@@ -334,7 +357,7 @@ mod tests {
         let (spill, pool) = spilling(temporary(false));
         put(&spill, &pool, 0, &bytes(70_000, 1)).unwrap();
         fs::ftruncate(&spill.spill.file, 69_999).unwrap();
-        let lost = get(&spill, &pool, 0, Wanted { offset: 0, length: 70_000, single: true });
+        let lost = get(&spill, &pool, 0, Wanted { offset: 0, length: 70_000, single: true, mark: None });
         assert_eq!(lost, Err(Failure::os(Code::SpillFailed, 5)));
     }
 

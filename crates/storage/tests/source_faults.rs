@@ -99,8 +99,15 @@ fn spill_three() -> Vec<(usize, Failure)> {
     let (storage, pool) = (Spilling::new(source, file), Pool::new(1, 4096).unwrap());
     let (block, slot, length) = (BlockId(1), SlotId(0), SIZE as u32);
     let puts = (0..3).map(|at| SourceOp::Spill { block, slot, at: at << 16, length });
-    let gets =
-        (0..3).map(|at| SourceOp::Unspill { block, slot, at: at << 16, offset: 0, length, single: true });
+    let gets = (0..3).map(|at| SourceOp::Unspill {
+        block,
+        slot,
+        at: at << 16,
+        offset: 0,
+        length,
+        single: true,
+        mark: None,
+    });
     let failed = |(number, op)| match storage.run(op, &pool) {
         Some(
             SourceDone::Spilled { result: Err(failure), .. }

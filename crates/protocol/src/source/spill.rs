@@ -3,7 +3,8 @@
 //! The way of such an object: it is picked whatever its gate (`choose`), read into a slot as ever, and written from there
 //! into an extent of the spill (*put away*); the slot is free again. The scheduler has it anew, as a request of the spill
 //! with the same gate. When that is picked it is read back, its hash is compared with the one it was read with, and it
-//! goes on as if it came from its file.
+//! goes on as if it came from its file. (Where nothing is hashed storage tells a mark of what it puts away, and compares
+//! that itself.)
 //!
 //! What must stay true: an extent belongs to one object from before it is written until the sink grants the slot that it
 //! was sent into (a clear stream sends from the extent itself, and the kernel until then sends again what was lost). An
@@ -43,6 +44,8 @@ const EDQUOT: i32 = 122;
 pub(super) struct Kept {
     pub extent: Extent,
     pub hash: Hash,
+    /// By which storage knows it where nothing is hashed.
+    mark: Option<Hash>,
 }
 
 /// What the master knows of the spill.
@@ -139,7 +142,7 @@ impl Source {
         let Some(held) = self.entries.get_mut(id) else { return false };
         let size = held.entry.size();
         let Some(objects) = held.objects.as_deref_mut() else { return false };
-        let Some(Kept { extent, hash }) = objects.spilled.remove(&index) else { return false };
+        let Some(Kept { extent, hash, mark }) = objects.spilled.remove(&index) else { return false };
         let (offset, length) = object_range(size, objects.object_bytes, index);
         let (single, at, slot) = (objects.durable.len() == 1, extent.at(), local);
         let block = self.new_block(local, length, Content::Object { id, index, hash: Some(hash) }, ticket);
@@ -148,7 +151,7 @@ impl Source {
         } else if let Some(block) = self.blocks.get_mut(&block) {
             block.extent = Some(extent);
         }
-        let op = SourceOp::Unspill { block, slot, at, offset, length, single };
+        let op = SourceOp::Unspill { block, slot, at, offset, length, single, mark };
         self.actions.push_back(Action::Source(op));
         true
     }
@@ -197,7 +200,11 @@ impl Source {
     }
 
     /// Storage has put it away, or could not.
-    pub(super) fn on_spilled(&mut self, id: BlockId, result: Result<(), Failure>) -> Result<(), Failure> {
+    pub(super) fn on_spilled(
+        &mut self,
+        id: BlockId,
+        result: Result<Option<Hash>, Failure>,
+    ) -> Result<(), Failure> {
         let block = self.blocks.get(&id).ok_or(Failure::new(Code::Internal))?;
         let (Content::Object { id: file, index, hash: Some(hash) }, Some(extent)) =
             (&block.content, &block.extent)
@@ -211,14 +218,17 @@ impl Source {
             return Ok(());
         }
         self.spill.writing -= 1;
-        if let Err(failure) = result {
-            self.free_block(id);
-            self.spill_failed(failure, at);
-            if !self.config.planted.has(Bug::SpillFailureLoses) {
-                self.read_later(file, index);
+        let mark = match result {
+            Ok(mark) => mark,
+            Err(failure) => {
+                self.free_block(id);
+                self.spill_failed(failure, at);
+                if !self.config.planted.has(Bug::SpillFailureLoses) {
+                    self.read_later(file, index);
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
+        };
         if !self.is_active(file) {
             self.free_block(id);
             return Ok(());
@@ -230,7 +240,7 @@ impl Source {
         self.stats.bytes_spilled += u64::from(length);
         let Some(objects) = self.active_objects(file) else { return Ok(()) };
         let there = objects.there.target(index);
-        objects.spilled.insert(index, Kept { extent, hash });
+        objects.spilled.insert(index, Kept { extent, hash, mark });
         if self.config.planted.has(Bug::SpilledCountsAsSent) {
             return Ok(());
         }

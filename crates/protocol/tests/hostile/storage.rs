@@ -92,7 +92,7 @@ pub fn answer_source(op: SourceOp, random: &mut Random) -> Option<SourceDone> {
             let hash = (!on_the_way || random.one_in(2)).then_some(HASH);
             SourceDone::Object { block, result: result(random).map(|()| hash) }
         }
-        SourceOp::Spill { block, .. } => SourceDone::Spilled { block, result: result(random) },
+        SourceOp::Spill { block, .. } => SourceDone::Spilled { block, result: result(random).map(|()| None) },
         SourceOp::Unspill { block, .. } => {
             let hash = if random.one_in(9) { random.hash() } else { HASH };
             SourceDone::Object { block, result: result(random).map(|()| Some(hash)) }
