@@ -63,6 +63,12 @@ impl Host {
         assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Whether its end of the wire can be made to carry no more than this, as a router or a switch would.
+    fn limit(&self, rate: &str) -> bool {
+        let words = format!("qdisc replace dev wire root tbf rate {rate} burst 256kb latency 50ms");
+        self.command("tc").args(words.split(' ')).status().is_ok_and(|status| status.success())
+    }
+
     /// Bytes that its end of the wire has received.
     fn received(&self) -> u64 {
         let output = self.command("cat").arg("/proc/net/dev").output().unwrap();
@@ -245,5 +251,39 @@ fn the_same_command_goes_on_where_the_near_end_was_killed() {
         assert!(read(arrived.clone()) == read(bed.path("tree")), "{to}");
         assert_eq!(fs::read_dir(&arrived).unwrap().count(), 1, "nothing else is left");
         assert_eq!(bed.copy(options, from, to)[1]["bytes_sent"], 0);
+    }
+}
+
+#[test]
+fn a_wire_that_is_full_is_named_not_the_buffers_that_it_empties() {
+    let Some(bed) = Bed::new() else { return lacks("root, for networks of its own") };
+    if !(bed.near.limit("200mbit") && bed.far.limit("200mbit")) {
+        return lacks("tc, and a kernel with its token buckets");
+    }
+    bed.write("tree/big", 40 * MIB);
+    let pull = ["far:tree", "pulled"];
+    for (number, (options, [from, to])) in [
+        (&[][..], ["tree", "far:pushed"]),
+        (&["--plain"], ["tree", "far:pushed"]),
+        (&["--streams", "1"], ["tree", "far:pushed"]),
+        (&["--streams", "6"], ["tree", "far:pushed"]),
+        (&["--plain", "--streams", "6"], ["tree", "far:pushed"]),
+        (&[], pull),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // What else the machine is at may hold a run up as well.
+        let named = (0..3).find_map(|run| {
+            let [profile, summary] = bed.copy(options, from, &format!("{to} {number} {run}"));
+            let share = summary["bottleneck_share"].as_f64().unwrap_or(0.0);
+            let told = || eprintln!("{options:?} {from}: {summary:#} {profile:#}");
+            let is_named = summary["bottleneck"] == "network" && share >= 0.6;
+            if !is_named {
+                told();
+            }
+            is_named.then_some(())
+        });
+        assert!(named.is_some(), "{options:?} {from}: not the network in three runs");
     }
 }

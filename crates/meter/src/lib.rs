@@ -17,11 +17,21 @@ use std::time::Instant;
 use haul_model::profile::{Profile, Spent, Stage};
 use rustix::time::{ClockId, clock_gettime};
 
+mod arriving;
 mod slow;
+
+use arriving::Arrivals;
+pub use arriving::Arriving;
 
 /// The meter of one end. Clones are the same one.
 #[derive(Clone, Default)]
-pub struct Meter(Arc<Mutex<Threads>>);
+pub struct Meter(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    threads: Mutex<Threads>,
+    arrivals: Arrivals,
+}
 
 #[derive(Default)]
 struct Threads {
@@ -63,7 +73,7 @@ impl Meter {
     /// This thread works for the meter's end until the guard goes.
     pub fn join(&self) -> Joined {
         let counters = Arc::<Counters>::default();
-        lock(&self.0).joined.push(Arc::clone(&counters));
+        lock(&self.0.threads).joined.push(Arc::clone(&counters));
         let own = Own {
             meter: self.clone(),
             counters,
@@ -78,11 +88,16 @@ impl Meter {
 
     /// What all threads have spent so far is written into the profile. What they are in the middle of is not in it.
     pub fn read(&self, profile: &mut Profile) {
-        let threads = lock(&self.0);
+        let threads = lock(&self.0.threads);
         for stage in Stage::ALL {
             let joined = threads.joined.iter().map(|counters| counters.0[*stage as usize].spent());
             *profile.spent_mut(*stage) = joined.fold(threads.left[*stage as usize], Spent::and);
         }
+    }
+
+    /// For how long, until now, at least one payload was arriving.
+    pub fn arriving_nanos(&self, now: Instant) -> u64 {
+        self.0.arrivals.nanos_until(now)
     }
 }
 
@@ -97,7 +112,7 @@ pub struct Joined(PhantomData<*const ()>);
 impl Drop for Joined {
     fn drop(&mut self) {
         let Some(own) = OWN.with_borrow_mut(Option::take) else { return };
-        let mut threads = lock(&own.meter.0);
+        let mut threads = lock(&own.meter.0.threads);
         threads.joined.retain(|counters| !Arc::ptr_eq(counters, &own.counters));
         for (left, counter) in threads.left.iter_mut().zip(&own.counters.0) {
             *left = left.and(counter.spent());
@@ -183,6 +198,23 @@ pub fn at(stage: Stage) -> At {
         slow::down(stage);
     }
     at
+}
+
+/// The beginning of a payload is there, and this thread takes the rest. Nothing is counted if it has joined no meter.
+pub fn arriving() -> Arriving {
+    let counted = OWN
+        .with_borrow(|own| own.as_ref().inspect(|own| own.meter.0.arrivals.begin(Instant::now())).is_some());
+    Arriving { counted, thread: PhantomData }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        OWN.with_borrow(|own| {
+            if let Some(own) = own.as_ref().filter(|_| self.counted) {
+                own.meter.0.arrivals.end(Instant::now());
+            }
+        });
+    }
 }
 
 /// What this thread is at goes through this stage; nothing is counted if it is at nothing.

@@ -73,7 +73,7 @@ words! {
         Settle "settle",
         /// Source: a new connection, in place of one that was lost.
         Link "link",
-        /// Sink: payloads.
+        /// Sink: payloads, while none arrives.
         Payload "payload",
         /// Sink: storage, to write.
         Write "write",
@@ -81,6 +81,8 @@ words! {
         Sync "sync",
         /// Sink: storage, to look up and make names.
         Names "names",
+        /// Sink: the rest of payloads that have begun to arrive.
+        Arriving "arriving",
     }
 }
 

@@ -224,15 +224,18 @@ impl Waits {
         // What that does not explain was on its way, in the hands of the threads that take it from there as well.
         let left = (credit + settle - settling - explained).max(0.0);
         let settle_left = left.min(settle - settling);
+        // More buffers than these help only where nothing arrives, and the source has something to send: while payloads arrive,
+        // those that wait for a slot wait for the way.
+        let idle = [Waiting::Scan, Waiting::Answers, Waiting::Read, Waiting::Link];
+        let idle: f64 = idle.into_iter().map(|waiting| waited(source, waiting)).sum();
+        let silent = (waited(sink, Waiting::Payload) - idle).max(0.0);
+        let buffers = (left - settle_left).min(silent);
+        self.divide(buffers, &[(Bottleneck::SinkBuffers, 1.0)]);
+        let arriving = left - buffers;
         let [_, by_system, by_cipher] = receiving(sink);
-        let taking = by_system.1 + by_cipher.1;
-        for (left, on_its_way) in
-            [(settle_left, Bottleneck::Network), (left - settle_left, Bottleneck::SinkBuffers)]
-        {
-            let working = left.min(taking);
-            self.divide(working, &[by_system, by_cipher]);
-            self.divide(left - working, &[(on_its_way, 1.0)]);
-        }
+        let working = arriving.min(by_system.1 + by_cipher.1);
+        self.divide(working, &[by_system, by_cipher]);
+        self.divide(arriving - working, &[(Bottleneck::Network, 1.0)]);
         let answers = waited(source, Waiting::Answers);
         let names = answers.min(busy(sink, Stage::Names));
         self.divide(names, &[(Bottleneck::SinkMetadata, 1.0)]);
@@ -363,7 +366,7 @@ mod tests {
 
     #[test]
     fn what_was_waited_for_the_sink_is_divided_by_what_the_sink_waited_for() {
-        use Waiting::{Answers, Credit, Names, Payload, Settle, Sync, Write};
+        use Waiting::{Answers, Arriving, Credit, Names, Payload, Settle, Sync, Write};
         let busy = [(Stage::Write, 9, 1), (Stage::Hash, 2, 2), (Stage::Create, 1, 1), (Stage::Sync, 1, 0)];
         for (source, sink, spent, expected) in [
             (Credit, Write, &busy[..], Bottleneck::SinkWrite),
@@ -372,7 +375,8 @@ mod tests {
             (Credit, Write, &[(Stage::Create, 9, 1), (Stage::Write, 3, 2)], Bottleneck::SinkMetadata),
             (Credit, Sync, &busy, Bottleneck::SinkSync),
             (Credit, Payload, &busy, Bottleneck::SinkBuffers),
-            (Credit, Payload, &[(Stage::Cipher, 9, 9)], Bottleneck::SinkCipher),
+            (Credit, Arriving, &busy, Bottleneck::Network),
+            (Credit, Arriving, &[(Stage::Cipher, 9, 9)], Bottleneck::SinkCipher),
             (Settle, Payload, &[(Stage::Cipher, 9, 9), (Stage::Receive, 1, 1)], Bottleneck::SinkCipher),
             (Answers, Names, &[(Stage::Names, 9, 1)], Bottleneck::SinkMetadata),
             (Answers, Payload, &busy, Bottleneck::Network),
@@ -384,6 +388,23 @@ mod tests {
             let found = named(&profiles((&[(source, 8)], &[]), (&[(sink, 9)], spent)));
             assert_eq!(found, Some(expected), "{source:?} {sink:?} {spent:?}");
         }
+    }
+
+    #[test]
+    fn buffers_are_too_few_only_while_nothing_arrives_though_there_is_something_to_send() {
+        use Waiting::{Arriving, Credit, Payload, Read, Send};
+        let share = |source: &[_], sink: &[_]| {
+            let waits = Waits::of(&profiles((source, &[(Stage::Send, 9, 0)]), (sink, &[]))).unwrap();
+            [Bottleneck::SinkBuffers, Bottleneck::Network].map(|part| (waits.share(part) * 10.0).round())
+        };
+        let full = share(&[(Credit, 8), (Send, 2)], &[(Arriving, 9), (Payload, 1)]);
+        assert_eq!(full, [1.0, 9.0], "the wire is full");
+        for (credit, send) in [(10, 0), (6, 4)] {
+            let long = share(&[(Credit, credit), (Send, send)], &[(Arriving, 4), (Payload, 6)]);
+            assert_eq!(long, [6.0, 4.0], "whether the system takes what is sent at once or as it leaves");
+        }
+        let slow = share(&[(Credit, 5), (Read, 5)], &[(Arriving, 5), (Payload, 5)]);
+        assert_eq!(slow, [0.0, 5.0], "nothing arrived because nothing had been read");
     }
 
     #[test]

@@ -147,6 +147,7 @@ pub(crate) fn receive_all(
         if shared {
             receiver.receive(&mut how).map_err(text)?;
         }
+        let arriving = haul_meter::arriving();
         let length = header.length as usize;
         if header.epoch != epoch || length > pool.slot_bytes() {
             return Err("a payload is of another connection or too long".into());
@@ -163,7 +164,7 @@ pub(crate) fn receive_all(
         }
         // Until all of it is there nobody else has the slot.
         let hashes = receive_hashes(&mut *receiver, header.hashes_following.into())?;
-        drop(lease);
+        drop((lease, arriving));
         let PayloadHeader { block, slot, length, .. } = header;
         let event = Event::Payload { epoch, block, slot, length, hashes };
         if inputs.send(Input::Event(event)).is_err() {

@@ -17,6 +17,8 @@ pub(crate) struct Profiler {
     waited_nanos: [u64; Waiting::COUNT],
     waiting: Option<Waiting>,
     since: Instant,
+    /// For how long payloads had been arriving then.
+    arriving_nanos: u64,
     peer: Option<Profile>,
     /// Without those that are in use.
     buffers: Buffers,
@@ -33,6 +35,7 @@ impl Profiler {
             waited_nanos: [0; Waiting::COUNT],
             waiting: None,
             since: Instant::now(),
+            arriving_nanos: 0,
             peer: None,
             buffers: Buffers { slots_used: 0, slots: pool.count(), slot_bytes },
             round_trip_nanos: None,
@@ -56,10 +59,22 @@ impl Profiler {
 
     /// The time until now was spent waiting for what it waited for.
     pub(crate) fn passed(&mut self, now: Instant) {
-        if let Some(waiting) = self.waiting {
-            self.waited_nanos[waiting as usize] += nanos(self.since, now);
+        for (waiting, nanos) in self.waited_until(now).into_iter().flatten() {
+            self.waited_nanos[waiting as usize] += nanos;
         }
         self.since = now;
+        self.arriving_nanos = self.meter.arriving_nanos(now);
+    }
+
+    /// What it waited for since it last looked. Masters hear of payloads that are whole; threads know of those that are not.
+    fn waited_until(&self, now: Instant) -> [Option<(Waiting, u64)>; 2] {
+        let Some(waiting) = self.waiting else { return [None, None] };
+        let all = nanos(self.since, now);
+        let arriving = match waiting {
+            Waiting::Payload => self.meter.arriving_nanos(now).saturating_sub(self.arriving_nanos).min(all),
+            _ => 0,
+        };
+        [Some((waiting, all - arriving)), Some((Waiting::Arriving, arriving))]
     }
 
     /// The other end has told its own.
@@ -84,8 +99,8 @@ impl Profiler {
         for waiting in Waiting::ALL {
             *profile.waited_nanos_mut(*waiting) = self.waited_nanos[*waiting as usize];
         }
-        if let Some(waiting) = self.waiting {
-            *profile.waited_nanos_mut(waiting) += nanos(self.since, now);
+        for (waiting, nanos) in self.waited_until(now).into_iter().flatten() {
+            *profile.waited_nanos_mut(waiting) += nanos;
         }
         Some(profile)
     }
@@ -150,6 +165,32 @@ mod tests {
         assert_eq!(after.busy_permille_since(before), 800);
         assert_eq!(before.busy_permille_since(after), 0, "clocks that run backwards are no trouble");
         assert!(HostTime::of("").is_none() && HostTime::of("cpu  1 2 3\n").is_none());
+    }
+
+    #[test]
+    fn a_sink_that_waits_for_payloads_waits_for_those_that_arrive_or_for_others_to_begin() {
+        let meter = Meter::default();
+        let mut profiler = Profiler::new(meter.clone(), &Pool::new(4, 4096).unwrap());
+        let _joined = meter.join();
+        let told = |profiler: &Profiler| {
+            [Waiting::Payload, Waiting::Arriving].map(|waiting| profiler.waited_nanos[waiting as usize])
+        };
+        let arrive = |profiler: &mut Profiler| {
+            let arriving = haul_meter::arriving();
+            let began = Instant::now();
+            while began.elapsed().as_micros() < 100 {}
+            drop(arriving);
+            profiler.passed(Instant::now());
+        };
+        profiler.waits(Some(Waiting::Payload));
+        arrive(&mut profiler);
+        let [silent, arriving] = told(&profiler);
+        assert!(arriving >= 100_000, "{arriving}");
+        profiler.passed(profiler.since + Duration::from_secs(1));
+        assert_eq!(told(&profiler), [silent + 1_000_000_000, arriving], "nothing came");
+        profiler.waits(Some(Waiting::Write));
+        arrive(&mut profiler);
+        assert_eq!(told(&profiler)[1], arriving, "it waited for something else");
     }
 
     #[test]
