@@ -214,7 +214,7 @@ fn a_file_that_changes_meanwhile_arrives_as_it_is_in_the_end_or_is_named() {
 }
 
 #[test]
-fn files_that_may_not_be_read_are_named_and_none_of_them_counts_as_sent_again() {
+fn files_that_may_not_be_read_are_named_and_none_of_them_counts_as_sent() {
     // What this thread starts from here on may not read everything, even as root.
     for privilege in [CapabilitySet::DAC_OVERRIDE, CapabilitySet::DAC_READ_SEARCH] {
         let _ = remove_capability_from_bounding_set(privilege);
@@ -236,6 +236,11 @@ fn files_that_may_not_be_read_are_named_and_none_of_them_counts_as_sent_again() 
     assert!(failed.len() == 2 && failed[0].ends_with("large") && failed[1].ends_with("small"), "{failed:?}");
     let summary = events.last().unwrap();
     assert_eq!((&summary["files_done"], &summary["objects_repaired"]), (&1.into(), &0.into()), "{summary}");
+    // Small ones that cannot be read are not seen to be so before they are lent.
+    assert_eq!((&summary["bytes_sent"], &summary["objects_sent"]), (&10.into(), &1.into()), "{summary}");
+    let profile = events.iter().find(|event| event["event"] == "profile").unwrap();
+    let read = profile["source"]["stages"]["read"]["bytes"].as_u64();
+    assert_eq!(read.unwrap_or(0), 0, "{profile}");
     assert_eq!(fs::read(bed.to("there/open")).unwrap(), content(1, 10));
 }
 

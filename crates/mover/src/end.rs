@@ -459,7 +459,9 @@ impl Machine for SourceMachine {
     fn stats(&self) -> Stats {
         // What waits for the transport, for a token bucket say, has not left yet.
         let stats = *self.source.stats();
-        Stats { bytes_sent: stats.bytes_sent - self.source.sending_bytes(), ..stats }
+        // What was lent may be refused before this end hears that it has left.
+        let bytes_sent = stats.bytes_sent.saturating_sub(self.source.sending_bytes());
+        Stats { bytes_sent, ..stats }
     }
 
     fn totals_are_final(&self) -> bool {

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver as Queue, Sender as QueueSender, unbounded};
 use haul_buffers::Pool;
 use haul_meter::At;
-use haul_model::op::{Lane, MembersStep, SinkOp, SourceOp};
+use haul_model::op::{Lane, MembersStep, SinkOp, SourceDone, SourceOp};
 use haul_model::profile::Stage;
-use haul_model::{BlockId, EntryId, Target};
+use haul_model::{BlockId, EntryId, Hash, Target};
 use haul_protocol::Event;
 use haul_storage::{SinkStorage, SourceStorage};
 use haul_topology::ThreadKind;
@@ -85,8 +85,14 @@ impl Workers {
     ) -> Result<Self, Error> {
         let aborted = Arc::new(AtomicBool::new(false));
         let run: Arc<Run<SourceOp>> = Arc::new(move |op, pool: &Pool| {
-            let _at = at_source(&op);
-            storage.run(op, pool).map(Event::SourceDone)
+            let at = at_source(&op);
+            let object_bytes = match op {
+                SourceOp::ReadObject { length, .. } => length,
+                _ => 0,
+            };
+            let done = storage.run(op, pool);
+            drop(at.bytes(done.as_ref().map_or(0, |done| bytes_read(object_bytes, done))));
+            done.map(Event::SourceDone)
         });
         let about = |op: &SourceOp| match op {
             SourceOp::ReadObject { block, .. }
@@ -272,17 +278,30 @@ fn at_source(op: &SourceOp) -> At {
         SourceOp::Spill { length, .. } | SourceOp::Unspill { length, .. } => {
             haul_meter::at(Stage::Spill).bytes(u64::from(*length))
         }
-        SourceOp::ReadObject { length, .. } => haul_meter::at(Stage::Read).bytes(u64::from(*length)),
         SourceOp::ReadMembers { members, .. } => {
-            let bytes = members.iter().map(|entry| entry.size()).sum();
-            let mut at = haul_meter::at(Stage::Read).bytes(bytes);
+            let mut at = haul_meter::at(Stage::Read);
             at.count(members.len() as u64);
             at
         }
-        SourceOp::Confirm { .. }
+        SourceOp::ReadObject { .. }
+        | SourceOp::Confirm { .. }
         | SourceOp::Restat { .. }
         | SourceOp::Release { .. }
         | SourceOp::Forget { .. } => haul_meter::at(Stage::Read),
+    }
+}
+
+/// Contents that were read here, of an object of this length or of members: neither what cannot be, nor what is lent.
+fn bytes_read(object_bytes: u32, done: &SourceDone) -> u64 {
+    let is_lent = |hash: &Option<Hash>| *hash == Some(Hash::LENT);
+    match done {
+        SourceDone::Object { result: Ok(hash), .. } if !is_lent(hash) => object_bytes.into(),
+        SourceDone::Members { length, results, .. }
+            if !results.iter().flatten().any(|member| is_lent(&member.hash)) =>
+        {
+            (*length).into()
+        }
+        _ => 0,
     }
 }
 

@@ -156,7 +156,7 @@ impl Source {
             stripes,
             logged: logged.map(Box::new),
             attempts: 0,
-            lent: false,
+            lent: 0,
             restarts,
             at_sink: None,
             objects: None,
@@ -326,6 +326,7 @@ impl Source {
                 spilled: HashMap::new(),
                 opened: false,
                 root: None,
+                lent: false,
             }));
         }
         if !complete {

@@ -8,6 +8,7 @@
 mod announce;
 mod bundles;
 mod choose;
+mod lent;
 mod looks;
 mod settle;
 mod spill;
@@ -32,6 +33,7 @@ use haul_wire::{Member, Message};
 use self::bundles::Bundles;
 pub use self::bundles::WAIT_NANOS as BUNDLE_WAIT_NANOS;
 use self::choose::Wanted;
+use self::lent::Lent;
 use self::looks::Looks;
 use self::spill::{Kept, Spill};
 
@@ -88,8 +90,8 @@ struct Held {
     logged: Option<Box<Logged>>,
     /// How often it was asked for again as a member.
     attempts: u8,
-    /// It was lent as a member: nobody has looked at it yet.
-    lent: bool,
+    /// The bundle that it was lent in as a member (see [`lent`]), or 0: nobody has looked at it yet.
+    lent: u32,
     /// How often it has started again because it changed.
     restarts: u8,
     /// How it lies there; until it is answered.
@@ -122,6 +124,8 @@ struct Objects {
     opened: bool,
     /// The root, where one object is all.
     root: Option<Hash>,
+    /// Each was lent when it was first sent.
+    lent: bool,
 }
 
 enum Content {
@@ -211,6 +215,7 @@ pub struct Source {
     unlike_told: [bool; Unlike::ALL.len()],
 
     bundles: Bundles,
+    lent: Lent,
     /// Files of which the scheduler has seen something, and of which nothing could be read yet: too many were open.
     waiting_to_open: Vec<EntryId>,
     /// Files of which the scheduler has seen nothing.
@@ -263,6 +268,7 @@ impl Source {
             several_targets: false,
             unlike_told: Default::default(),
             bundles: Bundles::default(),
+            lent: Lent::default(),
             waiting_to_open: Vec::new(),
             files: VecDeque::new(),
             files_opened: 0,
@@ -536,6 +542,7 @@ impl Source {
     ) -> Result<Held, Failure> {
         self.step(id, cause)?;
         let mut held = self.entries.remove(id).ok_or(Failure::new(Code::Internal))?;
+        self.lent.had(held.lent);
         debug_assert_eq!(held.state, SourceState::Ended);
         if let Some(objects) = &mut held.objects {
             let spilled = core::mem::take(&mut objects.spilled);

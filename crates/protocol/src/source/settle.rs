@@ -16,6 +16,11 @@ use crate::resume::{object_range, objects_of};
 use crate::states::{SourceCause, SourceState};
 
 impl super::Objects {
+    /// It is not the first time that this object has failed.
+    fn was_tried_again(&self, index: u32) -> bool {
+        self.attempts.iter().any(|(other, _)| *other == index)
+    }
+
     /// This object has failed once more. False if that was often enough.
     fn may_try_again(&mut self, index: u32) -> bool {
         let position = self.attempts.iter().position(|(other, _)| *other == index);
@@ -165,8 +170,14 @@ impl Source {
         let Some(held) = self.entries.get_mut(id).filter(bundled) else { return Ok(()) };
         held.attempts += u8::from(counts);
         // What could not be had where it was lent has not been sent: this end is asked to look what is wrong with it.
-        let was_lent = core::mem::take(&mut held.lent);
-        let was_sent = !was_lent || failure.code == Code::SinkSync;
+        let lent = core::mem::take(&mut held.lent);
+        let was_sent = lent == 0 || failure.code == Code::SinkSync;
+        if !was_sent {
+            self.stats.bytes_sent = self.stats.bytes_sent.saturating_sub(held.entry.size());
+            self.stats.objects_sent -= u64::from(self.lent.refused(lent));
+        } else if lent != 0 {
+            self.lent.had(lent);
+        }
         if held.attempts >= ATTEMPTS_MAX {
             return self.give_up(id, SourceCause::GivenUp, failure);
         }
@@ -190,11 +201,17 @@ impl Source {
         if !taken || objects.again.contains(&index) || objects.spilled.contains_key(&index) {
             return Err(Failure::new(Code::Protocol));
         }
+        let was_sent = !objects.lent || failure.code == Code::SinkSync || objects.was_tried_again(index);
+        if !was_sent {
+            let (_, length) = object_range(held.entry.size(), objects.object_bytes, index);
+            self.stats.bytes_sent -= u64::from(length);
+            self.stats.objects_sent -= 1;
+        }
         if counts && !objects.may_try_again(index) {
             return self.give_up(id, SourceCause::GivenUp, failure);
         }
         objects.again.push(index);
-        self.stats.objects_repaired += 1;
+        self.stats.objects_repaired += u64::from(was_sent);
         // It was shown, so its file is open.
         self.show(id);
         Ok(())

@@ -286,9 +286,12 @@ impl Source {
                 Message::NewBlock { block: id, slot, epoch, id: *file, index: *index, length, hash: *hash }
             }
             Content::Bundle { members, .. } => {
-                for member in members.iter().filter(|member| member.hash == Some(Hash::LENT)) {
-                    if let Some(held) = self.entries.get_mut(member.id) {
-                        held.lent = true;
+                if members.iter().any(|member| member.hash == Some(Hash::LENT)) {
+                    let bundle = self.lent.begins(members.len());
+                    for member in &*members {
+                        if let Some(held) = self.entries.get_mut(member.id) {
+                            held.lent = bundle;
+                        }
                     }
                 }
                 Message::Manifest { block: id, slot, epoch, length, members: core::mem::take(members) }
@@ -311,6 +314,7 @@ impl Source {
         let Some(objects) = self.entries.get_mut(file).and_then(|held| held.objects.as_deref_mut()) else {
             return;
         };
+        objects.lent |= hash == Some(Hash::LENT);
         if objects.durable.len() == 1 {
             objects.root = hash;
         }
