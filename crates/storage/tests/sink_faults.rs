@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use haul_model::op::Prepared;
 use haul_model::{Code, EntryId, Failure, Kind, Token};
 use haul_storage::conformance_sink::{Driver, Fixture, OBJECT, Seen, TIME, content};
-use haul_storage::sink::{Fault, Faults, SinkSettings, SourceName, SyncMode, SyncPoint};
+use haul_storage::sink::{
+    Decision, Fault, Faults, PosixSink, SinkRoot, SinkSettings, SourceName, SyncMode, SyncPoint,
+};
 use sink_support::{Scratch, as_user, look, names, plant};
 
 const ONE: [u8; 4] = *b"one.";
@@ -338,13 +340,30 @@ fn failures_at_the_end_are_told_with_their_paths() {
     assert_eq!(
         failed,
         [
-            (b"."[..].into(), Failure::os(Code::SinkNoSpace, ENOSPC)),
+            (b""[..].into(), Failure::os(Code::SinkNoSpace, ENOSPC)),
             (b"top/b"[..].into(), Failure::os(Code::SinkSync, EIO)),
         ]
     );
     for name in [&b"top/a"[..], b"top/b", b"top/c"] {
         assert_eq!(look(&scratch.path(name)).unwrap().mode, 0o711, "one that fails does not stop the rest");
     }
+}
+
+#[test]
+fn what_a_source_becomes_is_told_with_its_own_name() {
+    let scratch = Scratch::fast(SyncMode::EachFile);
+    let faults = failing(SyncPoint::DirectoryAttributes, 1)
+        .fail(Fault::Sync(SyncPoint::DirectoryAttributes), 2, EIO)
+        .fail(Fault::Sync(SyncPoint::DestinationName), 1, ENOSPC);
+    let settings = SinkSettings { faults: Some(Arc::new(faults)), ..scratch.settings(ONE) };
+    let source = [SourceName::Named(b"source".to_vec())];
+    let root = SinkRoot::open(&scratch.path(b"new"), Decision::As, &source).unwrap();
+    let driver = Driver::new(Box::new(PosixSink::open(root, settings).unwrap()));
+    let top = driver.directory(EntryId::root(0), b"");
+    driver.directory(top, b"below");
+    let lost = |path: &[u8]| (path.into(), Failure::os(Code::SinkSync, EIO));
+    let no_room = Failure::os(Code::SinkNoSpace, ENOSPC);
+    assert_eq!(driver.finish(), [(b"new"[..].into(), no_room), lost(b"new/below"), lost(b"new")]);
 }
 
 /// Each sync of a directory takes a while, as on storage that is far.
@@ -623,7 +642,7 @@ fn a_file_system_that_fails_at_the_end_is_told() {
     driver.put_member(top, b"file", b"x");
     let failed = driver.finish();
     assert_eq!(failed.len(), 1, "{failed:?}");
-    assert_eq!(&*failed[0].0, b".");
+    assert_eq!(&*failed[0].0, b"");
 }
 
 #[test]

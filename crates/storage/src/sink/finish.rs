@@ -87,7 +87,7 @@ impl PosixSink {
         let unread = steps.error().map(|errno| Failure::os(Code::StateUnwritable, errno.raw_os_error()));
         // What is about all of them is named in any case.
         let about_all = unread.into_iter().chain(self.finish_destination().err());
-        failed.after(about_all.map(|failure| (b"."[..].into(), failure)))
+        failed.after(about_all.map(|failure| (self.own_name.clone(), failure)))
     }
 
     fn finish_directory(
@@ -240,7 +240,7 @@ impl PosixSink {
         result
     }
 
-    /// Below the destination, for a report.
+    /// Below the destination, for a report: with its own name in front where that is what a SOURCE becomes, as in all reports.
     fn path_of(&self, record: &Record) -> Vec<u8> {
         let mut records = self.spool.lookup();
         let mut names = vec![record.name.clone()];
@@ -256,12 +256,9 @@ impl PosixSink {
             next = record.parent;
             names.push(record.name);
         }
-        if next == RecordId::HOLDER && !self.named_in_reports {
-            names.pop();
-        }
         names.retain(|name| !name.is_empty());
         names.reverse();
-        if names.is_empty() { b".".to_vec() } else { names.join(&b'/') }
+        names.join(&b'/')
     }
 }
 
@@ -423,7 +420,7 @@ mod tests {
             let top = driver.directory(haul_model::EntryId::root(0), b"");
             (0..3000).for_each(|name| _ = driver.directory(top, format!("{name}").as_bytes()));
             let no_room = Failure::os(Code::StateUnwritable, Errno::NOSPC.raw_os_error());
-            assert_eq!(driver.finish(), [(b"."[..].into(), no_room)]);
+            assert_eq!(driver.finish(), [(b""[..].into(), no_room)]);
         });
     }
 }

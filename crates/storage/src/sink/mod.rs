@@ -185,7 +185,8 @@ pub struct PosixSink {
     holder: Arc<Directory>,
     places: Vec<Place>,
     only_directory: bool,
-    named_in_reports: bool,
+    /// Of the destination, where paths in reports begin with it.
+    own_name: Box<[u8]>,
     /// Nobody waits for directories to be finished.
     given_up: AtomicBool,
     /// Several sources may end up in one directory: left-over files are only known when all of them have ended, and only then
@@ -253,7 +254,7 @@ impl PosixSink {
             may_meet: merged && root.places.len() > 1,
             places: root.places,
             only_directory: root.only_directory,
-            named_in_reports: root.named_in_reports,
+            own_name: root.own_name,
             given_up: AtomicBool::new(false),
             holder_has_files: AtomicBool::new(false),
             directories: Directories::new(DIRECTORY_DESCRIPTORS_MAX.min(descriptors / 8)),

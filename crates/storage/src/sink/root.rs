@@ -127,8 +127,9 @@ pub struct SinkRoot {
     pub(crate) places: Vec<Place>,
     /// DEST was typed with a `/` at its end and was not there: only a directory may become it.
     pub(crate) only_directory: bool,
-    /// Paths in reports begin with the name of the SOURCE, because there may be several.
-    pub(crate) named_in_reports: bool,
+    /// Of DEST, where a SOURCE becomes it: paths in reports begin with it then. Else with the name of the SOURCE, of which there may
+    /// be several, and DEST itself is an empty path.
+    pub(crate) own_name: Box<[u8]>,
 }
 
 impl SinkRoot {
@@ -148,7 +149,11 @@ impl SinkRoot {
             RootFailure::new(failure, &path)
         })?;
         let only_directory = decision == Decision::As && ends_in_slash(destination);
-        Ok(SinkRoot { holder, places, only_directory, named_in_reports: decision == Decision::Into })
+        let own_name = match (decision, &places[..]) {
+            (Decision::As, [Place::Named(name)]) => name.clone(),
+            _ => Box::default(),
+        };
+        Ok(SinkRoot { holder, places, only_directory, own_name })
     }
 
     /// What [`open`](Self::open) would say of the names of the sources, wherever DEST is.
