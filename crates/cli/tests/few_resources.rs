@@ -69,12 +69,21 @@ fn with_any_number_of_threads_a_copy_ends_well_or_says_what_it_lacks() {
 
 #[test]
 fn descriptors_of_directories_and_files_are_as_few_as_they_have_to_be() {
+    for on in ["", "localhost:"] {
+        is_copied_with_few_descriptors(on);
+    }
+}
+
+/// Within this process, or by two.
+fn is_copied_with_few_descriptors(on: &str) {
     let bed = tempfile::tempdir().unwrap();
     let tree = bed.path().join("tree");
-    for number in 0..400 {
+    for number in 0..800 {
         let directory = tree.join(format!("directory-{number}"));
         fs::create_dir_all(&directory).unwrap();
-        fs::write(directory.join("small"), [number as u8; 3000]).unwrap();
+        for file in 0..5 {
+            fs::write(directory.join(format!("small-{file}")), [number as u8; 3000]).unwrap();
+        }
     }
     for number in 0..40 {
         fs::write(tree.join(format!("large-{number}")), vec![number; 5 << 20]).unwrap();
@@ -89,13 +98,16 @@ fn descriptors_of_directories_and_files_are_as_few_as_they_have_to_be() {
         "-r",
         "--quiet",
     ]);
-    command.arg(&tree).arg(bed.path().join("copy"));
+    command.args(["--ssh", concat!(env!("CARGO_BIN_EXE_haul"), " bench shell")]);
+    command.args(["--haul-path", env!("CARGO_BIN_EXE_haul")]);
+    command.arg(&tree).arg(format!("{on}{}", bed.path().join("copy").display()));
     command.current_dir(bed.path()).env_clear().env("HOME", bed.path().join("home"));
+    fs::create_dir(bed.path().join("home")).unwrap();
     command.env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
     let ended = command.output().unwrap();
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    for number in 0..400 {
-        let copy = bed.path().join(format!("copy/directory-{number}/small"));
+    assert!(ended.status.success(), "{on} {}", String::from_utf8_lossy(&ended.stderr));
+    for (number, file) in (0..800).flat_map(|number| (0..5).map(move |file| (number, file))) {
+        let copy = bed.path().join(format!("copy/directory-{number}/small-{file}"));
         assert_eq!(fs::read(copy).unwrap(), [number as u8; 3000]);
     }
     for number in 0..40 {

@@ -294,6 +294,7 @@ impl SourceEnd {
                 policy: common.tuning.policy,
                 hangs_after_nanos: nanos(common.tuning.hangs_after),
                 spill_bytes_max,
+                files_open_max: haul_storage::local::files_open_max(),
                 roots: common.roots,
                 report_done: common.tuning.report_done,
                 planted: Planted::default(),

@@ -41,6 +41,7 @@ fn reads(policy: Policy, slots_least: u32, targets: &[Target]) -> [Vec<usize>; 2
         policy,
         hangs_after_nanos: None,
         spill_bytes_max: 0,
+        files_open_max: usize::MAX,
         roots,
         report_done: false,
         planted: Planted::default(),

@@ -51,6 +51,7 @@ impl Bed {
             policy: Policy::Layout,
             hangs_after_nanos: Some(SECOND),
             spill_bytes_max: spill_objects * u64::from(OBJECT),
+            files_open_max: usize::MAX,
             roots: vec![b"a".as_slice().into(), b"b".as_slice().into()],
             report_done: false,
             planted: Planted::default(),

@@ -110,6 +110,7 @@ impl World {
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
             spill_bytes_max,
+            files_open_max: usize::MAX,
             roots: roots.clone(),
             report_done: true,
             planted,

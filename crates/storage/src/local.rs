@@ -6,9 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use haul_model::limits::ENTRIES_OPEN_MAX;
+use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
 use rustix::fs::{self, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and reports errors, and whose pages
@@ -113,9 +115,97 @@ pub(crate) fn raise_descriptor_limit() -> usize {
     getrlimit(Resource::Nofile).current.map_or(1 << 20, |current| current.min(1 << 20) as usize)
 }
 
+/// How many descriptors an end holds on to at most, beside those that its threads work with at the moment.
+///
+/// A process may have both ends. Each gets half of what is left when a quarter is set aside for streams, logs and whatever else
+/// is open; of that, members have a half and files with objects a quarter (a sink has two for each: contents and hashes).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Budget {
+    /// Of directories that can be opened again.
+    pub directories: usize,
+    /// Of members that are written, and not synced or named yet.
+    pub members: usize,
+    /// Files with objects, whatever they take.
+    pub files: usize,
+}
+
+impl Budget {
+    /// Where the process may have so many.
+    pub fn of(limit: usize) -> Budget {
+        let each = (limit - limit / 4) / 2;
+        let (directories, files) =
+            ((each / 8).clamp(1, DIRECTORIES_MAX), (each / 8).clamp(1, FILES_OPEN_MAX));
+        Budget { directories, members: each / 2, files }
+    }
+
+    /// Of this process, whose limit is raised as far as it may be.
+    pub fn of_this_process() -> Budget {
+        Budget::of(raise_descriptor_limit())
+    }
+}
+
+/// Files with objects that a source may have on the way: as many as it has descriptors for, and a sink in the same process.
+pub fn files_open_max() -> usize {
+    Budget::of_this_process().files
+}
+
+/// More of them bring nothing.
+const DIRECTORIES_MAX: usize = 1024;
+
+/// Where threads at their work have all descriptors for a moment.
+const PAUSE_LEAST: Duration = Duration::from_millis(1);
+const PAUSE_MOST: Duration = Duration::from_millis(512);
+
+/// Runs `open`. Where descriptors have run out, once more after `shed`, which gives back what can be opened again; and then with
+/// pauses, about a second in all, in which other threads give back theirs.
+pub(crate) fn when_descriptors_run_out<T>(
+    shed: impl Fn(),
+    open: impl Fn() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let mut pause = Duration::ZERO;
+    loop {
+        match open() {
+            Err(Errno::MFILE | Errno::NFILE) if pause <= PAUSE_MOST => shed(),
+            other => return other,
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).max(PAUSE_LEAST);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn two_ends_and_a_quarter_fit_into_any_limit() {
+        for limit in [64, 128, 256, 512, 1024, 4096, 1 << 20] {
+            let Budget { directories, members, files } = Budget::of(limit);
+            assert!(directories > 0 && members > 0 && files > 0, "{limit}");
+            let (source, sink) = (directories + files, directories + members + 2 * files);
+            assert!(source + sink <= limit - limit / 4, "{limit}: {source} and {sink}");
+        }
+    }
+
+    #[test]
+    fn descriptors_that_ran_out_are_waited_for_and_not_for_ever() {
+        let (tries, shed) = (Cell::new(0), Cell::new(0));
+        let open = |fails: u32| {
+            tries.set(0);
+            when_descriptors_run_out(
+                || shed.set(shed.get() + 1),
+                || {
+                    tries.set(tries.get() + 1);
+                    if tries.get() <= fails { Err(Errno::MFILE) } else { Ok(tries.get()) }
+                },
+            )
+        };
+        assert_eq!((open(0), shed.get()), (Ok(1), 0));
+        assert_eq!((open(3), shed.get()), (Ok(4), 3));
+        assert_eq!(open(u32::MAX), Err(Errno::MFILE));
+        assert!((5..20).contains(&tries.get()), "{} tries", tries.get());
+    }
 
     #[test]
     fn there_is_room_for_descriptors_and_none_of_them_stays() {

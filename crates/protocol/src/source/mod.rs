@@ -70,6 +70,8 @@ pub struct Config {
     pub hangs_after_nanos: Option<u64>,
     /// Bytes that may be put away while the sink cannot take them; 0: none. In [`Policy::FileOrder`] none are.
     pub spill_bytes_max: u64,
+    /// Files with objects that may be on the way at a time, where there are few descriptors; never more than [`FILES_OPEN_MAX`].
+    pub files_open_max: usize,
     /// Names of the SOURCEs below the destination (empty: merged into it).
     pub roots: Vec<Box<[u8]>>,
     /// Report each file that is done, not only those that failed.
@@ -603,7 +605,7 @@ impl Source {
     }
 
     fn may_open_file(&self) -> bool {
-        self.files_opened < FILES_OPEN_MAX
+        self.files_opened < self.config.files_open_max.clamp(1, FILES_OPEN_MAX)
     }
 
     fn fresh_token(token: Token) -> bool {

@@ -252,6 +252,7 @@ fn a_source_survives_whatever_a_sink_says() {
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: None,
             spill_bytes_max: random.pick(&[0, 3, 1000]) * (64 << 10),
+            files_open_max: usize::MAX,
             roots: roots(),
             report_done: true,
             planted: Planted::default(),

@@ -40,6 +40,7 @@ pub fn source_config() -> source::Config {
         policy: Policy::Adaptive(Adaptive::default()),
         hangs_after_nanos: None,
         spill_bytes_max: 0,
+        files_open_max: usize::MAX,
         roots: vec![b"a".as_slice().into()],
         report_done: false,
         planted: Planted::default(),

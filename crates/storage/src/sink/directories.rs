@@ -20,6 +20,7 @@ use super::file_systems::FileSystem;
 use super::spool::RecordId;
 use super::{lock, read, write};
 use crate::confine::{self, sink_failure};
+use crate::local;
 
 /// One directory at the sink.
 pub(crate) struct Directory {
@@ -201,6 +202,19 @@ impl Directories {
         Ok(opened)
     }
 
+    /// Runs `open`; again where descriptors have run out, without those of directories that are not in use.
+    pub fn retry_without_cache<T>(&self, open: impl Fn() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+        local::when_descriptors_run_out(|| self.shed(), open)
+    }
+
+    fn shed(&self) {
+        let mut open = lock(&self.open);
+        let held = open.drain(..).filter_map(|owner| owner.upgrade());
+        let closing: Vec<_> = held.map(|owner| lock(&owner.descriptor).take()).collect();
+        drop(open);
+        drop(closing);
+    }
+
     /// Closes the descriptor of a directory whose sync failed: it must not be synced again.
     pub fn close(&self, directory: &Directory) {
         if directory.parent.is_some() {
@@ -222,8 +236,8 @@ impl Directories {
         let steps: Vec<&[u8]> = below.iter().rev().map(|directory| &*directory.name).collect();
         let mut taken = 0;
         loop {
-            let (descriptor, count) =
-                confine::open_some_directories(base.as_fd(), &steps[taken..]).map_err(reopen_failure)?;
+            let open = || confine::open_some_directories(base.as_fd(), &steps[taken..]);
+            let (descriptor, count) = self.retry_without_cache(open).map_err(reopen_failure)?;
             taken += count;
             let reached = &below[below.len() - taken];
             check_identity(&descriptor, reached.identity)?;

@@ -141,7 +141,8 @@ impl PosixSink {
             return self.directories.descriptor(&self.holder);
         }
         let parent = self.open_parent(open, record.parent)?;
-        let found = open_directory(parent.as_fd(), &record.name).map_err(reopen_failure)?;
+        let open_it = || open_directory(parent.as_fd(), &record.name);
+        let found = self.directories.retry_without_cache(open_it).map_err(reopen_failure)?;
         check_identity(&found, record.identity)?;
         Ok(Arc::new(found))
     }
@@ -202,7 +203,8 @@ impl PosixSink {
             } else {
                 below[open_max / 2..].iter().rev().map(|(_, record)| &*record.name).collect()
             };
-            let (reached, count) = open_some_directories(base.as_fd(), &names).map_err(reopen_failure)?;
+            let open_them = || open_some_directories(base.as_fd(), &names);
+            let (reached, count) = self.directories.retry_without_cache(open_them).map_err(reopen_failure)?;
             drop(names);
             let rest = below.len() - count;
             let (id, identity) = (below[rest].0, below[rest].1.identity);

@@ -244,7 +244,8 @@ impl PosixSink {
         for _ in 0..TRIES {
             let token = self.tokens.make();
             let name = self.temporary_name(entry, directory, token);
-            match fs::openat(held, name.as_c_str(), flags, PRIVATE) {
+            let open = || fs::openat(held, name.as_c_str(), flags, PRIVATE);
+            match self.directories.retry_without_cache(open) {
                 Ok(file) => return Ok((token, file)),
                 Err(Errno::EXIST | Errno::INTR) => result = Err(Errno::EXIST),
                 Err(errno) => return Err(errno),

@@ -59,6 +59,7 @@ use crate::SinkStorage;
 use crate::confine::{check_name, sink_failure};
 use crate::engine::{Direction, Engines, Wish};
 use crate::layout::stripe::StripeSpec;
+use crate::local::Budget;
 use crate::placing::Placing;
 use crate::source::Lender;
 use attributes::{Preserve, status};
@@ -208,9 +209,6 @@ pub struct PosixSink {
     objects_reread: AtomicU64,
 }
 
-/// Descriptors of directories that may be open beside those in use.
-const DIRECTORY_DESCRIPTORS_MAX: usize = 1024;
-
 impl PosixSink {
     /// A sink below `root`. Raises the soft limit of open files of the process to the hard one.
     pub fn open(root: SinkRoot, settings: SinkSettings) -> Result<PosixSink, OpenFailure> {
@@ -218,7 +216,7 @@ impl PosixSink {
         if !hashes::Cut::allows(settings.object_bytes) {
             return Err(fail(Code::LimitExceeded.into()));
         }
-        let descriptors = crate::local::raise_descriptor_limit();
+        let budget = Budget::of_this_process();
         let tokens = TokenMaker::new(settings.job_tag, settings.session_tag);
         let spool = Spool::create(&settings.spool_directory, &tokens).map_err(|errno| OpenFailure {
             failure: Failure::os(Code::StateUnwritable, errno.raw_os_error()),
@@ -257,13 +255,13 @@ impl PosixSink {
             own_name: root.own_name,
             given_up: AtomicBool::new(false),
             holder_has_files: AtomicBool::new(false),
-            directories: Directories::new(DIRECTORY_DESCRIPTORS_MAX.min(descriptors / 8)),
+            directories: Directories::new(budget.directories),
             file_systems,
             spool,
             states: Mutex::new(HashMap::new()),
             resumed: Mutex::new(HashSet::new()),
             named_in_vain: Mutex::new(HashSet::new()),
-            member_descriptors_max: descriptors / 2,
+            member_descriptors_max: budget.members,
             member_descriptors: AtomicUsize::new(0),
             objects_reread: AtomicU64::new(0),
         })

@@ -21,12 +21,6 @@ use super::tokens::TempName;
 use crate::confine::sink_failure;
 use crate::page_cache;
 
-/// Of the descriptors that members may have those without a name leave so many: directories, and files of both ends in one process,
-/// need some, too, and can do nothing without.
-const LEFT: usize = 2048;
-/// Where there are few, they get along with one part of so many.
-const SHARE: usize = 4;
-
 /// A new one.
 pub(super) struct Nameless {
     pub file: OwnedFd,
@@ -47,10 +41,8 @@ impl PosixSink {
         if !comes_into_question || !file_system.names_late.get_or_init(|| self.can_name_late(held)) {
             return None;
         }
-        let all = self.member_descriptors_max;
-        let most = all.saturating_sub(LEFT).max(all / SHARE);
         let mode = self.creation.mode(wanted, directory, held);
-        if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < most
+        if self.member_descriptors.fetch_add(1, Ordering::Relaxed) < self.member_descriptors_max
             && let Ok(file) = open_nameless(held, mode.unwrap_or(PRIVATE))
         {
             return Some(Nameless { file, has_mode: mode.is_some() });

@@ -312,20 +312,22 @@ impl PosixSink {
             None => match plan {
                 // Striped otherwise is better than not there.
                 Some(plan) => {
+                    let create = || layout::create(held.as_fd(), name.as_bytes(), PRIVATE, plan);
                     let (made, came_of_it) =
-                        layout::create(held.as_fd(), name.as_bytes(), PRIVATE, plan).map_err(sink_failure)?;
+                        self.directories.retry_without_cache(create).map_err(sink_failure)?;
                     outcome = Some(came_of_it);
                     made
                 }
                 None => {
                     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-                    confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE)
-                        .map_err(sink_failure)?
+                    let create = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE);
+                    self.directories.retry_without_cache(create).map_err(sink_failure)?
                 }
             },
             Some(_) => {
                 let flags = OFlags::RDWR | OFlags::NONBLOCK;
-                open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags).map_err(sink_failure)?
+                let open = || open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags);
+                self.directories.retry_without_cache(open).map_err(sink_failure)?
             }
         };
         let now = status(opened.as_fd()).map_err(sink_failure)?;

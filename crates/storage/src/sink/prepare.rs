@@ -89,9 +89,10 @@ impl PosixSink {
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(parent_failure(errno)),
         };
-        let found = open_writable(held.as_fd(), name, made).map_err(sink_failure)?;
-        let file_system = self.file_systems.of(found.descriptor.as_fd(), found.status.device);
-        let file_system = file_system.map_err(sink_failure)?;
+        let open = || open_writable(held.as_fd(), name, made);
+        let found = self.directories.retry_without_cache(open).map_err(sink_failure)?;
+        let file_system = || self.file_systems.of(found.descriptor.as_fd(), found.status.device);
+        let file_system = self.directories.retry_without_cache(file_system).map_err(sink_failure)?;
         let record = self.spool.append(&Record {
             parent: parent.record,
             name: name.into(),
@@ -118,7 +119,7 @@ impl PosixSink {
             let status = ensure_writable(descriptor.as_fd(), status(descriptor.as_fd())?)?;
             Ok(Found { descriptor, status, made: false })
         };
-        let found = opened().map_err(sink_failure)?;
+        let found = self.directories.retry_without_cache(opened).map_err(sink_failure)?;
         let record = self.spool.append(&Record {
             parent: RecordId::HOLDER,
             name: Box::default(),
@@ -210,7 +211,8 @@ impl PosixSink {
             return Ok(());
         }
         let fix = || -> rustix::io::Result<()> {
-            let file = open_whatever_its_mode(parent, name, OFlags::RDONLY | OFlags::NONBLOCK)?;
+            let open = || open_whatever_its_mode(parent, name, OFlags::RDONLY | OFlags::NONBLOCK);
+            let file = self.directories.retry_without_cache(open)?;
             let now = status(file.as_fd())?;
             if (now.device, now.inode) != (present.device, present.inode) {
                 return Err(Errno::STALE);
@@ -243,7 +245,10 @@ impl PosixSink {
         let held = self.directories.descriptor(directory)?;
         let name = self.temporary_name(entry, directory, token);
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
-        let open = || open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags);
+        let open = || {
+            let open = || open_whatever_its_mode(held.as_fd(), name.as_bytes(), flags);
+            self.directories.retry_without_cache(open)
+        };
         let opened = match open() {
             Err(Errno::NOENT) if self.rename_unfinished(directory, held.as_fd(), entry, token) => open(),
             other => other,

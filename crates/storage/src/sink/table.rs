@@ -106,7 +106,8 @@ impl PosixSink {
         }
         let held = self.directories.descriptor(&file.directory).ok()?;
         let (name, flags) = (TempName::sums(file.token), OFlags::RDWR | OFlags::NONBLOCK);
-        let table = confine::open_beneath(held.as_fd(), name.as_bytes(), flags, Mode::empty()).ok()?;
+        let open = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, Mode::empty());
+        let table = self.directories.retry_without_cache(open).ok()?;
         let ours = rustix::process::geteuid().as_raw();
         let now = status(table.as_fd()).ok()?;
         if now.kind != FileType::RegularFile || now.links != 1 || now.uid != ours {
@@ -121,8 +122,8 @@ impl PosixSink {
         let (name, flags) = (TempName::sums(file.token), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
         // Whatever is there is nothing of ours: without a table the objects are hashed again from the file.
         let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
-        let made =
-            confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE).map_err(sink_failure)?;
+        let create = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE);
+        let made = self.directories.retry_without_cache(create).map_err(sink_failure)?;
         let made = Arc::new(made);
         lock(&file.hashes).table = Some(Arc::clone(&made));
         Ok(made)

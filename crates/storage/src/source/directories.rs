@@ -19,6 +19,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::Root;
 use super::status::{Place, Status};
 use crate::confine::{check_name, hold_directory, source_failure};
+use crate::local;
 
 /// Shared by the scan and the reads of one session.
 pub(crate) struct Directories {
@@ -167,15 +168,9 @@ impl Directories {
         held.ok_or(Failure::new(Code::Internal))
     }
 
-    /// Runs `open`; once more after [`Directories::shed`] where descriptors have run out.
+    /// Runs `open`; again after [`Directories::shed`] where descriptors have run out.
     pub fn retry_without_cache<T>(&self, open: impl Fn() -> Result<T, Errno>) -> Result<T, Failure> {
-        match open() {
-            Err(Errno::MFILE | Errno::NFILE) => {
-                self.shed();
-                open().map_err(source_failure)
-            }
-            other => other.map_err(source_failure),
-        }
+        local::when_descriptors_run_out(|| self.shed(), open).map_err(source_failure)
     }
 
     /// The nearest ancestor that is held, and the way down from it, deepest first.

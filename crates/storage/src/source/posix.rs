@@ -24,6 +24,7 @@ use crate::confine::source_failure;
 use crate::engine::{Direction, Engines, Way, Wish};
 use crate::hashing::ObjectHasher;
 use crate::leases::Leases;
+use crate::local::Budget;
 use crate::scan::PosixScan;
 use crate::{SourceStorage, faults, local, page_cache, spill};
 
@@ -106,7 +107,7 @@ impl PosixSource {
     /// With these engines.
     pub fn with_engines(roots: Vec<Root>, options: SourceOptions, engines: Arc<Engines>) -> Self {
         // As at the sink: the same process may be both.
-        let descriptors = (local::raise_descriptor_limit() / 8).min(options.directory_descriptors_max);
+        let descriptors = Budget::of_this_process().directories.min(options.directory_descriptors_max);
         let directories = Directories::new(roots, !options.recursive, descriptors);
         PosixSource {
             directories: Arc::new(directories),
