@@ -167,6 +167,8 @@ pub struct Job {
     pub record: Record,
     /// It is not where it belongs, and why.
     pub log_trouble: Option<String>,
+    /// How long it took to keep it.
+    pub kept: Duration,
     _lock: std::fs::File,
 }
 
@@ -191,6 +193,7 @@ impl Job {
         destination: String,
         destination_here: Option<&Path>,
     ) -> Result<Job, Error> {
+        let began = Instant::now();
         let directory = directory(state, id);
         let lock = lock(&directory)?;
         let record = match read_record(&directory) {
@@ -218,13 +221,14 @@ impl Job {
                 }
             }
         };
-        let mut job = Job { directory, record, log_trouble: None, _lock: lock };
+        let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, _lock: lock };
         job.record.state = "running".into();
         job.record.sessions += 1;
         job.record.error = None;
         // What an earlier session has counted is not how far this one is. It stays in the record until this one has begun.
         Progress { sessions: job.record.sessions, updated: now(), counts: [0; 4] }.keep(&job.directory);
         job.save()?;
+        job.kept = began.elapsed();
         Ok(job)
     }
 
@@ -258,6 +262,13 @@ impl Job {
 
     /// Makes the record durable.
     pub fn save(&mut self) -> Result<(), Error> {
+        let began = Instant::now();
+        let saved = self.write();
+        self.kept += began.elapsed();
+        saved
+    }
+
+    fn write(&mut self) -> Result<(), Error> {
         self.record.updated = now();
         let path = self.directory.join("job.json");
         let failed = |error: std::io::Error| {

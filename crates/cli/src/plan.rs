@@ -207,6 +207,19 @@ pub fn root_error(failure: &RootFailure) -> Error {
     Error { failure: failure.failure, about, hint }
 }
 
+/// What is wrong with DEST there is not to be put right here.
+pub fn error_of_host(host: &str, error: Error) -> Error {
+    use Code::{SinkMissing, SinkNotDirectory, SinkPermission, SinkSpecial};
+    match error.failure.code {
+        SinkMissing | SinkNotDirectory | SinkPermission | SinkSpecial => Error {
+            about: format!("{host}:{}", error.about),
+            hint: error.hint.map(|hint| format!("on {host}, {hint}")),
+            ..error
+        },
+        _ => error,
+    }
+}
+
 /// Under which names the SOURCEs stand below the destination, in reports and in the log.
 pub fn labels(decision: Decision, names: &[SourceName], destination: &OsStr) -> Vec<Box<[u8]>> {
     let label = |name: &SourceName| match (decision, name) {

@@ -4,15 +4,15 @@ use std::fmt::Write;
 
 use haul_model::profile::{Buffers, Profile, Spent, Stage, Waiting};
 use haul_mover::Bottleneck;
-use haul_mover::bottleneck::{self, Waits, Why};
+use haul_mover::bottleneck::{self, Around, Waits, Why};
 use haul_mover::end::Profiles;
 use serde_json::{Map, Value, json};
 
 use crate::told::size;
 
-/// Of a run that was shorter than this nobody asks what took so long.
+/// Of a command that was shorter than this nobody asks what took so long.
 const SECONDS_MIN: f64 = 1.0;
-/// Parts of the run below this are not in the table.
+/// Parts of it below this are not in the table.
 const SHARE_SHOWN_MIN: f64 = 0.005;
 
 /// What a bottleneck is called, and what the user can do about it.
@@ -53,16 +53,24 @@ fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
             "making data durable at the destination",
             "its storage is slow to confirm it; haul waits, so that nothing that it calls done can be lost",
         ),
+        Bottleneck::Connecting => (
+            "connecting (ssh login)",
+            "it is over before anything is sent: ssh can keep a connection for later ones (ControlMaster)",
+        ),
+        Bottleneck::State => (
+            "the state directory",
+            "it is slow to confirm what is kept of the job; HAUL_STATE_DIR can be on other storage",
+        ),
     }
 }
 
 /// One line with what held the transfer up, and one with a hint; nothing if it was short or nothing stands out.
-pub fn verdict(profiles: &Profiles) -> Option<String> {
-    let seconds = Waits::of(profiles)?.run_nanos / 1e9;
+pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
+    let seconds = Waits::of(profiles, around)?.whole_nanos / 1e9;
     if seconds < SECONDS_MIN {
         return None;
     }
-    let (bottleneck, why) = bottleneck::name(profiles)?;
+    let (bottleneck, why) = bottleneck::name(profiles, around)?;
     let (what, hint) = words(bottleneck);
     Some(match why {
         Why::Waited(share) => {
@@ -76,11 +84,11 @@ pub fn verdict(profiles: &Profiles) -> Option<String> {
 }
 
 /// All that was measured, in lines.
-pub fn table(profiles: &Profiles) -> String {
+pub fn table(profiles: &Profiles, around: &Around) -> String {
     let mut text = String::new();
-    match Waits::of(profiles) {
+    match Waits::of(profiles, around) {
         Some(waits) => {
-            let seconds = waits.run_nanos / 1e9;
+            let seconds = waits.whole_nanos / 1e9;
             let _ = writeln!(text, "waited for ({seconds:.1} s in all)");
             for (bottleneck, share) in longest_first(&waits) {
                 let (what, _) = words(bottleneck);
@@ -144,13 +152,13 @@ fn stages(profile: &Profile) -> impl Iterator<Item = (Stage, Spent)> + '_ {
 }
 
 /// The event, with what was hashed before; none if not even this end knows anything.
-pub fn event(profiles: &Profiles, hashed_early: u64) -> Option<Value> {
+pub fn event(profiles: &Profiles, around: &Around, hashed_early: u64) -> Option<Value> {
     let end = |profile: Option<Profile>| profile.map_or(Value::Null, |profile| of_end(&profile));
     if profiles.source.is_none() && profiles.sink.is_none() {
         return None;
     }
-    let waited = Waits::of(profiles).map(|waits| {
-        let seconds = |share| round(share * waits.run_nanos / 1e9);
+    let waited = Waits::of(profiles, around).map(|waits| {
+        let seconds = |share| round(share * waits.whole_nanos / 1e9);
         let waited = longest_first(&waits).into_iter();
         let waited = waited.map(|(bottleneck, share)| {
             json!({"for": bottleneck.name(), "seconds": seconds(share), "share": round(share)})
@@ -195,8 +203,8 @@ fn of_end(profile: &Profile) -> Value {
 }
 
 /// What the summary says: the name, the share, and why it was named.
-pub fn summary(profiles: &Profiles) -> [Value; 3] {
-    match bottleneck::name(profiles) {
+pub fn summary(profiles: &Profiles, around: &Around) -> [Value; 3] {
+    match bottleneck::name(profiles, around) {
         Some((bottleneck, Why::Waited(share))) => {
             [bottleneck.name().into(), round(share).into(), "waited".into()]
         }
@@ -219,6 +227,9 @@ fn round(value: f64) -> f64 {
 mod tests {
     use super::*;
 
+    /// Nothing is around it.
+    const RUN: Around = Around { whole_nanos: 0, connecting_nanos: 0, state_nanos: 0 };
+
     fn profiles() -> Profiles {
         let mut source = Profile { wall_nanos: 12_000_000_000, processors: 2, ..Profile::default() };
         source.buffers = Buffers { slots_used: 5, slots: 64, slot_bytes: 4 << 20 };
@@ -236,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_user_is_told_what_it_waited_for_and_what_helps() {
-        let told = verdict(&profiles()).unwrap();
+        let told = verdict(&profiles(), &RUN).unwrap();
         assert!(
             told.starts_with(
                 "mostly waited for making data durable at the destination (81 % of 12.0 s)\n      "
@@ -244,17 +255,35 @@ mod tests {
             "{told}"
         );
         assert_eq!(told.lines().count(), 2);
-        assert_eq!(verdict(&Profiles { sink: None, ..profiles() }), None, "nobody knows");
+        assert_eq!(verdict(&Profiles { sink: None, ..profiles() }, &RUN), None, "nobody knows");
         let mut short = profiles();
         for profile in [&mut short.source, &mut short.sink].into_iter().flatten() {
             profile.wall_nanos = 900_000_000;
         }
-        assert_eq!(verdict(&short), None, "nobody asks");
+        assert_eq!(verdict(&short, &RUN), None, "nobody asks");
+    }
+
+    #[test]
+    fn time_around_the_run_has_rows_and_shares_are_of_all() {
+        let around = Around { whole_nanos: 60_000_000_000, connecting_nanos: 40_000_000_000, state_nanos: 0 };
+        let told = verdict(&profiles(), &around).unwrap();
+        assert!(
+            told.starts_with("mostly waited for connecting (ssh login) (67 % of 60.0 s)\n      "),
+            "{told}"
+        );
+        let table = table(&profiles(), &around);
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["waited", "for", "(60.0", "s", "in", "all)"]);
+        assert_eq!(rows[1], ["connecting", "(ssh", "login)", "40.0", "s", "67", "%"], "{table}");
+        assert_eq!(rows[2].last_chunk(), Some(&["9.7", "s", "16", "%"]), "{table}");
+        let told = event(&profiles(), &around, 0).unwrap();
+        assert_eq!(told["waited"][0], json!({"for": "connecting", "seconds": 40.0, "share": 0.667}));
+        assert_eq!(summary(&profiles(), &around)[0], "connecting");
     }
 
     #[test]
     fn the_table_has_what_was_waited_for_and_both_ends() {
-        let table = table(&profiles());
+        let table = table(&profiles(), &RUN);
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(table.lines().all(|line| line.len() <= 120), "{table}");
         assert_eq!(rows[1].last_chunk(), Some(&["9.7", "s", "81", "%"]), "{table}");
@@ -262,19 +291,19 @@ mod tests {
         assert!(rows.contains(&vec!["sync", "10.00", "s", "0.00", "s", "9"]), "{table}");
         let slots = "slots        at most 5 of 64 of 4.0 MiB at the source, 5 of 1024 of 4.0 MiB at the destination; round trip 95.13 ms";
         assert_eq!(table.lines().last(), Some(slots));
-        let one = super::table(&Profiles { source: None, ..profiles() });
+        let one = super::table(&Profiles { source: None, ..profiles() }, &RUN);
         assert!(one.starts_with("only one end has told"));
         let slots = "slots        at most 5 of 1024 of 4.0 MiB at the destination; round trip 95.13 ms";
         assert_eq!(one.lines().last(), Some(slots));
         assert!(
-            !super::table(&Profiles { source: Some(Profile::default()), ..Profiles::default() })
+            !super::table(&Profiles { source: Some(Profile::default()), ..Profiles::default() }, &RUN)
                 .contains("slots")
         );
     }
 
     #[test]
     fn events_have_the_names_of_stages() {
-        let event = event(&profiles(), 7).unwrap();
+        let event = event(&profiles(), &RUN, 7).unwrap();
         assert_eq!(event["hashed_early_bytes"], 7);
         assert_eq!(event["waited"][0], json!({"for": "sink-sync", "seconds": 9.7, "share": 0.808}));
         assert_eq!(event["sink"]["stages"]["sync"]["times"], 9);
@@ -283,7 +312,7 @@ mod tests {
         assert_eq!(of_source, [Some(5), Some(64), Some(4 << 20)]);
         assert_eq!(event["source"]["round_trip_seconds"], Value::Null);
         assert_eq!(event["sink"]["round_trip_seconds"], 0.09513);
-        assert!(super::event(&Profiles::default(), 0).is_none());
-        assert_eq!(summary(&profiles()), [json!("sink-sync"), json!(0.808), json!("waited")]);
+        assert!(super::event(&Profiles::default(), &RUN, 0).is_none());
+        assert_eq!(summary(&profiles(), &RUN), [json!("sink-sync"), json!(0.808), json!("waited")]);
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use haul_model::report::{Fact, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{Blame, Code, Failure, Hash, HashKind};
+use haul_mover::bottleneck::Around;
 use haul_mover::end::Summary;
 use haul_mover::{Error, Report, Reports};
 use haul_storage::engine::{Note, Told, Wish};
@@ -68,7 +69,9 @@ pub struct Reporter {
     quiet: bool,
     job: String,
     bar: Option<ProgressBar>,
+    /// The command.
     started: Instant,
+    connected: Option<Instant>,
     last_json: Option<Instant>,
     rate: Rate,
     connections: u64,
@@ -136,11 +139,15 @@ pub struct Setup {
     pub engines: (Vec<Told>, Vec<Note>),
     /// What the user wished of that could not all be.
     pub wished: Wish,
+    /// How long it took until there was a connection to the other end, if that is elsewhere.
+    pub connecting: Duration,
+    /// And what is kept of the job, apart from what is written while contents are copied.
+    pub state: Duration,
 }
 
 impl Shared {
-    /// A reporter for the job.
-    pub fn new(job: String, json: bool, verbose: bool, quiet: bool) -> Self {
+    /// A reporter for the job of a command that was started then.
+    pub fn new(job: String, started: Instant, [json, verbose, quiet]: [bool; 3]) -> Self {
         let bar = (!json && !quiet && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
             bar.set_style(
@@ -156,7 +163,8 @@ impl Shared {
             quiet,
             job,
             bar,
-            started: now,
+            started,
+            connected: None,
             last_json: None,
             rate,
             connections: 0,
@@ -228,6 +236,7 @@ impl Reporter {
             Report::Progress { stats, totals_are_final } => self.progress(stats, totals_are_final),
             Report::Connected { streams, cipher } => {
                 self.connections += 1;
+                self.connected.get_or_insert_with(Instant::now);
                 self.cipher = cipher;
                 if self.json {
                     self.event(json!({"event": "connected", "streams": streams, "cipher": cipher}));
@@ -431,6 +440,11 @@ impl Reporter {
         }
     }
 
+    /// When the first connection stood.
+    pub fn connected(&self) -> Option<Instant> {
+        self.connected
+    }
+
     /// How far it is.
     pub fn stats(&self) -> Stats {
         self.stats
@@ -473,15 +487,21 @@ impl Reporter {
         let stats = summary.outcome.stats;
         let (state, code) = verdict(summary);
         let elapsed = self.started.elapsed();
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let around = Around {
+            whole_nanos: nanos(elapsed),
+            connecting_nanos: nanos(setup.connecting),
+            state_nanos: nanos(setup.state),
+        };
         self.finished = true;
         if setup.left_out > 0 {
             self.left_out(setup.left_out);
         }
         if self.json {
-            profile::event(&summary.profiles, setup.hashed_early)
+            profile::event(&summary.profiles, &around, setup.hashed_early)
                 .into_iter()
                 .for_each(|event| self.event(event));
-            self.event(self.summary_event(summary, setup, state, elapsed));
+            self.event(self.summary_event(summary, setup, state, &around));
         }
         if let Some(reason) = &summary.error {
             error(&with_hint(self.typed.error(reason.clone())));
@@ -499,9 +519,11 @@ impl Reporter {
                 line.push_str(&format!("; shared storage targets with {others} on this host"));
             }
             self.line(&line);
-            profile::verdict(&summary.profiles).into_iter().for_each(|verdict| self.line(&verdict));
+            if is_at_work(summary) {
+                profile::verdict(&summary.profiles, &around).into_iter().for_each(|text| self.line(&text));
+            }
             if self.profile {
-                self.line(&profile::table(&summary.profiles));
+                self.line(&profile::table(&summary.profiles, &around));
                 if setup.hashed_early > 0 {
                     let bytes = size(setup.hashed_early);
                     self.line(&format!(
@@ -535,9 +557,12 @@ impl Reporter {
         if code == 0 { unwritten.failure.code.exit() } else { code }
     }
 
-    fn summary_event(&self, summary: &Summary, setup: &Setup, state: &str, elapsed: Duration) -> Value {
+    fn summary_event(&self, summary: &Summary, setup: &Setup, state: &str, around: &Around) -> Value {
         let stats = summary.outcome.stats;
-        let [bottleneck, bottleneck_share, bottleneck_why] = profile::summary(&summary.profiles);
+        let [bottleneck, bottleneck_share, bottleneck_why] = match is_at_work(summary) {
+            true => profile::summary(&summary.profiles, around),
+            false => [Value::Null, Value::Null, Value::Null],
+        };
         let log = setup.log.as_ref().map(|log| {
             json!({
                 "mechanism": log.mechanism,
@@ -567,7 +592,7 @@ impl Reporter {
             "objects_skipped": stats.objects_skipped,
             "objects_repaired": stats.objects_repaired,
             "bytes_spilled": stats.bytes_spilled,
-            "seconds": seconds(elapsed),
+            "seconds": seconds(Duration::from_nanos(around.whole_nanos)),
             "seconds_to_first_object": self.first_object.map(seconds),
             "hash": self.hash.name(),
             "verified": setup.verified.map(HashKind::name),
@@ -588,6 +613,12 @@ impl Reporter {
             })),
         })
     }
+}
+
+/// Something was to be done: nothing holds up what is done already.
+fn is_at_work(summary: &Summary) -> bool {
+    let Stats { files_done, files_failed, bytes_sent, .. } = summary.outcome.stats;
+    files_done > 0 || files_failed > 0 || bytes_sent > 0
 }
 
 /// State and exit code.

@@ -286,6 +286,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         lends: false,
         engines: EndEngines::new(engines),
         left_out: OnceLock::new(),
+        log_opened: OnceLock::new(),
     };
     let answer = response(
         &identity,

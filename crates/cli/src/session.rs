@@ -34,7 +34,7 @@ use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
-use crate::plan::{Direction, Plan, decision, decision_word, is_file, labels, root_error};
+use crate::plan::{Direction, Plan, decision, decision_word, error_of_host, is_file, labels, root_error};
 use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
@@ -44,15 +44,16 @@ use crate::{policy, report, signals};
 
 /// `haul cp`
 pub fn copy(arguments: &Copy) -> Result<u8, Error> {
-    run(arguments, Plan::new(arguments)?)
+    run(arguments, Instant::now(), Plan::new(arguments)?)
 }
 
 /// A transfer that is measured: like any other, but for what `measure` says.
 pub fn measured(arguments: &Copy, measure: Measure) -> Result<u8, Error> {
-    run(arguments, Plan { measure, ..Plan::new(arguments)? })
+    run(arguments, Instant::now(), Plan { measure, ..Plan::new(arguments)? })
 }
 
-fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
+/// What was planned by a command that was started then.
+fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     if plan.settings.plain.value && plan.direction != Direction::Local {
         policy::check_plain()?;
     }
@@ -64,7 +65,8 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
         Job::open(state, &plan.id, sources, destination, here.as_deref())
     })?;
     job.log_trouble = log_trouble;
-    let reporter = Shared::new(plan.id.to_string(), arguments.json, arguments.verbose, arguments.quiet);
+    let how = [arguments.json, arguments.verbose, arguments.quiet];
+    let reporter = Shared::new(plan.id.to_string(), started, how);
     reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     reporter.with(|reporter| reporter.set_profile(arguments.profile || arguments.verbose));
     reporter.with(|reporter| reporter.set_buffers_told(state.join("buffers-told")));
@@ -82,7 +84,7 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
     let began = result.is_ok();
     let never_was = job.record.sessions == 1
         && result.as_ref().err().is_some_and(|error| error.failure.code == Code::Usage);
-    let (summary, setup) = match result {
+    let (summary, mut setup) = match result {
         Ok(ended) => ended,
         Err(error) => {
             // A session that never began reports like one that failed at once.
@@ -93,9 +95,12 @@ fn run(arguments: &Copy, plan: Plan) -> Result<u8, Error> {
             (summary, Setup::default())
         }
     };
-    match never_was {
-        true => job.forget(),
-        false => record(&mut job, &summary, began),
+    if !never_was {
+        record(&mut job, &summary, began);
+    }
+    setup.state += job.kept;
+    if never_was {
+        job.forget();
     }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
 }
@@ -228,6 +233,8 @@ pub struct Ends<'a> {
     pub engines: EndEngines,
     /// Unfinished files that the scan whose finds are sent has left out.
     pub left_out: OnceLock<Arc<AtomicU64>>,
+    /// How long it took to open the log.
+    pub log_opened: OnceLock<Duration>,
 }
 
 /// Of each end.
@@ -298,6 +305,12 @@ impl Ends<'_> {
         self.left_out.get().map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
+    /// For how long nothing went on but what opens the log, and closes it.
+    fn log_kept(&self, log: Option<&log::LogSummary>) -> Duration {
+        let closing = log.map_or(Duration::ZERO, |log| log.closing);
+        self.log_opened.get().copied().unwrap_or_default() + closing
+    }
+
     /// By what hash contents are compared at the end that writes.
     fn verified(&self) -> Option<HashKind> {
         Some(self.hash).filter(|hash| *hash != HashKind::None && !self.lends)
@@ -353,7 +366,9 @@ impl Ends<'_> {
         log: log::Settings,
         begun: Option<Reading>,
     ) -> Result<SourceEnd, Error> {
+        let began = Instant::now();
         let mut log = SourceLog::open(&self.directory.join("log"), log)?;
+        let _ = self.log_opened.set(began.elapsed());
         if let Some(cause) = &self.log_trouble {
             log.count_as_lost(cause.clone());
         }
@@ -465,6 +480,7 @@ fn ends<'a>(plan: &'a Plan, job: &Job) -> Ends<'a> {
         lends: lends(plan),
         engines: EndEngines::new(plan.settings.engines()),
         left_out: OnceLock::new(),
+        log_opened: OnceLock::new(),
     }
 }
 
@@ -539,8 +555,8 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
     summary.hanging += sink.hanging;
     let log = summary.log.clone();
     let (engines, wished) = (ends.engines.told(), plan.settings.engines());
-    let (verified, left_out) = (ends.verified(), ends.left_out());
-    Ok((summary, Setup { encrypted: None, verified, hashed_early: 0, left_out, log, engines, wished }))
+    let (verified, left_out, state) = (ends.verified(), ends.left_out(), ends.log_kept(log.as_ref()));
+    Ok((summary, Setup { verified, left_out, log, engines, wished, state, ..Setup::default() }))
 }
 
 /// Gives threads on this host their seats; what came of it is reported.
@@ -622,6 +638,7 @@ fn run_remote(
     let session = new_session()?;
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
     settings.layout_file.value.as_deref().map(read_layout_file).transpose()?;
+    let (reaching, kept) = (Instant::now(), job.kept);
     // Connecting takes ssh longest; everything else is made ready meanwhile.
     let mut ssh = Ssh::start(&settings.ssh.value, host, &settings.haul_path.value)?;
     let resolved_host = ResolvedHost::ask(&settings.ssh.value, host);
@@ -677,7 +694,7 @@ fn run_remote(
     interrupt.check()?;
     let response = match answer? {
         Line::Response(response) => response,
-        Line::Refusal(refusal) => return Err(of_host(host, refusal.into())),
+        Line::Refusal(refusal) => return Err(error_of_host(host, refusal.into())),
         _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
     };
     if response.hash != settings.hash.value.kind().name() {
@@ -730,22 +747,17 @@ fn run_remote(
     drop(live);
     drop(ssh);
     let log = summary.log.clone();
-    let (engines, wished) = (ends.engines.told(), plan.settings.engines());
     let (encrypted, verified, left_out) = (Some(!plain), ends.verified(), ends.left_out());
-    Ok((summary, Setup { encrypted, verified, hashed_early, left_out, log, engines, wished }))
-}
-
-/// What is wrong with DEST there is not to be put right here.
-fn of_host(host: &str, error: Error) -> Error {
-    use Code::{SinkMissing, SinkNotDirectory, SinkPermission, SinkSpecial};
-    match error.failure.code {
-        SinkMissing | SinkNotDirectory | SinkPermission | SinkSpecial => Error {
-            about: format!("{host}:{}", error.about),
-            hint: error.hint.map(|hint| format!("on {host}, {hint}")),
-            ..error
-        },
-        _ => error,
-    }
+    let connected = reporter.with(|reporter| reporter.connected());
+    let reached = connected.map_or(Duration::ZERO, |at| at.saturating_duration_since(reaching));
+    // What was kept of the job before that is told as such.
+    let connecting = reached.saturating_sub(job.kept - kept + ends.log_kept(None));
+    let state = ends.log_kept(log.as_ref());
+    let (engines, wished) = (ends.engines.told(), plan.settings.engines());
+    Ok((
+        summary,
+        Setup { encrypted, verified, hashed_early, left_out, log, engines, wished, connecting, state },
+    ))
 }
 
 /// Reads bytes that the greeting carries as hex.

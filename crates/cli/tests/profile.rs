@@ -4,9 +4,11 @@
 //! down in the program (`HAUL_TEST_SLOW`, see crate `haul_meter`, and `HAUL_TEST_FRAMES_LATE`), at one end only.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use haul_stripefs::{Mount, Options, StripeFs, control};
 use haul_testkit::alone;
@@ -82,6 +84,18 @@ impl Bed {
         assert_eq!(output.status.code(), Some(0), "{said}");
         output
     }
+}
+
+/// What took most of a command, as the summary and the profile have it, and the seconds of it.
+fn around(output: &Output, bottleneck: &str) -> f64 {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let [profile, summary] = told(output);
+    assert_eq!(summary["bottleneck"], bottleneck, "{summary:#} {profile:#}");
+    let most = &profile["waited"][0];
+    assert_eq!((&most["for"], &most["share"]), (&bottleneck.into(), &summary["bottleneck_share"]));
+    let (all, part) = (summary["seconds"].as_f64().unwrap(), most["seconds"].as_f64().unwrap());
+    assert!((part / all - most["share"].as_f64().unwrap()).abs() < 0.01, "{summary:#} {profile:#}");
+    part
 }
 
 /// The last events: the profile and the summary.
@@ -314,4 +328,52 @@ fn a_transfer_within_one_process_and_one_that_was_pulled_are_measured_at_both_en
     // Within one process the sink reads the source's files.
     run(source.display().to_string(), "local", &["scan"]);
     run(format!("localhost:{}", source.display()), "pulled", &["scan", "read", "hash-on-way"]);
+}
+
+#[test]
+fn a_slow_login_is_named_and_is_part_of_the_time() {
+    let bed = Bed::new();
+    let source = bed.files("source", 1, 1000);
+    let (haul, ssh) = (env!("CARGO_BIN_EXE_haul"), bed.path("ssh"));
+    fs::write(&ssh, format!("#!/bin/sh\nsleep 2\nexec '{haul}' bench shell \"$@\"\n")).unwrap();
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |options: &[&str]| {
+        alone(haul, bed.directory.path())
+            .args(["cp", "-r", "--haul-path", haul, "--ssh"])
+            .arg(&ssh)
+            .args(options)
+            .arg(&source)
+            .arg(format!("localhost:{}", bed.path("sink").display()))
+            .output()
+            .unwrap()
+    };
+    let took = around(&run(&["--json"]), "connecting");
+    assert!((2.0..20.0).contains(&took), "{took}");
+    let [_, summary] = told(&run(&["--json"]));
+    assert_eq!(
+        (&summary["bytes_sent"], &summary["bottleneck"]),
+        (&0.into(), &Value::Null),
+        "nothing was to be done"
+    );
+    let text = String::from_utf8(run(&["--profile"]).stdout).unwrap();
+    assert!(text.contains("\n  connecting (ssh login) ") && !text.contains("mostly waited"), "{text}");
+}
+
+#[test]
+fn a_slow_state_directory_is_named_and_is_part_of_the_time() {
+    let bed = Bed::new();
+    let (filesystem, _mount) = bed.mounted("slow");
+    let source = bed.files("source", 1, 1000);
+    control::execute(&filesystem, "mds latency=50ms").unwrap();
+    let began = Instant::now();
+    let output = alone(env!("CARGO_BIN_EXE_haul"), bed.directory.path())
+        .env("HAUL_STATE_DIR", bed.path("slow/state"))
+        .args(["cp", "-r", "--json"])
+        .args([source, bed.path("sink")])
+        .output()
+        .unwrap();
+    let all = began.elapsed().as_secs_f64();
+    around(&output, "state-directory");
+    let told = told(&output)[1]["seconds"].as_f64().unwrap();
+    assert!((all * 0.8..=all).contains(&told), "{told} of {all}");
 }

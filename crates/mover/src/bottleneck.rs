@@ -3,7 +3,7 @@
 //! The source's master waits for one thing at a time, so its waiting divides the run into parts that add up to no more than
 //! all of it. Each part is divided again by what the threads behind it were busy with, and what it waited for the sink by
 //! what the sink's master waited for. So every part of the run has one name, and the largest is the bottleneck if it is half
-//! of the run or more. Where nothing is, but the processors of an end were busy all the time, and with this, it is the stage that they
+//! of the whole command or more. Where nothing is, but the processors of an end were busy all the time, and with this, it is the stage that they
 //! spent most time on. Else nothing stands out. Why it is done this way is in
 //! `docs/decisions/0018-where-the-time-went.md`.
 //!
@@ -21,6 +21,17 @@ const HOST_BUSY_PERMILLE_MIN: u16 = 900;
 const OWN_SHARE_MIN: f64 = 0.25;
 /// What lies between two ends of which each is a process.
 const BETWEEN: [Bottleneck; 2] = [Bottleneck::Network, Bottleneck::SinkBuffers];
+
+/// What a command spends its time on before there is a run of which ends can tell, and after it. A run alone has nothing of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Around {
+    /// From the command's start to its end.
+    pub whole_nanos: u64,
+    /// Until the first connection stood.
+    pub connecting_nanos: u64,
+    /// For what is kept of the job, while nothing else went on.
+    pub state_nanos: u64,
+}
 
 /// What can hold a transfer up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,11 +68,15 @@ pub enum Bottleneck {
     SinkMetadata,
     /// Making durable at the sink.
     SinkSync,
+    /// Reaching the other end.
+    Connecting,
+    /// Where it is kept what the job is and how far.
+    State,
 }
 
 impl Bottleneck {
-    /// All, in the order of the walk of an object.
-    pub const ALL: [Bottleneck; 16] = [
+    /// All, in the order of the walk of an object; then what is around a run.
+    pub const ALL: [Bottleneck; 18] = [
         Bottleneck::Scan,
         Bottleneck::SourceRead,
         Bottleneck::SourceHash,
@@ -78,6 +93,8 @@ impl Bottleneck {
         Bottleneck::SinkWrite,
         Bottleneck::SinkMetadata,
         Bottleneck::SinkSync,
+        Bottleneck::Connecting,
+        Bottleneck::State,
     ];
 
     /// Stable, for scripts.
@@ -99,6 +116,8 @@ impl Bottleneck {
             Bottleneck::SinkWrite => "sink-write",
             Bottleneck::SinkMetadata => "sink-metadata",
             Bottleneck::SinkSync => "sink-sync",
+            Bottleneck::Connecting => "connecting",
+            Bottleneck::State => "state-directory",
         }
     }
 
@@ -121,11 +140,13 @@ impl Bottleneck {
     }
 }
 
-/// How long a run waited for what.
+/// How long a command waited for what.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waits {
-    /// Of the whole run.
-    pub run_nanos: f64,
+    /// Of all of it.
+    pub whole_nanos: f64,
+    /// Of the run, of which the ends tell.
+    run_nanos: f64,
     nanos: [f64; Bottleneck::ALL.len()],
 }
 
@@ -140,10 +161,13 @@ pub enum Why {
 
 impl Waits {
     /// Nothing can be said unless both ends have told.
-    pub fn of(profiles: &Profiles) -> Option<Waits> {
+    pub fn of(profiles: &Profiles, around: &Around) -> Option<Waits> {
         let (source, sink) = (profiles.source.as_ref()?, profiles.sink.as_ref()?);
-        let mut waits =
-            Waits { run_nanos: source.wall_nanos.max(sink.wall_nanos) as f64, ..Waits::default() };
+        let run_nanos = source.wall_nanos.max(sink.wall_nanos) as f64;
+        let whole_nanos = run_nanos.max(around.whole_nanos as f64);
+        let mut waits = Waits { whole_nanos, run_nanos, ..Waits::default() };
+        waits.divide(around.connecting_nanos as f64, &[(Bottleneck::Connecting, 1.0)]);
+        waits.divide(around.state_nanos as f64, &[(Bottleneck::State, 1.0)]);
         waits.add_source(source, sink);
         waits.add_sink(source, sink);
         if profiles.one_process {
@@ -153,9 +177,9 @@ impl Waits {
         Some(waits)
     }
 
-    /// Of the run, how much was spent waiting for this; at most 1.
+    /// Of the whole, how much was spent waiting for this; at most 1.
     pub fn share(&self, bottleneck: Bottleneck) -> f64 {
-        let share = self.nanos[bottleneck as usize] / self.run_nanos;
+        let share = self.nanos[bottleneck as usize] / self.whole_nanos;
         if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
     }
 
@@ -267,12 +291,16 @@ fn processor(profile: &Profile, stage: Stage) -> f64 {
 }
 
 /// What held the transfer up, if anything stands out.
-pub fn name(profiles: &Profiles) -> Option<(Bottleneck, Why)> {
-    let waits = Waits::of(profiles)?;
+pub fn name(profiles: &Profiles, around: &Around) -> Option<(Bottleneck, Why)> {
+    let waits = Waits::of(profiles, around)?;
     let shares = Bottleneck::ALL.map(|bottleneck| (bottleneck, waits.share(bottleneck)));
     let longest = shares.into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
     if let Some((bottleneck, share)) = longest.filter(|(_, share)| *share >= SHARE_MIN) {
         return Some((bottleneck, Why::Waited(share)));
+    }
+    if waits.run_nanos < waits.whole_nanos * SHARE_MIN {
+        // Whatever the processors were busy with, it was not that.
+        return None;
     }
     let ends = [(true, profiles.source), (false, profiles.sink)];
     let busy = ends.into_iter().filter_map(|(at_source, profile)| Some((at_source, profile?)));
@@ -321,8 +349,44 @@ mod tests {
         Profiles { source: profile(source), sink: profile(sink), one_process: false }
     }
 
+    /// With nothing around the run.
+    fn of(profiles: &Profiles) -> Option<Waits> {
+        Waits::of(profiles, &Around::default())
+    }
+
+    fn name(profiles: &Profiles) -> Option<(Bottleneck, Why)> {
+        super::name(profiles, &Around::default())
+    }
+
     fn named(profiles: &Profiles) -> Option<Bottleneck> {
         name(profiles).map(|(bottleneck, _)| bottleneck)
+    }
+
+    #[test]
+    fn shares_are_of_the_whole_command_and_what_is_around_the_run_can_be_most_of_it() {
+        let run = profiles((&[(Waiting::Read, 9)], &[(Stage::Read, 9, 0)]), (&[], &[]));
+        let named = |[whole, connecting, state]: [u64; 3]| {
+            let [whole_nanos, connecting_nanos, state_nanos] =
+                [whole, connecting, state].map(|seconds| seconds * SECOND);
+            super::name(&run, &Around { whole_nanos, connecting_nanos, state_nanos })
+        };
+        assert_eq!(named([10, 0, 0]), Some((Bottleneck::SourceRead, Why::Waited(0.9))));
+        assert_eq!(named([15, 4, 1]), Some((Bottleneck::SourceRead, Why::Waited(0.6))));
+        assert_eq!(named([20, 5, 5]), None);
+        assert_eq!(named([40, 25, 5]), Some((Bottleneck::Connecting, Why::Waited(0.625))));
+        assert_eq!(named([40, 5, 25]), Some((Bottleneck::State, Why::Waited(0.625))));
+    }
+
+    #[test]
+    fn busy_processors_are_named_only_where_the_run_is_most_of_the_command() {
+        let spent = [(Stage::Hash, 6, 5), (Stage::Cipher, 3, 3)];
+        let waited = [(Waiting::Read, 4), (Waiting::Send, 4)];
+        let mut busy = profiles((&waited, &spent), (&[], &[(Stage::Cipher, 4, 4)]));
+        let source = busy.source.as_mut().unwrap();
+        (source.host_busy_permille, source.processor_nanos) = (950, 10 * SECOND);
+        let of = |whole| super::name(&busy, &Around { whole_nanos: whole * SECOND, ..Around::default() });
+        assert_eq!(of(15), Some((Bottleneck::SourceHash, Why::Processors(0.5))));
+        assert_eq!(of(25), None);
     }
 
     #[test]
@@ -394,7 +458,7 @@ mod tests {
     fn buffers_are_too_few_only_while_nothing_arrives_though_there_is_something_to_send() {
         use Waiting::{Arriving, Credit, Payload, Read, Send};
         let share = |source: &[_], sink: &[_]| {
-            let waits = Waits::of(&profiles((source, &[(Stage::Send, 9, 0)]), (sink, &[]))).unwrap();
+            let waits = of(&profiles((source, &[(Stage::Send, 9, 0)]), (sink, &[]))).unwrap();
             [Bottleneck::SinkBuffers, Bottleneck::Network].map(|part| (waits.share(part) * 10.0).round())
         };
         let full = share(&[(Credit, 8), (Send, 2)], &[(Arriving, 9), (Payload, 1)]);
@@ -412,8 +476,7 @@ mod tests {
         // It was writing all the time, at the pace of the network; then it had to sync.
         let source: (&[_], &[_]) = (&[(Waiting::Send, 4), (Waiting::Settle, 6)], &[(Stage::Send, 4, 0)]);
         let spent = [(Stage::Write, 4, 1), (Stage::Sync, 6, 0), (Stage::Receive, 4, 0)];
-        let waits =
-            Waits::of(&profiles(source, (&[(Waiting::Write, 4), (Waiting::Settle, 6)], &spent))).unwrap();
+        let waits = of(&profiles(source, (&[(Waiting::Write, 4), (Waiting::Settle, 6)], &spent))).unwrap();
         assert_eq!(waits.share(Bottleneck::SinkSync), 0.6);
         assert!((waits.share(Bottleneck::Network) - 0.4).abs() < 1e-6);
         assert_eq!(waits.share(Bottleneck::SinkWrite), 0.0);
@@ -426,7 +489,7 @@ mod tests {
             (&[(Waiting::Payload, 4), (Waiting::Settle, 6)], &[(Stage::Sync, 6, 0), (Stage::Receive, 4, 0)]),
         );
         apart.source.as_mut().unwrap().wall_nanos = 4 * SECOND;
-        let waits = Waits::of(&apart).unwrap();
+        let waits = of(&apart).unwrap();
         assert_eq!(waits.share(Bottleneck::SinkSync), 0.6);
         assert!((waits.share(Bottleneck::Network) - 0.4).abs() < 1e-6, "{waits:?}");
     }
@@ -447,7 +510,7 @@ mod tests {
     #[test]
     fn what_is_taken_in_a_moment_holds_nothing_up_for_long() {
         let sink = (&[(Waiting::Payload, 9)][..], &[(Stage::Receive, 1, 1)][..]);
-        let waits = Waits::of(&profiles((&[(Waiting::Settle, 9)], &[]), sink)).unwrap();
+        let waits = of(&profiles((&[(Waiting::Settle, 9)], &[]), sink)).unwrap();
         assert_eq!([Bottleneck::SinkReceive, Bottleneck::Network].map(|part| waits.share(part)), [0.1, 0.8]);
     }
 

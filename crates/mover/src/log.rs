@@ -167,6 +167,7 @@ impl Settings {
             files_peak: 0,
             location: location.to_owned(),
             lost: None,
+            closing: Duration::ZERO,
         }
     }
 }
@@ -257,6 +258,8 @@ pub struct LogSummary {
     pub location: PathBuf,
     /// They could not be written to the end: the transfer could not have been resumed from there on.
     pub lost: Option<String>,
+    /// How long it took to close them here, when all else was done.
+    pub closing: Duration,
 }
 
 impl LogSummary {
@@ -284,6 +287,7 @@ impl LogSummary {
             files_peak: status.files_peak,
             location: PathBuf::from(std::ffi::OsString::from_vec(status.location.into_vec())),
             lost: (!status.lost.is_empty()).then(|| text(&status.lost)),
+            closing: Duration::ZERO,
         }
     }
 }
@@ -448,6 +452,7 @@ impl Logger {
     /// Everything that was taken over is written and durable on return, unless the log's storage does not answer.
     pub(crate) fn finish(self) -> LogSummary {
         let Logger { shared, work, .. } = self;
+        let began = Instant::now();
         let intact = match work {
             Work::None => true,
             Work::Thread { operations, thread } => {
@@ -469,6 +474,7 @@ impl Logger {
             }
         };
         let mut summary = lock(&shared).clone();
+        summary.closing = began.elapsed();
         if !intact {
             summary.lost = Some("the log thread has panicked".into());
         }
@@ -601,6 +607,7 @@ mod tests {
             files_peak: 0,
             location: PathBuf::new(),
             lost: None,
+            closing: Duration::ZERO,
         };
         let shared = Arc::new(Mutex::new(summary));
         (Logger { required: false, shared, work: Work::Thread { operations, thread } }, storage)
