@@ -302,19 +302,20 @@ impl Reporter {
     }
 
     fn failed(&mut self, path: &[u8], failure: Failure) {
+        // Trouble at an end is told of the path that the user knows there.
+        let typed = match failure.code.blame() {
+            _ if [Code::SourceDirectory, Code::SourceTwice].contains(&failure.code) => {
+                self.typed.at_source(path)
+            }
+            Blame::Source => self.typed.at_source(path),
+            Blame::Sink => self.typed.at_destination(path),
+            _ => None,
+        };
+        let path = typed.as_deref().unwrap_or(path);
         if self.json {
             self.event(failed_event(path, failure));
         } else {
-            // Trouble at an end is told of the path that the user knows there.
-            let typed = match failure.code.blame() {
-                _ if [Code::SourceDirectory, Code::SourceTwice].contains(&failure.code) => {
-                    self.typed.at_source(path)
-                }
-                Blame::Source => self.typed.at_source(path),
-                Blame::Sink => self.typed.at_destination(path),
-                _ => None,
-            };
-            let error = Error { failure, about: show(typed.as_deref().unwrap_or(path)), hint: None };
+            let error = Error { failure, about: show(path), hint: None };
             self.note(&error.to_string());
         }
     }
@@ -330,6 +331,8 @@ impl Reporter {
     }
 
     fn unlike(&self, path: &[u8], why: Unlike) {
+        let typed = self.typed.at_destination(path);
+        let path = typed.as_deref().unwrap_or(path);
         if self.json {
             let mut event = path_fields("striped_otherwise", path);
             event.insert("why".into(), why.name().into());
@@ -339,7 +342,7 @@ impl Reporter {
             Unlike::NoPool => "there is no pool of that name",
             Unlike::NotTaken => "the file system does not take it",
         };
-        let shown = show(self.typed.at_destination(path).as_deref().unwrap_or(path));
+        let shown = show(path);
         self.note(&format!("{shown} and maybe others are not striped as at the source: {why}"));
     }
 

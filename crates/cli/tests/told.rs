@@ -595,3 +595,24 @@ fn files_that_are_left_out_for_their_names_are_counted() {
     let output = bed.haul(&["cp", &named, "single"]);
     assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
 }
+
+#[test]
+fn events_name_the_paths_that_the_text_names() {
+    let bed = Bed::new();
+    bed.write("pr/file", b"contents");
+    bed.write("taken/pr/file/in the way", b"");
+    assert!(Command::new("mkfifo").arg(bed.path("pr/ff")).status().unwrap().success());
+    for (arguments, code, path) in [
+        (["missing.dat", "newname"], "source-missing", "missing.dat"),
+        (["pr", "backup"], "unsupported-kind", "pr/ff"),
+        (["pr", "taken"], "sink-is-directory", "taken/pr/file"),
+    ] {
+        let told = |options: &[&str]| bed.haul(&[&["cp", "-r"], options, &arguments].concat());
+        let events = String::from_utf8(told(&["--json"]).stdout).unwrap();
+        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let failed: Vec<_> = events.filter(|event| event["event"] == "failed").collect();
+        assert!(failed.iter().any(|event| event["code"] == code && event["path"] == path), "{failed:?}");
+        let text = String::from_utf8(told(&[]).stderr).unwrap();
+        assert!(text.contains(&format!("haul: {path}: ")), "{text}");
+    }
+}

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -113,6 +114,16 @@ impl Job {
     /// A path of an event, whose first component is the tree itself, relative to the tree.
     pub fn within(path: &[u8]) -> &[u8] {
         path.iter().position(|byte| *byte == b'/').map_or(b"", |at| &path[at + 1..])
+    }
+
+    /// The path of a failure, which is told as it was typed if the tree is where it is to blame, relative to the tree.
+    pub fn below<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+        let below = |tree: &Path| {
+            let tree = tree.as_os_str().as_bytes();
+            let at = path.windows(tree.len()).position(|bytes| bytes == tree)?;
+            path[at + tree.len()..].strip_prefix(b"/")
+        };
+        below(&self.source).or_else(|| below(&self.result())).unwrap_or_else(|| Job::within(path))
     }
 }
 

@@ -228,7 +228,7 @@ impl Bed {
             }
         }
         let failed = outcome.events.iter().filter(|event| event["event"] == "failed");
-        let path = |event: &serde_json::Value| Some(Job::within(event["path"].as_str()?.as_bytes()).to_vec());
+        let path = |event: &serde_json::Value| Some(job.below(event["path"].as_str()?.as_bytes()).to_vec());
         Ok(failed.filter_map(path).collect())
     }
 
