@@ -45,6 +45,10 @@ fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
         Bottleneck::SinkCipher => ("deciphering at the destination", CIPHER),
         Bottleneck::SinkHash => ("checking hashes at the destination", HASH),
         Bottleneck::SinkWrite => ("writing at the destination", IO),
+        Bottleneck::Copy => (
+            "copying within the file system",
+            "the kernel reads and writes at once, so it may be either that is slow: iostat -x shows which",
+        ),
         Bottleneck::SinkMetadata => (
             "making and naming files at the destination",
             "its metadata server is slow, or busy: fewer, larger files go faster",

@@ -377,3 +377,34 @@ fn a_slow_state_directory_is_named_and_is_part_of_the_time() {
     let told = told(&output)[1]["seconds"].as_f64().unwrap();
     assert!((all * 0.8..=all).contains(&told), "{told} of {all}");
 }
+
+#[test]
+fn a_copy_of_what_was_not_in_memory_is_not_taken_for_writing() {
+    let bed = Bed::new();
+    let source = bed.files("source", 2, FILE_BYTES);
+    let run = |cold: bool, sink: &str| {
+        for number in 0..2 {
+            let file = fs::File::open(source.join(number.to_string())).unwrap();
+            file.sync_all().unwrap();
+            if cold {
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            } else {
+                std::io::copy(&mut &file, &mut std::io::sink()).unwrap();
+            }
+        }
+        let output = alone(env!("CARGO_BIN_EXE_haul"), bed.directory.path())
+            .env("HAUL_TEST_SLOW", "copy=1500000")
+            .args(["cp", "-r", "--json"])
+            .args([&source, &bed.path(sink)])
+            .output()
+            .unwrap();
+        let [profile, summary] = told(&output);
+        (profile["sink"]["stages"]["copy"]["bytes"].as_u64(), summary)
+    };
+    let (bytes, summary) = run(true, "cold");
+    if bytes.is_none() {
+        return haul_testkit::lacks("a local disk for temporary files, whose pages can be dropped");
+    }
+    assert_eq!(summary["bottleneck"], "copy", "{summary:#}");
+    assert_eq!(run(false, "warm").0, None, "it is writing alone");
+}

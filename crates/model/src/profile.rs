@@ -53,6 +53,8 @@ words! {
         ReadOnWay "read-on-way",
         /// Source: hashing what is sent at once.
         HashOnWay "hash-on-way",
+        /// Sink: the kernel's copy from file to file of what was not in memory. It reads and writes at once.
+        Copy "copy",
     }
 }
 

@@ -64,6 +64,8 @@ pub enum Bottleneck {
     SinkHash,
     /// The sink's storage, to write.
     SinkWrite,
+    /// The kernel's copy within a file system, which reads and writes at once.
+    Copy,
     /// The answers of the sink's file system about names and attributes.
     SinkMetadata,
     /// Making durable at the sink.
@@ -76,7 +78,7 @@ pub enum Bottleneck {
 
 impl Bottleneck {
     /// All, in the order of the walk of an object; then what is around a run.
-    pub const ALL: [Bottleneck; 18] = [
+    pub const ALL: [Bottleneck; 19] = [
         Bottleneck::Scan,
         Bottleneck::SourceRead,
         Bottleneck::SourceHash,
@@ -91,6 +93,7 @@ impl Bottleneck {
         Bottleneck::SinkCipher,
         Bottleneck::SinkHash,
         Bottleneck::SinkWrite,
+        Bottleneck::Copy,
         Bottleneck::SinkMetadata,
         Bottleneck::SinkSync,
         Bottleneck::Connecting,
@@ -114,6 +117,7 @@ impl Bottleneck {
             Bottleneck::SinkCipher => "sink-cipher",
             Bottleneck::SinkHash => "sink-hash",
             Bottleneck::SinkWrite => "sink-write",
+            Bottleneck::Copy => "copy",
             Bottleneck::SinkMetadata => "sink-metadata",
             Bottleneck::SinkSync => "sink-sync",
             Bottleneck::Connecting => "connecting",
@@ -134,6 +138,7 @@ impl Bottleneck {
             (Stage::Send, _) => Bottleneck::SourceSend,
             (Stage::Receive, _) => Bottleneck::SinkReceive,
             (Stage::Write, _) => Bottleneck::SinkWrite,
+            (Stage::Copy, _) => Bottleneck::Copy,
             (Stage::Create | Stage::Names, _) => Bottleneck::SinkMetadata,
             (Stage::Sync, _) => Bottleneck::SinkSync,
         }
@@ -226,6 +231,7 @@ impl Waits {
             (Bottleneck::SinkWrite, busy(sink, Stage::Write).max(1.0)),
             // Within one host it reads the source's files itself.
             (Bottleneck::SourceRead, busy(sink, Stage::Read)),
+            (Bottleneck::Copy, busy(sink, Stage::Copy)),
             (Bottleneck::SinkHash, busy(sink, Stage::Hash)),
             (Bottleneck::SinkMetadata, busy(sink, Stage::Create)),
         ];
@@ -436,6 +442,7 @@ mod tests {
             (Credit, Write, &busy[..], Bottleneck::SinkWrite),
             (Credit, Write, &[(Stage::Hash, 9, 9), (Stage::Write, 3, 2)], Bottleneck::SinkHash),
             (Credit, Write, &[(Stage::Read, 9, 1), (Stage::Write, 3, 2)], Bottleneck::SourceRead),
+            (Credit, Write, &[(Stage::Copy, 9, 1), (Stage::Write, 3, 2)], Bottleneck::Copy),
             (Credit, Write, &[(Stage::Create, 9, 1), (Stage::Write, 3, 2)], Bottleneck::SinkMetadata),
             (Credit, Sync, &busy, Bottleneck::SinkSync),
             (Credit, Payload, &busy, Bottleneck::SinkBuffers),

@@ -18,6 +18,7 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use crate::confine::sink_failure;
 use crate::faults;
 use crate::hashing::{self, ObjectHasher};
+use crate::page_cache;
 use crate::piece::with_piece;
 use crate::source::Status;
 
@@ -108,7 +109,12 @@ pub(crate) fn carry(
         while at < data_end {
             let length = (data_end - at).min(range.piece as u64) as usize;
             let copied = match way {
-                Way::Kernel => copy_in_kernel(source, sink, at, length).is_ok(),
+                Way::Kernel => {
+                    // What has to be read for it may be what it waits for, and it does not say.
+                    let is_read = !page_cache::has_most_ready(source, at, length as u32);
+                    let _copying = is_read.then(|| haul_meter::within(Stage::Copy).bytes(length as u64));
+                    copy_in_kernel(source, sink, at, length).is_ok()
+                }
                 Way::Buffer => false,
             };
             if copied {
@@ -292,6 +298,34 @@ mod tests {
     use crate::faults::moments::kernel_refuses;
     use crate::hashing::object_hash;
     use crate::huge_pages::with_huge_pages;
+
+    #[test]
+    fn the_kernels_copy_is_writing_only_where_nothing_had_to_be_read_for_it() {
+        const SIZE: u64 = 4 << 20;
+        let place = tempfile::tempdir().unwrap();
+        let (source, sink) = (made(&place, "source"), made(&place, "sink"));
+        source.write_all_at(&bytes(SIZE), 0).unwrap();
+        source.sync_all().unwrap();
+        page_cache::drop_all(&source);
+        if page_cache::pages(&source) != Some(0) {
+            // It is in memory only, or the kernel is busy with it.
+            return;
+        }
+        let meter = haul_meter::Meter::default();
+        let _joined = meter.join();
+        let copied = || {
+            let at = haul_meter::at(Stage::Write);
+            let status = Status::of(&source).unwrap();
+            carry((source.as_fd(), &status), sink.as_fd(), Range::new(0, SIZE, SIZE), None).unwrap();
+            drop(at);
+            let mut profile = haul_model::profile::Profile::default();
+            meter.read(&mut profile);
+            [Stage::Copy, Stage::Write].map(|stage| (profile.spent(stage).bytes, profile.spent(stage).times))
+        };
+        assert_eq!(copied(), [(SIZE, 1), (0, 1)]);
+        assert_eq!(copied(), [(SIZE, 1), (0, 2)], "it was in memory then");
+        assert!(read(&sink) == bytes(SIZE));
+    }
 
     const EDGES: [u64; 9] = [
         1,

@@ -55,6 +55,17 @@ pub(crate) fn holds_all_of(file: impl AsFd, offset: u64, length: u32) -> bool {
     counted(file, &Range { offset, length: length.into() }).is_some_and(|cached| cached >= all)
 }
 
+/// At least half of the range can be had at once, or the kernel cannot tell. Unlike elsewhere here, what is being read in does not count.
+pub(crate) fn has_most_ready(file: impl AsFd, offset: u64, length: u32) -> bool {
+    let all = u64::from(length).div_ceil(rustix::param::page_size() as u64);
+    let samples = Samples::of(&file, &Range { offset, length: length.into() });
+    let ready = samples.and_then(|samples| match is_ours(&file) {
+        true => samples.mapped(&file),
+        false => samples.read(&file),
+    });
+    ready.is_none_or(|ready| ready * 2 >= all)
+}
+
 fn pages_of(file: impl AsFd, range: Range) -> Option<u64> {
     counted(&file, &range).or_else(|| {
         let samples = Samples::of(&file, &range)?;
