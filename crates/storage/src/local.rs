@@ -117,8 +117,9 @@ pub(crate) fn raise_descriptor_limit() -> usize {
 
 /// How many descriptors an end holds on to at most, beside those that its threads work with at the moment.
 ///
-/// A process may have both ends. Each gets half of what is left when a quarter is set aside for streams, logs and whatever else
-/// is open; of that, members have a half and files with objects a quarter (a sink has two for each: contents and hashes).
+/// A process may have both ends. Each gets half of what is left when a quarter, of many not so much, is set aside for streams, logs
+/// and whatever else is open. Of that, directories have an eighth and files with objects a quarter (a sink has two for each: contents
+/// and hashes), and members the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Budget {
     /// Of directories that can be opened again.
@@ -132,10 +133,10 @@ pub(crate) struct Budget {
 impl Budget {
     /// Where the process may have so many.
     pub fn of(limit: usize) -> Budget {
-        let each = (limit - limit / 4) / 2;
+        let each = (limit - (limit / 4).min(SET_ASIDE_MAX)) / 2;
         let (directories, files) =
             ((each / 8).clamp(1, DIRECTORIES_MAX), (each / 8).clamp(1, FILES_OPEN_MAX));
-        Budget { directories, members: each / 2, files }
+        Budget { directories, members: each - directories - 2 * files, files }
     }
 
     /// Of this process, whose limit is raised as far as it may be.
@@ -149,6 +150,8 @@ pub fn files_open_max() -> usize {
     Budget::of_this_process().files
 }
 
+/// Threads and streams have no more than so many.
+const SET_ASIDE_MAX: usize = 1024;
 /// More of them bring nothing.
 const DIRECTORIES_MAX: usize = 1024;
 
@@ -179,13 +182,15 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn two_ends_and_a_quarter_fit_into_any_limit() {
+    fn two_ends_and_what_is_set_aside_fit_into_any_limit() {
         for limit in [64, 128, 256, 512, 1024, 4096, 1 << 20] {
             let Budget { directories, members, files } = Budget::of(limit);
             assert!(directories > 0 && members > 0 && files > 0, "{limit}");
             let (source, sink) = (directories + files, directories + members + 2 * files);
-            assert!(source + sink <= limit - limit / 4, "{limit}: {source} and {sink}");
+            assert!(source + sink <= limit - (limit / 4).min(1024), "{limit}: {source} and {sink}");
         }
+        // As Debian's login gives them: without a temporary name are as many members as two groups have, and more.
+        assert_eq!(Budget::of(20_000).members, 7952);
     }
 
     #[test]

@@ -116,12 +116,16 @@ impl Job {
         path.iter().position(|byte| *byte == b'/').map_or(b"", |at| &path[at + 1..])
     }
 
-    /// The path of a failure, which is told as it was typed if the tree is where it is to blame, relative to the tree.
+    /// The path of a failure, which is told as it was typed if the tree is where it is to blame, relative to the tree; of the tree
+    /// itself nothing.
     pub fn below<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         let below = |tree: &Path| {
             let tree = tree.as_os_str().as_bytes();
             let at = path.windows(tree.len()).position(|bytes| bytes == tree)?;
-            path[at + tree.len()..].strip_prefix(b"/")
+            match &path[at + tree.len()..] {
+                [] => Some(&path[path.len()..]),
+                rest => rest.strip_prefix(b"/"),
+            }
         };
         below(&self.source).or_else(|| below(&self.result())).unwrap_or_else(|| Job::within(path))
     }
