@@ -8,7 +8,9 @@
 //! What must stay true: every byte of the range is in the hash as the new file has it, once; nothing but the range is
 //! written; holes of the source stay holes, and cost no page of either file.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use haul_model::profile::Stage;
 use haul_model::{Code, Failure};
@@ -110,10 +112,12 @@ pub(crate) fn carry(
             let length = (data_end - at).min(range.piece as u64) as usize;
             let copied = match way {
                 Way::Kernel => {
-                    // What has to be read for it may be what it waits for, and it does not say.
-                    let is_read = !page_cache::has_most_ready(source, at, length as u32);
+                    let is_read = may_wait() && !page_cache::has_most_ready(source, at, length as u32);
                     let _copying = is_read.then(|| haul_meter::within(Stage::Copy).bytes(length as u64));
-                    copy_in_kernel(source, sink, at, length).is_ok()
+                    let began = Instant::now();
+                    let copied = copy_in_kernel(source, sink, at, length).is_ok();
+                    note_copy(length, began.elapsed());
+                    copied
                 }
                 Way::Buffer => false,
             };
@@ -135,6 +139,23 @@ pub(crate) fn carry(
         fs::ftruncate(sink, end).map_err(Trouble::Sink)?;
     }
     Ok(())
+}
+
+thread_local! {
+    /// The last copy in the kernel by this thread took longer than one from memory does, or there was none yet.
+    static WAITED: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Is it worth while to ask whether the next range has to be read? That may be what a copy waits for, and the kernel does not say; but
+/// to ask costs as much as to copy a small file.
+fn may_wait() -> bool {
+    WAITED.get()
+}
+
+fn note_copy(bytes: usize, took: Duration) {
+    // From memory it is several GB/s, behind some microseconds.
+    let from_memory = Duration::from_micros(100) + Duration::from_nanos(bytes as u64);
+    WAITED.set(took > from_memory);
 }
 
 /// The next bytes from `at` that are no hole, cut to `end`: where they begin and end.
