@@ -1,4 +1,4 @@
-//! Every message survives its bytes; any bytes give a message or an error; version 7 is pinned byte for byte.
+//! Every message survives its bytes; any bytes give a message or an error; version 8 is pinned byte for byte.
 
 use std::sync::Arc;
 
@@ -451,9 +451,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Version 7, byte for byte. A change here is a new version.
+/// Version 8, byte for byte. A change here is a new version.
 #[test]
-fn version_7_is_pinned() {
+fn version_8_is_pinned() {
     let entry = Entry {
         id: EntryId(5),
         parent: EntryId::root(1),
