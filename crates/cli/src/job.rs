@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use haul_model::report::Stats;
 use haul_model::{Code, JobId};
 use haul_mover::durable::{self, StatePoint};
-use haul_mover::runner::{Runner, host, is_locked, try_lock};
+use haul_mover::runner::{Runner, host, is_locked, open_lock, try_lock};
 use haul_mover::{Error, owner::make_directory};
 use serde::{Deserialize, Serialize};
 
@@ -424,15 +424,7 @@ pub fn lock(directory: &Path) -> Result<std::fs::File, Error> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         make_directory(directory)?;
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(&path)
-            .map_err(failed)?;
+        let file = open_lock(&path).map_err(failed)?;
         while !try_lock(&file).map_err(failed)? {
             let runner = runner(directory);
             if !runner.as_ref().is_none_or(is_dying) || Instant::now() >= deadline {

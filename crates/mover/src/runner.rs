@@ -4,12 +4,19 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Opens a file that is there to be locked, and makes it if need be.
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)
+}
 
 /// Takes a lock if nobody has it: whether it did. An error says that this file system knows no such locks, or more.
 pub fn try_lock(file: impl AsFd) -> io::Result<bool> {

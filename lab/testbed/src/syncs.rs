@@ -193,7 +193,8 @@ struct Host<'a> {
 impl Host<'_> {
     fn haul(&self) -> Command {
         let mut command = Command::new(self.stage.haul);
-        command.env("HAUL_STATE_DIR", &self.state);
+        // Nobody else keeps jobs there, which `status` would show, too.
+        command.env("HAUL_STATE_DIR", &self.state).env("TMPDIR", &self.state);
         match self.stage.removed.map(|name| name.strip_prefix("state/").ok_or(name)) {
             Some(Ok(name)) => drop(command.env("HAUL_TEST_SKIP_STATE_SYNC", name)),
             Some(Err(name)) => drop(command.env("HAUL_TEST_SKIP_SYNC", name)),
