@@ -28,6 +28,11 @@ trait Meddler: Send + Sync + 'static {
 
     /// A payload has come, and has not been passed on.
     fn passes(&self, _header: &mut [u8; 24], _bytes: &mut Vec<u8>) {}
+
+    /// It is not passed on at all, though its sender has been told that it has come.
+    fn swallows(&self) -> bool {
+        false
+    }
 }
 
 /// A source with one file, and a relay to the sink.
@@ -49,6 +54,11 @@ impl Bed {
 
     /// `haul cp --plain` through the relay.
     fn push(&self, meddler: Arc<dyn Meddler>, options: &[&str]) -> Output {
+        self.push_with(&[], meddler, options)
+    }
+
+    /// With these variables in its environment.
+    fn push_with(&self, variables: &[(&str, &str)], meddler: Arc<dyn Meddler>, options: &[&str]) -> Output {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         // What has not been read here stays with its sender: only then can it be changed behind its back.
         rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
@@ -73,6 +83,7 @@ impl Bed {
             }
         });
         alone(haul, self.directory.path())
+            .envs(variables.iter().copied())
             .args(["cp", "-r", "--plain", "--streams", "1", "--haul-path", haul])
             .arg("--ssh")
             .arg(format!("sh '{}'", self.path("ssh").display()))
@@ -138,7 +149,9 @@ fn carry(near: &mut TcpStream, far: &mut TcpStream, meddler: &dyn Meddler) -> io
         let mut bytes = vec![0; length as usize];
         near.read_exact(&mut bytes)?;
         meddler.passes(&mut header, &mut bytes);
-        far.write_all(&[&header, &bytes[..]].concat())?;
+        if !meddler.swallows() {
+            far.write_all(&[&header, &bytes[..]].concat())?;
+        }
     }
 }
 
@@ -194,6 +207,55 @@ fn who_alters_everything_prevents_a_transfer_and_nothing_else() {
     // Every connection had its payload, and there were pauses between them.
     let passed = meddler.passed.load(Ordering::SeqCst);
     assert!((5..20).contains(&passed), "{passed} payloads");
+}
+
+/// Swallows the first payloads: messages go on, and both ends of the data stream live.
+struct Swallows {
+    payloads: usize,
+    passed: AtomicUsize,
+}
+
+impl Meddler for Swallows {
+    fn swallows(&self) -> bool {
+        self.passed.fetch_add(1, Ordering::SeqCst) < self.payloads
+    }
+}
+
+#[test]
+fn what_is_swallowed_on_the_way_is_sent_again() {
+    let bed = Bed::new();
+    let meddler = Arc::new(Swallows { payloads: 1, passed: AtomicUsize::new(0) });
+    let output = bed.push_with(&[("HAUL_TEST_QUIET_MAX", "2")], meddler.clone(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("connecting again"), "{}", said(&output));
+    assert_eq!(meddler.passed.load(Ordering::SeqCst), 2);
+    assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+}
+
+#[test]
+fn where_everything_is_swallowed_a_transfer_ends() {
+    let bed = Bed::new();
+    let meddler = Arc::new(Swallows { payloads: usize::MAX, passed: AtomicUsize::new(0) });
+    let output = bed.push_with(&[("HAUL_TEST_QUIET_MAX", "1")], meddler, &["--reconnect", "2"]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("lost before anything has passed"), "{}", said(&output));
+}
+
+/// How long nothing comes counts, not how long a payload takes.
+#[test]
+fn what_comes_slowly_comes() {
+    let bed = Bed::new();
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let output = alone(haul, bed.directory.path())
+        .env("HAUL_TEST_QUIET_MAX", "2")
+        .args(["cp", "-r", "--plain", "--bandwidth", "600KiB", "--haul-path", haul])
+        .args(["--ssh", &format!("'{haul}' bench shell")])
+        .arg(bed.path("source"))
+        .arg(format!("localhost:{}", bed.path("sink").display()))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(!said(&output).contains("connecting again"), "{}", said(&output));
 }
 
 /// Holds the first payload back while the file is written anew.

@@ -16,7 +16,7 @@ use haul_model::limits::MESSAGES_WAITING_BYTES_MAX;
 use haul_model::profile::Stage;
 use haul_protocol::link::Frame;
 use haul_topology::ThreadKind;
-use haul_transport::{Closer, Receiver, Sender};
+use haul_transport::{Arrivals, Closer, Receiver, Sender, Stream};
 use haul_wire::{FRAME_HEADER_BYTES, FrameHeader, Malformed, Role};
 
 use crate::connection::{Established, put_frame};
@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     /// Messages up to this one have been written, or are being written; the other end cannot have received more.
     pub(crate) written: Arc<AtomicU64>,
     closers: Vec<Closer>,
+    /// Of its data streams.
+    arrivals: Vec<Arrivals>,
     threads: Vec<JoinHandle<()>>,
     writer: JoinHandle<()>,
     ending: Arc<Inputs>,
@@ -79,6 +81,7 @@ impl Connection {
         let shared = established.shared;
         let (frames, frames_out) = unbounded();
         let (payloads, payloads_out) = unbounded::<Outgoing>();
+        let arrivals = established.data.iter().map(Stream::arrivals).collect();
 
         let (sender, receiver, closer) = established.control.split();
         closers.push(closer);
@@ -128,7 +131,13 @@ impl Connection {
                 }
             }
         }
-        Ok(Connection { epoch, frames, payloads, written, closers: Vec::new(), threads, writer, ending })
+        let closers = Vec::new();
+        Ok(Connection { epoch, frames, payloads, written, closers, arrivals, threads, writer, ending })
+    }
+
+    /// How many bytes have come over its data streams; none where that is not known.
+    pub(crate) fn arrived(&self) -> Option<u64> {
+        self.arrivals.iter().map(Arrivals::bytes).sum()
     }
 
     /// Ends the connection. True if every thread of it has ended; else `Input::Down` follows when they have.

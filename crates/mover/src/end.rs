@@ -476,6 +476,10 @@ impl Machine for SourceMachine {
     fn slots_used(&self) -> u32 {
         self.source.slots_used()
     }
+
+    fn awaits_payload(&self) -> bool {
+        false
+    }
 }
 
 struct SinkMachine(Sink);
@@ -517,6 +521,10 @@ impl Machine for SinkMachine {
 
     fn slots_used(&self) -> u32 {
         self.0.slots_used()
+    }
+
+    fn awaits_payload(&self) -> bool {
+        self.0.awaits_payload()
     }
 }
 

@@ -24,6 +24,7 @@ pub mod end;
 mod error;
 pub mod log;
 mod master;
+mod missing;
 mod muster;
 mod neighbours;
 pub mod owner;

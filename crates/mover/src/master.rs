@@ -23,6 +23,7 @@ use crate::comm::{Connection, Weight};
 use crate::connection::{Connector, Established, Introduction};
 use crate::end::Profiles;
 use crate::log::{LogSummary, Logger};
+use crate::missing::Missing;
 use crate::muster::Muster;
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
 use crate::patience::{self, InVain};
@@ -98,6 +99,8 @@ pub(crate) trait Machine {
     fn totals_are_final(&self) -> bool;
     fn waiting(&self) -> Option<Waiting>;
     fn slots_used(&self) -> u32;
+    /// Something is announced that has not come.
+    fn awaits_payload(&self) -> bool;
 }
 
 /// Everything that a master works with.
@@ -182,6 +185,8 @@ struct Running<M: Machine> {
     in_vain: InVain,
     /// When the last connection was made.
     since_connected: Instant,
+    /// Of that.
+    missing: Missing,
     last_error: Option<Error>,
     /// It cannot go on, or is not to.
     stopped: bool,
@@ -228,6 +233,7 @@ impl<M: Machine> Running<M> {
             retry_at: None,
             in_vain: InVain::default(),
             since_connected: now,
+            missing: Missing::new(now),
             last_error: None,
             stopped: false,
             outcome: None,
@@ -524,6 +530,7 @@ impl<M: Machine> Running<M> {
         self.wire = Wire::Up(connection);
         self.heard = Instant::now();
         self.since_connected = self.heard;
+        self.missing = Missing::new(self.heard);
         if let (Role::Sink, Some(round_trip)) = (M::ROLE, round_trip) {
             self.event(Event::RoundTrip { nanos: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX) });
         }
@@ -627,6 +634,16 @@ impl<M: Machine> Running<M> {
             if self.heard.elapsed() > SILENCE_MAX && self.master.inputs.is_empty() && !full {
                 let cause = format!("nothing was heard of the other end for {} s", SILENCE_MAX.as_secs());
                 return self.on_lost(epoch, cause);
+            }
+            let now = Instant::now();
+            if self.missing.is_due(now) {
+                let awaited = self.master.machine.awaits_payload();
+                let arrived = awaited.then(|| connection.arrived()).flatten();
+                if let Some(quiet) = self.missing.look(awaited, arrived, now) {
+                    let cause =
+                        format!("nothing of what the other end has sent came for {} s", quiet.as_secs());
+                    return self.on_lost(epoch, cause);
+                }
             }
             let pending = if self.spoke.elapsed() > PING_AFTER { 0 } else { 1 };
             self.confirm(pending);

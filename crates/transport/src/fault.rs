@@ -74,21 +74,21 @@ impl Signal {
 
 /// Puts a fault into what `stream` sends.
 pub fn sending(stream: Stream, when: When, fault: Fault) -> Stream {
-    let Stream { sender, receiver, closer, about } = stream;
+    let Stream { sender, receiver, closer, about, arrivals } = stream;
     let (trigger, closer) = Trigger::new(when, fault, closer);
     let spared = trigger.spared();
     let sender = Box::new(FaultSender { lower: sender, trigger });
     let receiver = Box::new(FaultReceiver { lower: receiver, trigger: spared, timeout: None });
-    Stream { sender, receiver, closer, about }
+    Stream { sender, receiver, closer, about, arrivals }
 }
 
 /// Puts a fault into what `stream` receives.
 pub fn receiving(stream: Stream, when: When, fault: Fault) -> Stream {
-    let Stream { sender, receiver, closer, about } = stream;
+    let Stream { sender, receiver, closer, about, arrivals } = stream;
     let (trigger, closer) = Trigger::new(when, fault, closer);
     let sender = Box::new(FaultSender { lower: sender, trigger: trigger.spared() });
     let receiver = Box::new(FaultReceiver { lower: receiver, trigger, timeout: None });
-    Stream { sender, receiver, closer, about }
+    Stream { sender, receiver, closer, about, arrivals }
 }
 
 struct Trigger {

@@ -183,6 +183,28 @@ impl fmt::Debug for Closer {
     }
 }
 
+/// How many bytes have come to this end of a stream, whether or not anybody has taken them: for any thread.
+#[derive(Clone, Default)]
+pub struct Arrivals(Option<Arc<dyn Fn() -> Option<u64> + Send + Sync>>);
+
+impl Arrivals {
+    /// `count` must not block; `None` once nobody knows any more.
+    pub fn new(count: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
+        Arrivals(Some(Arc::new(count)))
+    }
+
+    /// Since the stream stands, with all that the layers below put around what passes; none where that is not known.
+    pub fn bytes(&self) -> Option<u64> {
+        self.0.as_ref().and_then(|count| count())
+    }
+}
+
+impl fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Arrivals").field(&self.bytes()).finish()
+    }
+}
+
 /// What may be told about a stream to people: for `--json`, receipts and traces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct About {
@@ -203,12 +225,23 @@ pub struct Stream {
     pub(crate) receiver: Box<dyn Receiver>,
     pub(crate) closer: Closer,
     pub(crate) about: About,
+    pub(crate) arrivals: Arrivals,
 }
 
 impl Stream {
     /// From the parts of a driver or decorator.
     pub fn new(sender: Box<dyn Sender>, receiver: Box<dyn Receiver>, closer: Closer, about: About) -> Self {
-        Stream { sender, receiver, closer, about }
+        Stream { sender, receiver, closer, about, arrivals: Arrivals::default() }
+    }
+
+    /// The same, of a driver that knows what has come, or of a decorator that passes on what its lower stream knows.
+    pub fn with_arrivals(self, arrivals: Arrivals) -> Self {
+        Stream { arrivals, ..self }
+    }
+
+    /// How much has come.
+    pub fn arrivals(&self) -> Arrivals {
+        self.arrivals.clone()
     }
 
     /// The halves, each for a thread of its own, and the handle that ends both.

@@ -20,6 +20,8 @@ const BURST: Duration = Duration::from_millis(50);
 /// Payloads are cut into pieces, so that a large one does not make the line uneven: of half a burst, within these bounds.
 const PIECE_BYTES_MIN: usize = 4 << 10;
 const PIECE_BYTES_MAX: usize = 256 << 10;
+/// And no piece takes longer than this, however low the limit is: a stream on which nothing comes for long is taken for dead.
+const PIECE_SECONDS_MAX: u64 = 10;
 
 /// The bucket, as arithmetic: it has a level, a clock is passed in.
 #[derive(Debug)]
@@ -42,7 +44,9 @@ impl Bucket {
 
     fn piece_bytes(&self) -> usize {
         let burst = self.bytes_per_second.get() as f64 * BURST.as_secs_f64();
-        ((burst / 2.0) as usize).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+        let longest = self.bytes_per_second.get().saturating_mul(PIECE_SECONDS_MAX);
+        let least = usize::try_from(longest).unwrap_or(usize::MAX).min(PIECE_BYTES_MIN);
+        ((burst / 2.0) as usize).clamp(least, PIECE_BYTES_MAX)
     }
 }
 
@@ -64,14 +68,14 @@ impl Limit {
 
 /// Sends through `stream` no faster than `limit` allows.
 pub fn wrap(stream: Stream, limit: &Limit) -> Stream {
-    let Stream { sender, receiver, closer, about } = stream;
+    let Stream { sender, receiver, closer, about, arrivals } = stream;
     let closed = Arc::new(Gate::default());
     let sender = Box::new(RateSender { lower: sender, limit: limit.clone(), closed: closed.clone() });
     let closer = Closer::new(move || {
         closed.open();
         closer.close();
     });
-    Stream { sender, receiver, closer, about }
+    Stream { sender, receiver, closer, about, arrivals }
 }
 
 struct RateSender {
@@ -160,6 +164,14 @@ mod tests {
             let time = run(&mut bucket(10_000_000), pieces, bytes, Instant::now());
             let expected = Duration::from_secs(10) - BURST;
             assert!(time.abs_diff(expected) < Duration::from_millis(1), "{bytes}: {time:?}");
+        }
+    }
+
+    #[test]
+    fn however_low_the_limit_a_piece_leaves_soon() {
+        for limit in [1, 7, 100, 1000, 5000, 1_000_000, u64::MAX] {
+            let piece = bucket(limit).piece_bytes();
+            assert!(piece > 0 && piece as u64 <= limit.saturating_mul(PIECE_SECONDS_MAX), "{limit}: {piece}");
         }
     }
 

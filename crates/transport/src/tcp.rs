@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
-use crate::{About, Cause, Closer, Receiver, See, Sender, Stream};
+use crate::{About, Arrivals, Cause, Closer, Receiver, See, Sender, Stream};
 
 /// Probes on an idle connection, so that a vanished peer or a forgetful firewall is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,11 +155,24 @@ fn connect_cause(error: &io::Error) -> Cause {
 }
 
 /// The shortest round trip of a connection so far: that of its handshake at least.
-///
-/// The structure that the kernel fills has grown with its versions, and the one of the C library has not: where the number is
-/// in it is part of the kernel's interface (`tcpi_min_rtt` of linux/tcp.h, microseconds, since Linux 4.6).
 fn round_trip(fd: &OwnedFd) -> Option<Duration> {
-    const AT: usize = 148;
+    // `tcpi_min_rtt`, since Linux 4.6.
+    let micros = u32::from_ne_bytes(info_at::<148, 4>(fd)?);
+    // Not known yet: all bits are set.
+    (micros != u32::MAX).then(|| Duration::from_micros(micros.into()))
+}
+
+/// Bytes that have come, taken or not.
+fn arrived(fd: &OwnedFd) -> Option<u64> {
+    // `tcpi_bytes_received`, since Linux 4.1.
+    info_at::<128, 8>(fd).map(u64::from_ne_bytes)
+}
+
+/// A number that the kernel keeps of a connection.
+///
+/// The structure that it fills (`tcp_info` of linux/tcp.h) has grown with its versions, and the one of the C library has not: where
+/// a number is in it is part of the kernel's interface.
+fn info_at<const AT: usize, const BYTES: usize>(fd: &OwnedFd) -> Option<[u8; BYTES]> {
     let mut info = [0_u8; 256];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes, which is what there is room for.
@@ -175,10 +188,7 @@ fn round_trip(fd: &OwnedFd) -> Option<Duration> {
     if asked != 0 {
         return None;
     }
-    let bytes = info.get(..length as usize)?.get(AT..AT + 4)?;
-    let micros = u32::from_ne_bytes(bytes.try_into().ok()?);
-    // Not known yet: all bits are set.
-    (micros != u32::MAX).then(|| Duration::from_micros(micros.into()))
+    info.get(..length as usize)?.get(AT..AT + BYTES)?.try_into().ok()
 }
 
 /// Whether the other end has the address of this one.
@@ -212,6 +222,8 @@ pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io:
             let _ = net::shutdown(&socket.fd, Shutdown::Both);
         }
     });
+    let handle = Arc::downgrade(&socket);
+    let arrivals = Arrivals::new(move || handle.upgrade().and_then(|socket| arrived(&socket.fd)));
     let same_host = is_same_host(&socket.fd, peer);
     let about = About { peer, cipher: None, same_host, round_trip };
     if same_host {
@@ -219,7 +231,7 @@ pub fn stream(fd: OwnedFd, peer: Option<SocketAddr>, settings: &Settings) -> io:
     }
     let sender = TcpSender { socket: socket.clone(), ended: false };
     let receiver = TcpReceiver { socket };
-    Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about))
+    Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about).with_arrivals(arrivals))
 }
 
 fn apply(fd: &OwnedFd, settings: &Settings) -> rustix::io::Result<()> {
@@ -433,6 +445,34 @@ mod tests {
         leave_unpaced(&fd);
         let expected = if has_bbr && has_cubic { "cubic" } else { paced };
         assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_has_come_is_known_before_it_is_taken_and_until_the_stream_goes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let near = connect(&[address], &Settings::default(), Duration::from_secs(10)).unwrap();
+        let (socket, peer) = listener.accept().unwrap();
+        let mut far = stream(socket.into(), Some(peer), &Settings::default()).unwrap();
+        let arrivals = near.arrivals();
+        let comes = |bytes| {
+            for _ in 0..1000 {
+                if arrivals.bytes() == Some(bytes) {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            false
+        };
+        assert!(comes(0));
+        far.sender().send(&[IoSlice::new(&[7; 1000])]).unwrap();
+        assert!(comes(1000), "{arrivals:?}");
+        let (sender, mut receiver, _) = near.split();
+        receiver.receive(&mut [0; 600]).unwrap();
+        far.sender().send(&[IoSlice::new(&[7; 10])]).unwrap();
+        assert!(comes(1010), "{arrivals:?}");
+        drop((sender, receiver));
+        assert_eq!(arrivals.bytes(), None);
     }
 
     #[test]

@@ -44,10 +44,10 @@ impl Counters {
 
 /// Counts what passes through `stream`.
 pub fn wrap(stream: Stream, counters: &Counters) -> Stream {
-    let Stream { sender, receiver, closer, about } = stream;
+    let Stream { sender, receiver, closer, about, arrivals } = stream;
     let sender = Box::new(TraceSender { lower: sender, counters: counters.clone() });
     let receiver = Box::new(TraceReceiver { lower: receiver, counters: counters.clone() });
-    Stream { sender, receiver, closer, about }
+    Stream { sender, receiver, closer, about, arrivals }
 }
 
 struct TraceSender {

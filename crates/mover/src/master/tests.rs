@@ -65,6 +65,10 @@ impl Machine for Told {
         None
     }
 
+    fn awaits_payload(&self) -> bool {
+        false
+    }
+
     fn slots_used(&self) -> u32 {
         0
     }

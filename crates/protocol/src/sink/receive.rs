@@ -254,6 +254,11 @@ impl Sink {
         }
     }
 
+    /// Is there a payload that is announced and has not come?
+    pub fn awaits_payload(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Announced { .. }))
+    }
+
     /// Slots that may be in use at a time.
     ///
     /// A slot that is granted again tells the source that what it sent into it burdens its target no more. So where the source

@@ -90,9 +90,9 @@ struct Shared {
 /// Puts records around what passes through the stream.
 pub(super) fn protect(agreed: Agreed) -> io::Result<Stream> {
     let about = About { cipher: agreed.traffic.cipher, ..agreed.stream.about };
-    let closer = agreed.stream.closer.clone();
+    let (closer, arrivals) = (agreed.stream.closer(), agreed.stream.arrivals());
     let (sender, receiver) = halves(agreed)?;
-    Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about))
+    Ok(Stream::new(Box::new(sender), Box::new(receiver), closer, about).with_arrivals(arrivals))
 }
 
 fn halves(agreed: Agreed) -> io::Result<(RecordSender, RecordReceiver)> {
