@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use haul_model::Code;
 use haul_mover::Error;
-use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial};
+use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Greeter, Introduction, TcpDial};
 use haul_transport::{Bound, Listener, Session, tcp};
 
 use crate::bootstrap::{self, Line};
@@ -47,6 +47,8 @@ pub struct InitiatorConnector {
     pub session: Session,
     /// Kept open: its end would tell the far end nothing, but a second line can.
     pub input: Option<ChildStdin>,
+    /// The ssh that it belongs to.
+    pub greeter: Option<Greeter>,
     /// Undecided at first.
     pub way: Way,
 }
@@ -66,6 +68,7 @@ impl Connector for InitiatorConnector {
             session: self.session.clone(),
             streams: self.streams,
             connected: false,
+            greeter: self.greeter.take(),
         };
         match dialer.connect(introduction, patience) {
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {

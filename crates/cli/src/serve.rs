@@ -427,6 +427,7 @@ impl FarConnector {
         let addresses = tcp::resolve(client, port, DIAL_TIMEOUT)
             .map_err(|error| Error::stream("dialing back", &error))?;
         let dial = TcpDial { addresses, timeout: DIAL_TIMEOUT };
-        Ok(Dialer { dial, session: self.session.clone(), streams: self.streams, connected: false })
+        let (session, streams) = (self.session.clone(), self.streams);
+        Ok(Dialer { dial, session, streams, connected: false, greeter: None })
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
 use haul_model::{Code, HashKind, SessionId};
-use haul_mover::connection::{Connector, local};
+use haul_mover::connection::{Connector, Greeter, local};
 use haul_mover::end::{Common, Outcome, Profiles, Running, Stopper, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::owner::Started;
@@ -725,6 +725,7 @@ fn run_remote(
         listen: settings.listen.value,
         session: session_keys,
         input: ssh.take_input(),
+        greeter: Greeter::of(ssh.pid()),
         way: Way::Undecided,
     };
     let common = Common {

@@ -18,6 +18,8 @@ use haul_testkit::alone;
 
 /// Longer than anything here lasts.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For so long somebody may refuse connections.
+const REFUSES: Duration = Duration::from_secs(2);
 /// A member of a bundle that stays in its file (`docs/decisions/0007-clear-streams-take-objects-from-files.md`).
 const FILE_BYTES: usize = 3 << 20;
 
@@ -31,6 +33,11 @@ trait Meddler: Send + Sync + 'static {
 
     /// It is not passed on at all, though its sender has been told that it has come.
     fn swallows(&self) -> bool {
+        false
+    }
+
+    /// The stream is cut, and for some time all others are refused.
+    fn refuses(&self) -> bool {
         false
     }
 }
@@ -74,12 +81,18 @@ impl Bed {
         );
         fs::write(self.path("ssh"), script).unwrap();
         thread::spawn(move || {
-            while let Ok((near, _)) = listener.accept() {
-                let (real, meddler) = (real.clone(), Arc::clone(&meddler));
-                thread::spawn(move || {
-                    // Connections end in errors here when their ends leave.
-                    let _ = relay(near, &real, &*meddler);
-                });
+            let mut listener = Arc::new(listener);
+            loop {
+                while let Ok((near, _)) = listener.accept() {
+                    let (real, meddler, listener) =
+                        (real.clone(), Arc::clone(&meddler), Arc::clone(&listener));
+                    thread::spawn(move || {
+                        // Connections end in errors here when their ends leave.
+                        let _ = relay(near, &real, &*meddler, &listener);
+                    });
+                }
+                thread::sleep(REFUSES);
+                listener = Arc::new(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap());
             }
         });
         alone(haul, self.directory.path())
@@ -105,7 +118,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler) -> io::Result<()> {
+fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler, listener: &TcpListener) -> io::Result<()> {
     let began = Instant::now();
     let port: u16 = loop {
         match fs::read_to_string(real).unwrap_or_default().trim().parse() {
@@ -125,7 +138,7 @@ fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler) -> io::Result<
     near.peek(&mut first)?;
     let ended = match first {
         // docs/spec/streams.md: a hello, in clear.
-        [b'h'] => carry(&mut near, &mut far, meddler),
+        [b'h'] => carry(&mut near, &mut far, meddler, listener),
         _ => io::copy(&mut near, &mut far).map(drop),
     };
     far.shutdown(Shutdown::Write)?;
@@ -134,7 +147,12 @@ fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler) -> io::Result<
 }
 
 /// The challenge, the epoch, and then payloads (docs/spec/streams.md and wire.md).
-fn carry(near: &mut TcpStream, far: &mut TcpStream, meddler: &dyn Meddler) -> io::Result<()> {
+fn carry(
+    near: &mut TcpStream,
+    far: &mut TcpStream,
+    meddler: &dyn Meddler,
+    listener: &TcpListener,
+) -> io::Result<()> {
     let mut opening = [0; 64 + 32 + 4];
     for part in [0..64, 64..96, 96..100] {
         near.read_exact(&mut opening[part.clone()])?;
@@ -149,6 +167,11 @@ fn carry(near: &mut TcpStream, far: &mut TcpStream, meddler: &dyn Meddler) -> io
         let mut bytes = vec![0; length as usize];
         near.read_exact(&mut bytes)?;
         meddler.passes(&mut header, &mut bytes);
+        if meddler.refuses() {
+            rustix::net::shutdown(listener, rustix::net::Shutdown::Both)?;
+            near.shutdown(Shutdown::Both)?;
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         if !meddler.swallows() {
             far.write_all(&[&header, &bytes[..]].concat())?;
         }
@@ -239,6 +262,27 @@ fn where_everything_is_swallowed_a_transfer_ends() {
     let output = bed.push_with(&[("HAUL_TEST_QUIET_MAX", "1")], meddler, &["--reconnect", "2"]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
     assert!(said(&output).contains("lost before anything has passed"), "{}", said(&output));
+}
+
+/// Cuts the first payload off, and lets nobody in for a while.
+struct Refuses(AtomicUsize);
+
+impl Meddler for Refuses {
+    fn refuses(&self) -> bool {
+        self.0.fetch_add(1, Ordering::SeqCst) == 0
+    }
+}
+
+/// A router that begins anew resets what it does not know. The other end lives, and so does ssh.
+#[test]
+fn who_refuses_for_a_while_ends_nothing() {
+    let bed = Bed::new();
+    let meddler = Arc::new(Refuses(AtomicUsize::new(0)));
+    let began = Instant::now();
+    let output = bed.push(meddler.clone(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(meddler.0.load(Ordering::SeqCst) > 1 && began.elapsed() >= REFUSES, "{}", said(&output));
+    assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
 }
 
 /// How long nothing comes counts, not how long a payload takes.

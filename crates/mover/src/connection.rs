@@ -6,6 +6,7 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use haul_model::Code;
 use haul_protocol::link::Frame;
 use haul_transport::{Cause, Listener, Purpose, Session, Stream, tcp};
 use haul_wire::{Connect, FRAME_HEADER_BYTES, FrameHeader, Message, VERSION, VERSION_MIN};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::PidfdFlags;
 
 use crate::Error;
 
@@ -93,6 +96,23 @@ impl Dial for TcpDial {
     }
 }
 
+/// The process through which the other end was started, and which lives as long as it does: ssh.
+pub struct Greeter(OwnedFd);
+
+impl Greeter {
+    /// A child of this process that has not been waited for; none where that cannot be watched.
+    pub fn of(child: i32) -> Option<Greeter> {
+        let pid = rustix::process::Pid::from_raw(child)?;
+        rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().map(Greeter)
+    }
+
+    /// Has it not ended? It may without the other end.
+    fn lives(&self) -> bool {
+        let mut ended = [PollFd::new(&self.0, PollFlags::IN)];
+        poll(&mut ended, Some(&Timespec::default())) == Ok(0)
+    }
+}
+
 /// The end that dials.
 pub struct Dialer<D> {
     /// Opens raw streams.
@@ -103,6 +123,8 @@ pub struct Dialer<D> {
     pub streams: u16,
     /// It has connected before: the other end listened then.
     pub connected: bool,
+    /// Tells of the other end where nothing listens.
+    pub greeter: Option<Greeter>,
 }
 
 impl<D: Dial> Connector for Dialer<D> {
@@ -187,8 +209,11 @@ impl<D: Dial> Dialer<D> {
     }
 
     fn failed(&self, cause: Cause, addresses: &[SocketAddr], about: String) -> Error {
-        // The far end listens as long as it lives.
+        // The far end listens as long as it lives. What refuses meanwhile may be a router or a firewall.
         if self.connected && cause == Cause::Refused {
+            if self.greeter.as_ref().is_some_and(Greeter::lives) {
+                return Error::new(Code::ConnectionLost, about);
+            }
             let all: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
             return Error::new(Code::PeerEnded, all.join(", "))
                 .hint("run the same command again to continue");

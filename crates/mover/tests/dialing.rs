@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use haul_model::{Code, JobId, SessionId};
-use haul_mover::connection::{Acceptor, Connector, Dial, Dialer, Introduction, TcpDial};
+use haul_mover::connection::{Acceptor, Connector, Dial, Dialer, Greeter, Introduction, TcpDial};
 use haul_transport::{Bound, Identity, Listener, Role, Session, Stream, tcp};
 use haul_wire::Connect;
 
@@ -88,7 +88,7 @@ fn several_data_streams_are_dialed_at_a_time() {
     let listener = listen(sink, "127.0.0.1", 0);
     let dial = TcpDial { addresses: vec![listener.address()], timeout: LONG };
     let dial = InPairs { dial, opened: Mutex::default(), more: Condvar::new() };
-    let mut dialer = Dialer { dial, session: source, streams: 20, connected: false };
+    let mut dialer = Dialer { dial, session: source, streams: 20, connected: false, greeter: None };
     assert_eq!(connect(&mut dialer, listener), (Some(20), Some(20)));
 }
 
@@ -100,7 +100,7 @@ fn where_somebody_else_listens_the_next_address_is_tried() {
     // Another transfer with the same port, on another host of the same name.
     let wrong = listen(sessions().1, "127.0.0.1", port);
     let dial = TcpDial { addresses: vec![wrong.address(), there], timeout: LONG };
-    let mut dialer = Dialer { dial, session: source, streams: 3, connected: false };
+    let mut dialer = Dialer { dial, session: source, streams: 3, connected: false, greeter: None };
     assert_eq!(connect(&mut dialer, right), (Some(3), Some(3)));
     assert_eq!(dialer.dial.addresses, [there, wrong.address()], "where it is comes first from now on");
     assert_eq!(wrong.refusals().count, 1, "data streams go to the right one");
@@ -112,7 +112,7 @@ fn where_the_other_end_is_at_no_address_each_is_told_with_its_reason() {
     let (one, other) = (listen(sessions().1, "127.0.0.1", 0), listen(sessions().1, "127.0.0.1", 0));
     let addresses = vec![one.address(), other.address()];
     let dial = TcpDial { addresses: addresses.clone(), timeout: LONG };
-    let mut dialer = Dialer { dial, session: source, streams: 1, connected: false };
+    let mut dialer = Dialer { dial, session: source, streams: 1, connected: false, greeter: None };
     let mut attempt = |connected| {
         dialer.connected = connected;
         dialer.connect(&introduction(haul_wire::Role::Source), LONG).err().expect("nobody is there")
@@ -125,4 +125,21 @@ fn where_the_other_end_is_at_no_address_each_is_told_with_its_reason() {
     drop(one);
     assert_eq!(attempt(true).failure.code, Code::PeerEnded);
     assert_eq!(attempt(false).failure.code, Code::PortBlocked);
+}
+
+#[test]
+fn who_lives_has_not_ended_whatever_refuses() {
+    let (source, sink) = sessions();
+    let listener = listen(sink, "127.0.0.1", 0);
+    let dial = TcpDial { addresses: vec![listener.address()], timeout: LONG };
+    drop(listener);
+    let mut ssh = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let greeter = Greeter::of(ssh.id() as i32);
+    let mut dialer = Dialer { dial, session: source, streams: 1, connected: true, greeter };
+    let mut attempt =
+        || dialer.connect(&introduction(haul_wire::Role::Source), LONG).err().unwrap().failure.code;
+    assert_eq!(attempt(), Code::ConnectionLost);
+    ssh.kill().unwrap();
+    ssh.wait().unwrap();
+    assert_eq!(attempt(), Code::PeerEnded);
 }
