@@ -196,15 +196,13 @@ pub fn make_directory(directory: &Path) -> Result<(), Error> {
 /// Of these at most: a job's directory in the state directory.
 const OWN_LEVELS: usize = 3;
 
-/// Whoever owns a directory can put links in it, in place of what is written there. False where all may make names, each their own:
-/// what is above such a directory is none of ours.
+/// Whoever owns a directory can put links in it, in place of what is written there, also in one where all may make names and each
+/// removes only their own. False where that is so, and nobody else's: what is above such a directory is none of ours.
 fn check_owner(directory: &Path) -> Result<bool, Error> {
     let found = std::fs::metadata(directory).map_err(|error| unwritable(directory, &error))?;
     const STICKY: u32 = 0o1000;
     match found.uid() {
-        _ if found.mode() & STICKY != 0 => Ok(false),
-        0 => Ok(true),
-        user if user == rustix::process::geteuid().as_raw() => Ok(true),
+        user if user == 0 || user == rustix::process::geteuid().as_raw() => Ok(found.mode() & STICKY == 0),
         user => {
             let about = format!("{}: it is user {user}'s", directory.display());
             Err(Error::new(Code::StateUnwritable, about)
@@ -368,6 +366,7 @@ fn next_epoch(directory: &Path) -> Result<u32, Error> {
 mod tests {
     use super::*;
     use crate::runner::is_locked;
+    use std::os::unix::fs::PermissionsExt;
 
     /// As on another host, where no socket leads: the lock is one of all hosts that have the directory.
     #[test]
@@ -442,6 +441,12 @@ mod tests {
             std::os::unix::fs::chown(theirs, Some(0), None).unwrap();
         }
         make_directory(&job).unwrap();
+        // As /tmp is, but for its owner, who may rename what others have in it.
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&state, mode(0o1777)).unwrap();
+        make_directory(&job).unwrap();
+        std::os::unix::fs::chown(&state, Some(12345), None).unwrap();
+        assert_eq!(make_directory(&job).err().map(|error| error.failure.code), Some(Code::StateUnwritable));
     }
 
     fn at(nanos: u64) -> Started {
