@@ -115,11 +115,11 @@ impl Owner {
     /// Calls `on_yield` once, on a thread of its own, when a newer session asks for the job.
     pub fn on_yield(&mut self, on_yield: impl FnOnce() + Send + 'static) {
         let (listener, directory) = (self.listener.take(), self.directory.clone());
-        let before = wanted(&directory);
+        let mut known = wanted(&directory);
         let wait = move || {
             loop {
                 let asked = listener.as_ref().map_or_else(pause, wait_for_question);
-                if asked.is_some() || wanted(&directory) != before {
+                if asked.is_some() || is_wanted_anew(&mut known, wanted(&directory)) {
                     on_yield();
                     // Kept until the process ends: its end is what the other side waits for.
                     std::mem::forget(asked);
@@ -154,11 +154,27 @@ fn wait_for_question(listener: &UnixListener) -> Option<UnixStream> {
     }
 }
 
-/// What was written last by those who want the job and cannot ask: where it is another now, somebody does.
-fn wanted(directory: &Path) -> Option<Vec<u8>> {
+/// What was written last by those who want the job and cannot ask; nothing if nobody ever did.
+fn wanted(directory: &Path) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    File::open(directory.join("wanted")).ok()?.take(256).read_to_end(&mut text).ok()?;
-    Some(text)
+    match File::open(directory.join("wanted")) {
+        Ok(file) => file.take(256).read_to_end(&mut text).map(|_| text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(text),
+        Err(error) => Err(error),
+    }
+}
+
+/// Somebody wants it where something else is written now. A look that fails says nothing: descriptors may have run out for a
+/// moment, or a server does not answer.
+fn is_wanted_anew(known: &mut std::io::Result<Vec<u8>>, now: std::io::Result<Vec<u8>>) -> bool {
+    match (&known, now) {
+        (Ok(known), Ok(now)) => !now.is_empty() && *known != now,
+        (Err(_), Ok(now)) => {
+            *known = Ok(now);
+            false
+        }
+        (_, Err(_)) => false,
+    }
 }
 
 /// Says that the job is wanted. Over what is there: hosts that have a file system in common see that soonest.
@@ -447,6 +463,28 @@ mod tests {
         make_directory(&job).unwrap();
         std::os::unix::fs::chown(&state, Some(12345), None).unwrap();
         assert_eq!(make_directory(&job).err().map(|error| error.failure.code), Some(Code::StateUnwritable));
+    }
+
+    #[test]
+    fn an_owner_that_cannot_look_whether_the_job_is_wanted_keeps_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("job");
+        let mut owner = Owner::claim(&job, Some(&at(1))).unwrap();
+        want(&job);
+        let (yielded, wait) = std::sync::mpsc::channel();
+        owner.on_yield(move || yielded.send(()).unwrap());
+        let path = job.join("wanted");
+        std::fs::remove_file(&path).unwrap();
+        assert!(wait.recv_timeout(2 * WANTED_EVERY).is_err(), "it is not there any more");
+        std::fs::create_dir(&path).unwrap();
+        assert!(wait.recv_timeout(2 * WANTED_EVERY).is_err(), "it cannot be read");
+        std::fs::remove_dir(&path).unwrap();
+        want(&job);
+        wait.recv_timeout(2 * WANTED_EVERY).unwrap();
+        let unknown = || Err(std::io::ErrorKind::Other.into());
+        let mut known = unknown();
+        assert!(!is_wanted_anew(&mut known, Ok(b"long ago".into())), "nobody knows since when it says so");
+        assert!(!is_wanted_anew(&mut known, unknown()) && is_wanted_anew(&mut known, Ok(b"now".into())));
     }
 
     fn at(nanos: u64) -> Started {
