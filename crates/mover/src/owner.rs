@@ -274,22 +274,30 @@ fn in_order(directory: &Path, started: Option<&Started>) -> Result<(), Error> {
 
 /// Asks the owner to yield, and ends it if it does not.
 fn take_over(directory: &Path, lock: &File, in_order: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
-    let asked = ask(directory, &in_order)?;
-    let say = || {
+    let again_until = Instant::now() + DEATH_TIME;
+    let say = |asked: &Option<OwnedFd>| {
         if asked.is_none() {
             want(directory);
         }
     };
-    if wait_for(lock, YIELD_TIME, say) {
-        return Ok(());
+    let mut asked = ask(directory, &in_order)?;
+    while !wait_for(lock, YIELD_TIME, || say(&asked)) {
+        in_order()?;
+        // Somebody else who waited for it was faster, and has not been asked.
+        if asked.as_ref().is_some_and(has_ended) && Instant::now() < again_until {
+            asked = ask(directory, &in_order)?;
+            continue;
+        }
+        if let Some(process) = asked.as_ref().or(holder(lock).as_ref()) {
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+        return if wait_for(lock, DEATH_TIME, || say(&asked)) { Ok(()) } else { Err(held(directory)) };
     }
-    in_order()?;
-    if let Some(process) = asked.as_ref().or(holder(lock).as_ref()) {
-        let _ = pidfd_send_signal(process, Signal::KILL);
-    }
-    if wait_for(lock, DEATH_TIME, say) {
-        return Ok(());
-    }
+    Ok(())
+}
+
+/// Whoever has the job does not let go of it.
+fn held(directory: &Path) -> Error {
     let hint = match Runner::read(&directory.join("owner.lock")) {
         Some(owner) if !owner.is_here() => {
             format!("{owner} works for this transfer and does not answer; end it there, or wait until it has ended")
@@ -297,7 +305,11 @@ fn take_over(directory: &Path, lock: &File, in_order: impl Fn() -> Result<(), Er
         _ => "an older process still writes for this transfer and cannot be ended; it may hang in its file system"
             .into(),
     };
-    Err(Error::new(Code::AlreadyRunning, directory.display().to_string()).hint(hint))
+    Error::new(Code::AlreadyRunning, directory.display().to_string()).hint(hint)
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
 }
 
 /// Who holds the lock, as the kernel knows it: for one that was stopped before it had a socket.
@@ -420,6 +432,54 @@ mod tests {
         Owner::claim(&job, Some(&at(1))).unwrap();
         let ended = child.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "{ended:?}");
+    }
+
+    /// Waits for the lock, listens, and ends when it is asked.
+    const YIELDS: &str = "
+import fcntl, os, socket, sys, time
+os.chdir(sys.argv[1])
+lock = open('owner.lock', 'r+')
+print('waits', flush=True)
+while True:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        break
+    except BlockingIOError:
+        time.sleep(0.0002)
+if os.path.exists('owner.sock'):
+    os.remove('owner.sock')
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('owner.sock')
+listener.listen()
+print('owns', flush=True)
+listener.accept()[0].recv(1)
+";
+
+    #[test]
+    fn who_was_faster_is_asked_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("job");
+        drop(Owner::claim(&job, None).unwrap());
+        let other = || {
+            let mut other = std::process::Command::new("python3");
+            other.args(["-c", YIELDS]).arg(&job).stdout(std::process::Stdio::piped()).spawn().unwrap()
+        };
+        let says = |child: &mut std::process::Child, words: &str| {
+            let mut said = vec![0; words.len()];
+            child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+            assert_eq!(said, words.as_bytes());
+        };
+        let mut first = other();
+        says(&mut first, "waits\nowns\n");
+        let mut faster = other();
+        says(&mut faster, "waits\n");
+        let began = Instant::now();
+        let claimed = Owner::claim(&job, Some(&at(1)));
+        // Where this one was faster after all, the other one has the lock now.
+        let _ = faster.kill();
+        faster.wait().unwrap();
+        assert!(claimed.is_ok() && began.elapsed() < DEATH_TIME, "{:?}", began.elapsed());
+        assert!(first.wait().unwrap().success());
     }
 
     #[test]
