@@ -236,11 +236,15 @@ fn long_way() {
     }
 }
 
+/// What a message takes in memory beside its body, at least: many have next to none.
+const MESSAGE_BYTES: usize = 256;
+
 /// Bytes of a message that waits for the master, as long as it does.
 pub(crate) struct Weight(usize, Arc<AtomicUsize>);
 
 impl Weight {
-    fn new(bytes: usize, all: &Arc<AtomicUsize>) -> Weight {
+    fn new(body_bytes: usize, all: &Arc<AtomicUsize>) -> Weight {
+        let bytes = body_bytes + MESSAGE_BYTES;
         all.fetch_add(bytes, Ordering::AcqRel);
         Weight(bytes, Arc::clone(all))
     }
@@ -292,5 +296,23 @@ fn read_frames(mut receiver: Box<dyn Receiver>, epoch: u32, log: Option<&CommLog
         if let Ok(operations) = operations.recv() {
             log.write(operations);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use haul_wire::Message;
+
+    #[test]
+    fn of_messages_with_nothing_in_them_only_so_many_wait_too() {
+        let (all, mut waiting) = (Arc::default(), Vec::new());
+        let most = MESSAGES_WAITING_BYTES_MAX / size_of::<(Message, Weight)>();
+        while waiting.last().is_none_or(|last: &Weight| !last.is_too_much()) {
+            waiting.push(Weight::new(0, &all));
+            assert!(waiting.len() <= most);
+        }
+        drop(waiting);
+        assert_eq!(all.load(Ordering::Acquire), 0);
     }
 }

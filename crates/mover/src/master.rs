@@ -448,6 +448,8 @@ impl<M: Machine> Running<M> {
         match self.receive(header, body) {
             Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
             Ok(Some(Message::Profile(profile))) => self.master.profiler.hear(*profile),
+            // It only says that the other end is there, again and again.
+            Ok(Some(message @ Message::Ping)) => self.event(Event::Message(message)),
             // A source that gets no answers announces no more than may be open; its own scan it leaves to itself.
             Ok(Some(message))
                 if M::ROLE == Role::Sink

@@ -360,6 +360,30 @@ fn what_was_put_aside_is_told_before_the_loss_of_its_connection() {
     assert_eq!(running.master.machine.0, ["up", "message", "down"]);
 }
 
+/// A sink whose reports wait, and the one that goes on speaking with it.
+fn behind() -> (Running<Told>, crossbeam_channel::Sender<()>, Stream, Stream) {
+    let (mut running, _requests) = master();
+    let (reports, gate) = paused();
+    running.master.reports = reports;
+    let (of_control, of_data) = up(&mut running);
+    for _ in 0..=crate::report_queue::BEHIND {
+        running.carry_out(Action::Fact(haul_model::report::Fact::FailedToo { count: 1 }));
+    }
+    (running, gate, of_control, of_data)
+}
+
+#[test]
+fn who_only_says_that_it_is_there_is_not_waited_for_with_what_it_says() {
+    let (mut running, _gate, of_control, _of_data) = behind();
+    let mut link = Link::new(Planted::default());
+    link.connected(1, 0).unwrap();
+    let (mut control, ..) = of_control.split();
+    put(&mut *control, link.confirmation(0).unwrap());
+    wait_for(&running, 1);
+    running.turn();
+    assert!(running.put_aside.is_empty());
+}
+
 /// Many messages more than a stream takes that nobody reads. The number of the last one.
 fn say_much(running: &mut Running<Told>) -> u64 {
     let much = Message::BlockDone { slots: vec![SlotId(u32::MAX); 4096], allowances: vec![] };
