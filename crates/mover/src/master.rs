@@ -197,8 +197,9 @@ struct Running<M: Machine> {
     peer_log: Option<LogSummary>,
     /// A payload has left or come.
     moved: bool,
-    /// What a sink has received, and does not take on before its reports are taken. It counts as waiting.
-    put_aside: VecDeque<(Message, Weight)>,
+    /// What a sink has received, and does not take on before its reports are taken. It counts as waiting, as long as there is a
+    /// connection that it came over.
+    put_aside: VecDeque<(Message, Option<Weight>)>,
     /// Of the last connection.
     written: Arc<AtomicU64>,
     /// One for all connections.
@@ -455,7 +456,7 @@ impl<M: Machine> Running<M> {
                 if M::ROLE == Role::Sink
                     && (self.master.reports.is_behind() || !self.put_aside.is_empty()) =>
             {
-                self.put_aside.push_back((message, weight));
+                self.put_aside.push_back((message, Some(weight)));
             }
             Ok(Some(message)) => self.event(Event::Message(message)),
             Ok(None) => {}
@@ -567,6 +568,8 @@ impl<M: Machine> Running<M> {
             return;
         }
         let ending = Wire::Ending { since: Instant::now() };
+        // Whoever receives would wait until there is less of it.
+        self.put_aside.iter_mut().for_each(|(_, weight)| *weight = None);
         if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
             let have_ended = connection.tear_down();
             self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
@@ -632,7 +635,8 @@ impl<M: Machine> Running<M> {
         if let Wire::Up(connection) = &self.wire {
             let epoch = connection.epoch;
             // What waits may be what was not heard.
-            let full = self.put_aside.back().is_some_and(|(_, weight)| weight.is_too_much());
+            let last = self.put_aside.back().and_then(|(_, weight)| weight.as_ref());
+            let full = last.is_some_and(Weight::is_too_much);
             if self.heard.elapsed() > SILENCE_MAX && self.master.inputs.is_empty() && !full {
                 let cause = format!("nothing was heard of the other end for {} s", SILENCE_MAX.as_secs());
                 return self.on_lost(epoch, cause);
@@ -683,6 +687,7 @@ impl<M: Machine> Running<M> {
         let profiles = self.master.profiler.both(M::ROLE, self.master.machine.slots_used());
         // It is at no target any more.
         self.master.neighbours = None;
+        self.put_aside.clear();
         let failed = outcome.failure.is_some();
         if failed {
             self.master.workers.abort();

@@ -372,6 +372,48 @@ fn behind() -> (Running<Told>, crossbeam_channel::Sender<()>, Stream, Stream) {
     (running, gate, of_control, of_data)
 }
 
+/// The same where so much waits that nothing more is received.
+fn far_behind() -> (Running<Told>, crossbeam_channel::Sender<()>, Stream) {
+    let (mut running, gate, of_control, of_data) = behind();
+    std::thread::spawn(move || {
+        let mut link = Link::new(Planted::default());
+        link.connected(1, 0).unwrap();
+        let (mut control, _receiver, _closer) = of_control.split();
+        let much = Message::BlockDone { slots: vec![SlotId(4095); 4096], allowances: vec![] };
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            put_frame(&mut bytes, &link.send(&much).unwrap());
+            if control.send(&[IoSlice::new(&bytes)]).is_err() {
+                return;
+            }
+        }
+    });
+    let full = |running: &Running<Told>| {
+        running.put_aside.back().is_some_and(|(_, weight)| weight.as_ref().is_some_and(Weight::is_too_much))
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !full(&running) || !running.master.inputs.is_empty() {
+        assert!(Instant::now() < deadline);
+        running.turn();
+    }
+    (running, gate, of_data)
+}
+
+#[test]
+fn a_connection_over_which_too_much_has_come_can_be_lost_and_ended() {
+    let (mut running, _gate, _of_data) = far_behind();
+    running.on_lost(1, "cut".into());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while running.master.machine.0.last() != Some(&"down") {
+        assert!(Instant::now() < deadline, "its threads have not ended");
+        running.turn();
+    }
+    let (mut running, _gate, _of_data) = far_behind();
+    running.outcome = Some(Outcome { failure: Some(Code::Interrupted.into()), stats: Stats::default() });
+    assert_eq!(running.farewell().hanging, 0);
+}
+
 #[test]
 fn who_only_says_that_it_is_there_is_not_waited_for_with_what_it_says() {
     let (mut running, _gate, of_control, _of_data) = behind();
