@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -350,6 +350,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// None if somebody else has it until then.
+fn lock_until<T>(mutex: &Mutex<T>, deadline: Instant) -> Option<MutexGuard<'_, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(error)) => return Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
 impl Logger {
     /// Starts it. Also returns what the log holds, for the master to ask.
     pub(crate) fn start(
@@ -467,9 +479,14 @@ impl Logger {
                 !thread.is_finished() || thread.join().is_ok()
             }
             Work::Comm { keeper, waiting } => {
-                let mut keeper = lock(&keeper.0);
-                keeper.write_all(waiting);
-                keeper.close();
+                match lock_until(&keeper.0, Instant::now() + FINISH_MAX) {
+                    Some(mut keeper) => {
+                        keeper.write_all(waiting);
+                        keeper.close();
+                    }
+                    // The comm thread is at it still.
+                    None => lock(&shared).lost = Some(NO_ANSWER.into()),
+                }
                 true
             }
         };
@@ -613,21 +630,23 @@ mod tests {
         (Logger { required: false, shared, work: Work::Thread { operations, thread } }, storage)
     }
 
+    /// Of a log in this directory.
+    fn keeper(directory: &Path) -> Keeper {
+        Keeper {
+            log: open_log(directory, Config::default()).unwrap(),
+            hash: HashKind::default(),
+            handles: HashMap::new(),
+            inputs: bounded(1).0,
+            shared: hanging().0.shared,
+            unsynced_since: None,
+            lost: false,
+        }
+    }
+
     #[test]
     fn a_log_that_is_never_idle_is_durable_every_second_all_the_same() {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config::default();
-        let (inputs, _told) = bounded(1);
-        let shared = hanging().0.shared;
-        let mut keeper = Keeper {
-            log: open_log(directory.path(), config).unwrap(),
-            hash: HashKind::default(),
-            handles: HashMap::new(),
-            inputs,
-            shared,
-            unsynced_since: None,
-            lost: false,
-        };
+        let mut keeper = keeper(directory.path());
         keeper.write_all([LogOp::Clear]);
         assert!(keeper.unsynced_since.is_some(), "not yet");
         keeper.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
@@ -651,5 +670,26 @@ mod tests {
         let (logger, storage) = hanging();
         drop(storage);
         assert_eq!(logger.finish().lost, None);
+
+        // One that the comm thread writes.
+        let directory = tempfile::tempdir().unwrap();
+        let keeper = keeper(directory.path());
+        let (shared, work) = (Arc::clone(&keeper.shared), Work::comm(keeper));
+        let logger = Logger { required: false, shared, work };
+        let (begins, begun) = bounded(0);
+        let (storage, answers) = bounded::<()>(0);
+        let comm = logger.comm().unwrap();
+        let writes = std::thread::spawn(move || {
+            let _keeper = lock(&comm.0);
+            begins.send(()).unwrap();
+            let _ = answers.recv();
+        });
+        begun.recv().unwrap();
+        let (ended, ends) = bounded(1);
+        std::thread::spawn(move || ended.send(logger.finish().lost));
+        let lost = ends.recv_timeout(FINISH_MAX * 10);
+        drop(storage);
+        writes.join().unwrap();
+        assert_eq!(lost, Ok(Some(NO_ANSWER.into())));
     }
 }
