@@ -31,7 +31,7 @@ use crate::options;
 use crate::options::Seating;
 use crate::plan::{check_can_become, decision, is_file, labels};
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
-use crate::settings::{slots_far_here, slots_here};
+use crate::settings::{HANG_AFTER_SECONDS, RECONNECT_SECONDS_MAX, slots_far_here, slots_here};
 use crate::within::{self, Marker};
 use crate::{placement, policy, report};
 
@@ -107,7 +107,7 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
         && (1..=64).contains(&words.io_threads)
         && (words.io_threads..=64).contains(&words.io_threads_max)
         && words.bundle_bytes_max <= u64::from(words.object_bytes)
-        && words.reconnect_seconds <= 7 * 86_400;
+        && words.reconnect_seconds <= RECONNECT_SECONDS_MAX;
     let policy = policy_of(&words.congestion, words.congestion_threshold_nanos, words.congestion_skips);
     match (fits, log_settings(words), policy) {
         (true, Some(log), Some(policy)) => {
@@ -118,7 +118,10 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
                 io_threads: words.io_threads,
                 io_threads_max: words.io_threads_max,
                 policy,
-                hangs_after: words.hang_after.map(|seconds| Duration::from_secs(seconds.clamp(1, 86_400))),
+                hangs_after: words.hang_after.map(|seconds| {
+                    let (least, most) = (*HANG_AFTER_SECONDS.start(), *HANG_AFTER_SECONDS.end());
+                    Duration::from_secs(seconds.clamp(least, most))
+                }),
                 bundle_bytes_max: words.bundle_bytes_max,
                 reconnect: Duration::from_secs(words.reconnect_seconds),
                 report_done: words.report_done,

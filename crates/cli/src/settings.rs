@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::io::ErrorKind;
 use std::num::NonZeroU64;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,6 +36,10 @@ const MEMORY_PART: u64 = 4;
 const TRANSACTION_FILES: u32 = 4;
 /// A lost connection is tried again for this long.
 const RECONNECT_SECONDS: u64 = 120;
+/// An end that waits for longer is forgotten.
+pub const RECONNECT_SECONDS_MAX: u64 = 7 * 86_400;
+/// For `--hang-after`.
+pub const HANG_AFTER_SECONDS: RangeInclusive<u64> = 1..=86_400;
 
 /// Where a value comes from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -448,6 +453,14 @@ impl Settings {
         }
         if self.log_required.value && self.log_mechanism.value == LogMechanism::None {
             return wrong("--log-required and --log-mechanism none contradict each other");
+        }
+        if !HANG_AFTER_SECONDS.contains(&self.hang_after.value.unwrap_or(1)) {
+            let origin = &self.hang_after.origin;
+            return out_of_range(origin, "hang-after", "must be from 1 to 86400 seconds");
+        }
+        if self.reconnect.value > RECONNECT_SECONDS_MAX {
+            let origin = &self.reconnect.origin;
+            return out_of_range(origin, "reconnect", "must be at most 604800 seconds, a week");
         }
         if !(1..=SKIPS_MAX).contains(&self.congestion_skips.value.unwrap_or(1)) {
             let origin = &self.congestion_skips.origin;

@@ -606,6 +606,18 @@ fn limits_of_congestion_come_from_anywhere_and_have_to_make_sense() {
 }
 
 #[test]
+fn how_long_is_waited_has_limits_wherever_it_is_said() {
+    let bed = Bed::new();
+    bed.write("x", b"content");
+    says(&bed.haul(&["cp", "--reconnect", "18446744073709551615", "x", "y"]), 2, &["--reconnect", "604800"]);
+    assert_eq!(code(&bed.haul(&["cp", "--reconnect", "604800", "x", "y"])), 0);
+    let wrong = bed.command().env("HAUL_HANG_AFTER", "0").args(["cp", "x", "z"]).output().unwrap();
+    says(&wrong, 2, &["HAUL_HANG_AFTER", "86400"]);
+    bed.write("home/.config/haul/config.toml", b"reconnect = 604801\n");
+    says(&bed.haul(&["explain", "x", "z"]), 2, &["config.toml: reconnect"]);
+}
+
+#[test]
 fn help_of_each_command_and_the_generated_pages_are_there() {
     let bed = Bed::new();
     for command in ["cp", "status", "stop", "explain", "generate"] {
