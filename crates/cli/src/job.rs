@@ -245,7 +245,9 @@ impl Job {
             Err(error) => error,
         };
         match substitute(&error, required, &directory(Path::new("."), id), state) {
-            Some((substitute, cause)) => open(&substitute).map(|job| (job, Some(cause))).map_err(|_| error),
+            Some((substitute, cause)) => {
+                open(&substitute).map(|job| (job, Some(cause))).map_err(|other| why_not(error, other))
+            }
             None => Err(error),
         }
     }
@@ -370,6 +372,12 @@ pub fn substitute(error: &Error, required: bool, part: &Path, state: &Path) -> O
     }
     let cause = format!("{error}; it is kept in {} for now", substitute.display());
     Some((substitute, cause))
+}
+
+/// State cannot be kept where it belongs, for the first reason, nor elsewhere, for the other one: it counts unless it is of the same
+/// kind.
+pub fn why_not(error: Error, elsewhere: Error) -> Error {
+    if elsewhere.failure.code == Code::StateUnwritable { error } else { elsewhere }
 }
 
 fn substitute_directory() -> PathBuf {

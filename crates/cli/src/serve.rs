@@ -26,7 +26,7 @@ use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
 use crate::initiator::bind;
-use crate::job::{state_directory, substitute};
+use crate::job::{state_directory, substitute, why_not};
 use crate::options;
 use crate::options::Seating;
 use crate::plan::{check_can_become, decision, is_file, labels};
@@ -228,7 +228,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
             let Some((state, cause)) = choice else { return Err(error) };
             directory = state.join(&part);
             log_trouble = Some(cause);
-            Owner::claim(&directory, started.as_ref()).map_err(|_| error)?
+            Owner::claim(&directory, started.as_ref()).map_err(|other| why_not(error, other))?
         }
     };
 

@@ -121,3 +121,33 @@ fn a_transfer_is_stopped_and_forgotten_by_who_runs_it() {
     other.kill().unwrap();
     other.wait().unwrap();
 }
+
+#[test]
+fn a_transfer_that_runs_with_its_state_elsewhere_keeps_a_second_one_out() {
+    let bed = Bed::new();
+    bed.write("file", &vec![7; 64 << 20]);
+    bed.write("no-directory", b"");
+    fs::create_dir(bed.path("tmp")).unwrap();
+    let copy = || {
+        let mut command = bed.command();
+        command.env("HAUL_STATE_DIR", bed.path("no-directory/state")).env("TMPDIR", bed.path("tmp"));
+        command.args(["cp", "-q", "--bandwidth", "1MiB", "file", "copy"]);
+        command
+    };
+    let mut runs = copy().spawn().unwrap();
+    let user = rustix::process::geteuid().as_raw();
+    let jobs = bed.path(&format!("tmp/haul-state-{user}/jobs"));
+    let locked = || {
+        let job = fs::read_dir(&jobs).ok()?.flatten().next()?;
+        fs::read_to_string(job.path().join("lock")).ok().filter(|said| said.ends_with('\n'))
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while locked().is_none() {
+        assert!(Instant::now() < deadline, "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let second = copy().output().unwrap();
+    runs.kill().unwrap();
+    runs.wait().unwrap();
+    says(&second, 1, &[&format!("process {}", runs.id()), "haul status"]);
+}
