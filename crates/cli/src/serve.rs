@@ -314,6 +314,8 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let stopper = running.stopper();
     owner.on_yield(move || stopper.stop(Code::Superseded.into()));
     let summary = running.wait();
+    // The lock goes with the process: threads that storage has not let go may still write.
+    std::mem::forget(owner);
     report::mistake_of_other_end(&summary);
     if engines.is_unusual() {
         // ssh may have gone; then nobody listens.
@@ -322,7 +324,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     if ends.left_out() > 0 {
         report::say_of_far_end(&report::left_out_text(ends.left_out()));
     }
-    // The initiator reports; here only the exit code is left, and the lock goes with the process.
+    // The initiator reports; here only the exit code is left.
     Ok(report::verdict(&summary).1)
 }
 

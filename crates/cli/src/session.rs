@@ -101,6 +101,9 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     setup.state += job.kept;
     if never_was {
         job.forget();
+    } else if summary.hanging > 0 {
+        // What storage has not answered may still be done: the lock goes with the process, when the kernel lets that end.
+        std::mem::forget(job);
     }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
 }
