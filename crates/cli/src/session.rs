@@ -185,11 +185,12 @@ impl Interrupt {
     /// From now on this end is stopped.
     fn watch(&self, running: &Running) {
         let stopper = running.stopper();
+        if let Ok(mut place) = self.stopper.lock() {
+            *place = Some(stopper.clone());
+        }
+        // Whoever asked before that did not find it.
         if self.asked.load(Ordering::SeqCst) {
             stopper.stop(Code::Interrupted.into());
-        }
-        if let Ok(mut place) = self.stopper.lock() {
-            *place = Some(stopper);
         }
     }
 
