@@ -15,10 +15,10 @@ use haul_model::Code;
 use haul_protocol::link::Frame;
 use haul_transport::{Cause, Listener, Purpose, Session, Stream, tcp};
 use haul_wire::{Connect, FRAME_HEADER_BYTES, FrameHeader, Message, VERSION, VERSION_MIN};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::PidfdFlags;
 
 use crate::Error;
+use crate::runner::has_ended;
 
 /// How long a single handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -108,8 +108,7 @@ impl Greeter {
 
     /// Has it not ended? It may without the other end.
     fn lives(&self) -> bool {
-        let mut ended = [PollFd::new(&self.0, PollFlags::IN)];
-        poll(&mut ended, Some(&Timespec::default())) == Ok(0)
+        !has_ended(&self.0)
     }
 }
 

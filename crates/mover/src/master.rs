@@ -172,6 +172,13 @@ impl Wire {
     }
 }
 
+/// A message as it came: decoded it would take up to ten times as much memory.
+struct PutAside {
+    kind: u8,
+    body: Vec<u8>,
+    weight: Option<Weight>,
+}
+
 struct Running<M: Machine> {
     master: Master<M>,
     wire: Wire,
@@ -199,7 +206,7 @@ struct Running<M: Machine> {
     moved: bool,
     /// What a sink has received, and does not take on before its reports are taken. It counts as waiting, as long as there is a
     /// connection that it came over.
-    put_aside: VecDeque<(Message, Option<Weight>)>,
+    put_aside: VecDeque<PutAside>,
     /// Of the last connection.
     written: Arc<AtomicU64>,
     /// One for all connections.
@@ -282,8 +289,12 @@ impl<M: Machine> Running<M> {
 
     /// The next of what was put aside goes to the machine.
     fn take_back(&mut self) {
-        if let Some((message, _)) = self.put_aside.pop_front() {
-            self.event(Event::Message(message));
+        if let Some(PutAside { kind, body, .. }) = self.put_aside.pop_front() {
+            match Message::decode(kind, &body) {
+                Ok(message) => self.event(Event::Message(message)),
+                // It could be decoded when it came.
+                Err(_) => self.event(Event::Stop(Code::Internal.into())),
+            }
         }
     }
 
@@ -296,7 +307,7 @@ impl<M: Machine> Running<M> {
                 self.event(event);
             }
             Input::Frame { epoch, header, body, to_log, weight } => {
-                self.on_frame(epoch, &header, &body, weight);
+                self.on_frame(epoch, &header, body, weight);
                 if let (Some(to_log), Some(logger)) = (to_log, &mut self.master.logger) {
                     let _ = to_log.send(logger.take_waiting());
                 }
@@ -441,22 +452,22 @@ impl<M: Machine> Running<M> {
         }
     }
 
-    fn on_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8], weight: Weight) {
+    fn on_frame(&mut self, epoch: u32, header: &FrameHeader, body: Vec<u8>, weight: Weight) {
         if !self.wire.is_up(epoch) {
             return;
         }
         self.heard = Instant::now();
-        match self.receive(header, body) {
+        match self.receive(header, &body) {
             Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
             Ok(Some(Message::Profile(profile))) => self.master.profiler.hear(*profile),
             // It only says that the other end is there, again and again.
             Ok(Some(message @ Message::Ping)) => self.event(Event::Message(message)),
             // A source that gets no answers announces no more than may be open; its own scan it leaves to itself.
-            Ok(Some(message))
+            Ok(Some(_))
                 if M::ROLE == Role::Sink
                     && (self.master.reports.is_behind() || !self.put_aside.is_empty()) =>
             {
-                self.put_aside.push_back((message, Some(weight)));
+                self.put_aside.push_back(PutAside { kind: header.kind, body, weight: Some(weight) });
             }
             Ok(Some(message)) => self.event(Event::Message(message)),
             Ok(None) => {}
@@ -569,7 +580,7 @@ impl<M: Machine> Running<M> {
         }
         let ending = Wire::Ending { since: Instant::now() };
         // Whoever receives would wait until there is less of it.
-        self.put_aside.iter_mut().for_each(|(_, weight)| *weight = None);
+        self.put_aside.iter_mut().for_each(|message| message.weight = None);
         if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
             let have_ended = connection.tear_down();
             self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
@@ -635,7 +646,7 @@ impl<M: Machine> Running<M> {
         if let Wire::Up(connection) = &self.wire {
             let epoch = connection.epoch;
             // What waits may be what was not heard.
-            let last = self.put_aside.back().and_then(|(_, weight)| weight.as_ref());
+            let last = self.put_aside.back().and_then(|message| message.weight.as_ref());
             let full = last.is_some_and(Weight::is_too_much);
             if self.heard.elapsed() > SILENCE_MAX && self.master.inputs.is_empty() && !full {
                 let cause = format!("nothing was heard of the other end for {} s", SILENCE_MAX.as_secs());

@@ -24,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
-use crate::runner::{Runner, open_lock, try_lock};
+use crate::runner::{Runner, has_ended, open_lock, try_lock};
 
 /// How long the old owner may take to end by itself.
 const YIELD_TIME: Duration = Duration::from_secs(3);
@@ -306,10 +306,6 @@ fn held(directory: &Path) -> Error {
             .into(),
     };
     Error::new(Code::AlreadyRunning, directory.display().to_string()).hint(hint)
-}
-
-fn has_ended(process: &OwnedFd) -> bool {
-    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
 }
 
 /// Who holds the lock, as the kernel knows it: for one that was stopped before it had a socket.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -27,6 +28,11 @@ pub fn try_lock(file: impl AsFd) -> io::Result<bool> {
 pub fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     try_flock(file, FlockOperation::NonBlockingLockShared).is_ok_and(|free| !free)
+}
+
+/// Has this process (its pidfd) ended, also where nobody has waited for it yet?
+pub(crate) fn has_ended(process: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)
 }
 
 fn try_flock(file: impl AsFd, operation: FlockOperation) -> io::Result<bool> {

@@ -390,7 +390,7 @@ fn far_behind() -> (Running<Told>, crossbeam_channel::Sender<()>, Stream) {
         }
     });
     let full = |running: &Running<Told>| {
-        running.put_aside.back().is_some_and(|(_, weight)| weight.as_ref().is_some_and(Weight::is_too_much))
+        running.put_aside.back().is_some_and(|last| last.weight.as_ref().is_some_and(Weight::is_too_much))
     };
     let deadline = Instant::now() + Duration::from_secs(60);
     while !full(&running) || !running.master.inputs.is_empty() {
