@@ -240,7 +240,15 @@ fn left(record: &Record, removed: u64) -> String {
 /// Asks the process to end, and waits until it has.
 fn end(directory: &Path) -> Result<(), Error> {
     use rustix::process::{Signal, pidfd_send_signal};
-    let Some(runner) = runner(directory) else {
+    // Whoever took the lock a moment ago is about to write down who that is.
+    let look = |_| {
+        let found = runner(directory);
+        if found.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        found
+    };
+    let Some(runner) = (0..100).find_map(look) else {
         return Err(Error::new(Code::Internal, "the lock names no process"));
     };
     let Some(process) = runner.process() else {

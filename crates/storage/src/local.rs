@@ -136,7 +136,7 @@ impl Budget {
         let each = (limit - (limit / 4).min(SET_ASIDE_MAX)) / 2;
         let (directories, files) =
             ((each / 8).clamp(1, DIRECTORIES_MAX), (each / 8).clamp(1, FILES_OPEN_MAX));
-        Budget { directories, members: each - directories - 2 * files, files }
+        Budget { directories, members: each.saturating_sub(directories + 2 * files), files }
     }
 
     /// Of this process, whose limit is raised as far as it may be.
