@@ -304,7 +304,7 @@ impl Reporter {
     fn failed(&mut self, path: &[u8], failure: Failure) {
         // Trouble at an end is told of the path that the user knows there.
         let typed = match failure.code.blame() {
-            _ if [Code::SourceDirectory, Code::SourceTwice].contains(&failure.code) => {
+            _ if [Code::SourceDirectory, Code::SourceTwice, Code::LinkToItself].contains(&failure.code) => {
                 self.typed.at_source(path)
             }
             Blame::Source => self.typed.at_source(path),

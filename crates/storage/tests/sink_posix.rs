@@ -599,3 +599,37 @@ fn several_threads_write_one_file_and_many_at_once() {
     assert_eq!(driver.finish(), []);
     assert_eq!(names(&scratch.path(b"top")).len(), 201);
 }
+
+/// As where big files were moved to an archive with symlinks left in their places, and the rest is copied after them.
+#[test]
+fn a_file_is_not_replaced_by_a_symlink_that_leads_to_it() {
+    let scratch = Scratch::new(SyncMode::Measured);
+    plant(&scratch.path(b"top"), &Seen::directory());
+    let at = |name: &str| scratch.destination.join("top").join(name);
+    symlink(&scratch.destination, scratch.outside.join("way")).unwrap();
+    for name in ["beside", "absolute", "around", "over", "twice", "elsewhere"] {
+        plant(&at(name), &Seen::file(name.as_bytes()));
+    }
+    symlink("over", at("between")).unwrap();
+    fs::hard_link(at("twice"), at("again")).unwrap();
+    let absolute = at("absolute");
+    let around = scratch.outside.join("way/top/around");
+    let (driver, top) = scratch.session(ONE);
+    let prepare = |name: &str, target: &str| {
+        driver.prepare(&driver.symlink(top, name.as_bytes(), target.as_bytes()), None, false)
+    };
+    let refused = Prepared::Fail(Code::LinkToItself.into());
+    assert_eq!(prepare("beside", "beside"), refused);
+    assert_eq!(prepare("absolute", absolute.to_str().unwrap()), refused);
+    assert_eq!(prepare("around", around.to_str().unwrap()), refused);
+    assert_eq!(prepare("over", "between"), refused);
+    for name in ["beside", "absolute", "around", "over"] {
+        assert_eq!(look(&at(name)), Some(Seen::file(name.as_bytes())));
+    }
+    // Nothing is lost where the file has another name, or the symlink leads to another one.
+    assert_eq!(prepare("twice", "again"), Prepared::Made);
+    assert_eq!(prepare("elsewhere", "beside"), Prepared::Made);
+    assert_eq!(fs::read(at("twice")).unwrap(), b"twice");
+    assert_eq!(fs::read(at("elsewhere")).unwrap(), b"beside");
+    assert_eq!(names(&at("")).len(), 8, "nothing is left over");
+}

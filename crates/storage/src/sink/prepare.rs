@@ -352,6 +352,9 @@ impl PosixSink {
                     self.fix_symlink(&directory, held.as_fd(), name, entry, &present)?;
                     return Ok(Prepared::Skip);
                 }
+                Ok(present) if is_what_is_led_to(held.as_fd(), target, &present) => {
+                    return Err(Code::LinkToItself.into());
+                }
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(parent_failure(errno)),
             }
@@ -470,6 +473,16 @@ pub(super) fn open_whatever_its_mode(
         }
         other => other,
     }
+}
+
+/// A symlink would lead to the file that it takes the place of, which has no other name: it would be lost, and the symlink
+/// lead to itself. Looked at only; what is behind a symlink is never opened.
+fn is_what_is_led_to(parent: BorrowedFd<'_>, target: &[u8], present: &Status) -> bool {
+    present.kind == FileType::RegularFile
+        && present.links <= 1
+        && fs::statat(parent, target, AtFlags::empty())
+            .map(Status::from)
+            .is_ok_and(|it| (it.device, it.inode) == (present.device, present.inode))
 }
 
 fn leads_to(parent: BorrowedFd<'_>, name: &[u8], target: &[u8]) -> bool {
