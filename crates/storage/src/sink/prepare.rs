@@ -414,7 +414,10 @@ impl PosixSink {
     }
 }
 
-/// `renameat2`, with plain `renameat` where a file system knows no flags.
+/// A new name, and whether it may take the place of what has it.
+///
+/// `renameat2` where it may not. File systems that know no flags (NFS, 9p) are asked first who has the name: without that, one of
+/// two names that they take for the same would silently be replaced by the other.
 pub(super) fn rename(
     held: BorrowedFd<'_>,
     from: &std::ffi::CStr,
@@ -425,8 +428,16 @@ pub(super) fn rename(
         return fs::renameat(held, from, held, to);
     }
     match fs::renameat_with(held, from, held, to, flags) {
-        Err(Errno::INVAL | Errno::NOSYS) => fs::renameat(held, from, held, to),
+        Err(Errno::INVAL | Errno::NOSYS) => rename_where_free(held, from, to),
         other => other,
+    }
+}
+
+fn rename_where_free(held: BorrowedFd<'_>, from: &std::ffi::CStr, to: &[u8]) -> rustix::io::Result<()> {
+    match fs::statat(held, to, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Err(Errno::EXIST),
+        Err(Errno::NOENT) => fs::renameat(held, from, held, to),
+        Err(errno) => Err(errno),
     }
 }
 
@@ -488,4 +499,26 @@ fn is_what_is_led_to(parent: BorrowedFd<'_>, target: &[u8], present: &Status) ->
 fn leads_to(parent: BorrowedFd<'_>, name: &[u8], target: &[u8]) -> bool {
     let mut buffer = [const { MaybeUninit::<u8>::uninit() }; LINK_TARGET_BYTES_MAX];
     fs::readlinkat_raw(parent, name, &mut buffer).is_ok_and(|(found, _)| found == target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_not_taken_from_another_file_where_the_kernel_cannot_see_to_that() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        std::fs::write(at("new"), b"new").unwrap();
+        std::fs::write(at("taken"), b"taken").unwrap();
+        std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
+        let held = OwnedFd::from(std::fs::File::open(scratch.path()).unwrap());
+        let rename = |to: &[u8]| rename_where_free(held.as_fd(), c"new", to);
+        for name in [&b"taken"[..], b"dangling"] {
+            assert_eq!(rename(name), Err(Errno::EXIST));
+        }
+        assert_eq!(rename(b"free"), Ok(()));
+        assert_eq!(std::fs::read(at("taken")).unwrap(), b"taken");
+        assert_eq!(std::fs::read(at("free")).unwrap(), b"new");
+    }
 }
