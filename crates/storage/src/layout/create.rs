@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, XattrFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, Uid, XattrFlags};
 use rustix::io::{Errno, Result};
 
 use super::attributes::Attributes;
@@ -35,7 +35,18 @@ pub enum Outcome {
 ///
 /// As `openat` with `O_CREAT | O_EXCL`, no symlink is followed, and an error leaves nothing behind.
 pub fn create(parent: BorrowedFd<'_>, name: &[u8], mode: Mode, plan: &Plan) -> Result<(OwnedFd, Outcome)> {
-    let (file, writable) = create_without_objects(parent, name, mode)?;
+    create_as(parent, name, mode, plan, rustix::process::geteuid())
+}
+
+/// `user` is who owns what this process makes, if the file system says so.
+fn create_as(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    mode: Mode,
+    plan: &Plan,
+    user: Uid,
+) -> Result<(OwnedFd, Outcome)> {
+    let (file, writable) = create_without_objects(parent, name, mode, user)?;
     let outcome = match set(&file, plan) {
         // Lustre takes a pool that is not there and restricts nothing; others may say no.
         Outcome::Refused(_) if plan.pools().next().is_some() => match set(&file, &plan.without_pools()) {
@@ -66,7 +77,12 @@ fn removed(parent: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
 }
 
 /// A new file, and whether it is open for writing.
-fn create_without_objects(parent: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Result<(OwnedFd, bool)> {
+fn create_without_objects(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    mode: Mode,
+    user: Uid,
+) -> Result<(OwnedFd, bool)> {
     if confine::check_name(name).is_err() {
         return Err(Errno::XDEV);
     }
@@ -74,25 +90,45 @@ fn create_without_objects(parent: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Re
         Ok(()) => {
             // Opening it for reading does not make objects; somebody else's file in its place is none of ours.
             let opened = open_beneath(parent, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
-            match opened.and_then(|file| if is_new(&file)? { Ok(file) } else { Err(Errno::STALE) }) {
-                Ok(file) => Ok((file, false)),
+            match opened.and_then(|file| Ok((whose(&file, user)?, file))) {
+                Ok((Whose::Ours, file)) => Ok((file, false)),
+                Ok((Whose::Unclear, _)) => {
+                    fs::unlinkat(parent, name, AtFlags::empty())?;
+                    create_with_objects(parent, name, mode)
+                }
+                Ok((Whose::SomebodyElses, _)) => Err(Errno::STALE),
                 Err(errno) => Err(removed(parent, name, errno)),
             }
         }
         // File systems that do not know mknod for files.
         Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DELAY_CREATE;
-            Ok((open_beneath(parent, name, flags, mode)?, true))
+            create_with_objects(parent, name, mode)
         }
         Err(errno) => Err(errno),
     }
 }
 
-fn is_new(file: &OwnedFd) -> Result<bool> {
+/// But where the flag is known.
+fn create_with_objects(parent: BorrowedFd<'_>, name: &[u8], mode: Mode) -> Result<(OwnedFd, bool)> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | DELAY_CREATE;
+    Ok((open_beneath(parent, name, flags, mode)?, true))
+}
+
+enum Whose {
+    Ours,
+    /// It is new, but another user's: of many file systems all files are one user's (FUSE), or root's are nobody's.
+    Unclear,
+    SomebodyElses,
+}
+
+fn whose(file: &OwnedFd, user: Uid) -> Result<Whose> {
     let found = fs::fstat(file)?;
     let regular = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-    let ours = found.st_uid == rustix::process::geteuid().as_raw();
-    Ok(regular && ours && found.st_size == 0 && found.st_nlink == 1)
+    Ok(match regular && found.st_size == 0 && found.st_nlink == 1 {
+        true if found.st_uid == user.as_raw() => Whose::Ours,
+        true => Whose::Unclear,
+        false => Whose::SomebodyElses,
+    })
 }
 
 fn identity(file: &OwnedFd) -> Result<(u64, u64)> {
@@ -143,6 +179,19 @@ mod tests {
         file.read_to_string(&mut read).unwrap();
         let found = std::fs::metadata(scratch.path().join("new")).unwrap();
         assert_eq!((&*read, found.mode(), found.nlink()), ("written", 0o100_600, 1));
+    }
+
+    #[test]
+    fn a_file_system_of_which_all_is_another_users_takes_the_file_too() {
+        let scratch = tempfile::tempdir().unwrap();
+        let held = OwnedFd::from(std::fs::File::open(scratch.path()).unwrap());
+        let another = Uid::from_raw(rustix::process::geteuid().as_raw() + 1);
+        let made = create_as(held.as_fd(), b"new", Mode::from_raw_mode(0o600), &wanted(), another);
+        let mut file = std::fs::File::from(made.unwrap().0);
+        file.write_all(b"written").unwrap();
+        assert_eq!(std::fs::read(scratch.path().join("new")).unwrap(), b"written");
+        let again = create_as(held.as_fd(), b"new", Mode::from_raw_mode(0o600), &wanted(), another);
+        assert_eq!(again.map(|_| ()), Err(Errno::EXIST));
     }
 
     #[test]
