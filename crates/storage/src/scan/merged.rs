@@ -4,7 +4,8 @@
 //! others are named as failed, and not copied over it. Nothing is remembered: what is found in a later SOURCE is looked
 //! up in those before it.
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 
 use super::push_name;
 use crate::sink::SourceName;
@@ -42,15 +43,38 @@ impl Merged {
                 SourceName::Contents => Some(path.as_slice()),
             };
             let Some(rest) = rest else { return false };
-            let mut there = root.path.clone();
-            rest.iter().for_each(|name| push_name(&mut there, name));
             let follow = rest.is_empty() && directories.locate_root(root).follow;
             let kinds = [Kind::File, Kind::Symlink];
-            Status::of_name(CWD, &*there, follow)
+            status_below(&root.path, rest, follow)
                 .is_ok_and(|it| kinds.contains(&it.kind()) && it.place() != place)
         })
     }
 }
+
+/// What stands below a SOURCE, however long the path is.
+fn status_below(root: &[u8], names: &[&[u8]], follow: bool) -> Result<Status, Errno> {
+    let joined = |path: &[u8], names: &[&[u8]]| {
+        let mut path = path.to_vec();
+        names.iter().for_each(|name| push_name(&mut path, name));
+        path
+    };
+    match Status::of_name(CWD, joined(root, names), follow) {
+        // A system call takes 4095 bytes.
+        Err(Errno::NAMETOOLONG) => {}
+        other => return other,
+    }
+    let (last, above) = names.split_last().ok_or(Errno::NAMETOOLONG)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut held = openat(CWD, root, flags, Mode::empty())?;
+    // Of 255 bytes at most each, on the file systems that there are.
+    for some in above.chunks(NAMES_AT_ONCE) {
+        held = openat(&held, joined(b"", some), flags, Mode::empty())?;
+    }
+    Status::of_name(&held, *last, false)
+}
+
+/// Names that make no path which is too long.
+const NAMES_AT_ONCE: usize = 4095 / 256;
 
 #[cfg(test)]
 mod tests {
@@ -93,6 +117,29 @@ mod tests {
 
     fn fails(paths: &[&str]) -> Vec<(String, Code)> {
         paths.iter().map(|path| ((*path).to_owned(), Code::SourceTwice)).collect()
+    }
+
+    #[test]
+    fn files_below_a_path_that_no_system_call_takes_are_seen_to_meet() {
+        let scratch = tempfile::tempdir().unwrap();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let name = [b'd'; 250];
+        for top in ["t", "u"] {
+            std::fs::create_dir(scratch.path().join(top)).unwrap();
+            let mut held = openat(CWD, scratch.path().join(top), flags, Mode::empty()).unwrap();
+            for _ in 0..20 {
+                rustix::fs::mkdirat(&held, &name[..], Mode::RWXU).unwrap();
+                held = openat(&held, &name[..], flags, Mode::empty()).unwrap();
+            }
+            for file in ["both", top] {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+                openat(&held, file, flags, Mode::RWXU).unwrap();
+            }
+        }
+        let (others, errors) = told(scratch.path(), &[("t/.", None), ("u/.", None)]);
+        let [(path, Code::SourceTwice)] = &errors[..] else { panic!("{errors:?}") };
+        assert!(path.starts_with("u/./d") && path.ends_with("d/both"), "{path}");
+        assert_eq!(others, 3);
     }
 
     #[test]
