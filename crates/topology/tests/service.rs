@@ -303,6 +303,7 @@ fn where_nobody_serves_nothing_is_told() {
     assert_eq!(nothing(&socket), None);
     drop(UnixListener::bind(&socket).unwrap());
     assert_eq!(nothing(&socket), None, "left as by a process that was killed");
+    assert_eq!(nothing(&directory.path().join("x".repeat(120))), None, "too long for a socket");
     fs::write(directory.path().join("file"), "").unwrap();
     assert!(nothing(&directory.path().join("file/sock")).is_some());
 }

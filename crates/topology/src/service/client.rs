@@ -91,7 +91,9 @@ impl Client {
 
 /// What is to be told of a service that is done without, in words. None where nobody serves, as on most hosts.
 pub fn trouble(socket: &Path, error: &io::Error) -> Option<String> {
-    let is_nobody = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+    // Nobody can serve at a path that is longer than that of a socket may be.
+    let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::InvalidFilename];
+    let is_nobody = nobody.contains(&error.kind());
     (!is_nobody).then(|| format!("the placement service at {}: {error}", socket.display()))
 }
 
