@@ -302,12 +302,11 @@ fn read_frames(mut receiver: Box<dyn Receiver>, epoch: u32, log: Option<&CommLog
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haul_wire::Message;
 
     #[test]
     fn of_messages_with_nothing_in_them_only_so_many_wait_too() {
         let (all, mut waiting) = (Arc::default(), Vec::new());
-        let most = MESSAGES_WAITING_BYTES_MAX / size_of::<(Message, Option<Weight>)>();
+        let most = MESSAGES_WAITING_BYTES_MAX / size_of::<Input>();
         while waiting.last().is_none_or(|last: &Weight| !last.is_too_much()) {
             waiting.push(Weight::new(0, &all));
             assert!(waiting.len() <= most);
