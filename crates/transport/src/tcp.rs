@@ -447,13 +447,18 @@ mod tests {
         assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), expected);
     }
 
-    #[test]
-    fn what_has_come_is_known_before_it_is_taken_and_until_the_stream_goes() {
+    fn both_ends() -> (Stream, Stream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let near = connect(&[address], &Settings::default(), Duration::from_secs(10)).unwrap();
         let (socket, peer) = listener.accept().unwrap();
-        let mut far = stream(socket.into(), Some(peer), &Settings::default()).unwrap();
+        let far = stream(socket.into(), Some(peer), &Settings::default()).unwrap();
+        (near, far)
+    }
+
+    #[test]
+    fn what_has_come_is_known_before_it_is_taken_and_until_the_stream_goes() {
+        let (near, mut far) = both_ends();
         let arrivals = near.arrivals();
         let comes = |bytes| {
             for _ in 0..1000 {
@@ -477,11 +482,7 @@ mod tests {
 
     #[test]
     fn both_ends_of_a_connection_know_how_far_it_is() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let near = connect(&[address], &Settings::default(), Duration::from_secs(10)).unwrap();
-        let (socket, peer) = listener.accept().unwrap();
-        let far = stream(socket.into(), Some(peer), &Settings::default()).unwrap();
+        let (near, far) = both_ends();
         for stream in [near, far] {
             let round_trip = stream.about().round_trip.expect("since Linux 4.6");
             assert!(round_trip < Duration::from_millis(500), "{round_trip:?} to this host");
