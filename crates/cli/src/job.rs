@@ -13,9 +13,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use haul_model::report::Stats;
 use haul_model::{Code, JobId};
+use haul_mover::Error;
 use haul_mover::durable::{self, StatePoint};
-use haul_mover::runner::{Runner, host, is_locked, open_lock, try_lock};
-use haul_mover::{Error, owner::make_directory};
+use haul_mover::owner::{make_directory, remove_directory};
+use haul_mover::runner::{Runner, host, is_file_at, is_locked, open_lock, try_lock};
 use serde::{Deserialize, Serialize};
 
 use crate::paths::{hex, show, unhex};
@@ -259,7 +260,13 @@ impl Job {
 
     /// As if the command had never been typed.
     pub fn forget(self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
+        remove_directory(&self.directory);
+    }
+
+    /// It is done: its record stays, with an empty log for whoever looks; what only a job needs that runs does not.
+    pub fn clear(&self) {
+        let _ = std::fs::remove_dir(self.directory.join("spool"));
+        let _ = std::fs::remove_file(self.directory.join(PROGRESS));
     }
 
     /// Makes the record durable.
@@ -443,9 +450,7 @@ pub fn lock(directory: &Path) -> Result<std::fs::File, Error> {
             std::thread::sleep(Duration::from_millis(10));
         }
         // Whoever had it may have removed it with all that is kept of the job.
-        let place = |found: std::fs::Metadata| (found.dev(), found.ino());
-        let held = file.metadata().map(place).map_err(failed)?;
-        if std::fs::symlink_metadata(&path).is_ok_and(|found| place(found) == held) {
+        if is_file_at(&file, &path) {
             Runner::write(&file).map_err(failed)?;
             return Ok(file);
         }

@@ -314,6 +314,10 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let stopper = running.stopper();
     owner.on_yield(move || stopper.stop(Code::Superseded.into()));
     let summary = running.wait();
+    let (state, code) = report::verdict(&summary);
+    if state == "done" && summary.hanging == 0 {
+        owner.remove();
+    }
     // The lock goes with the process: threads that storage has not let go may still write.
     std::mem::forget(owner);
     report::mistake_of_other_end(&summary);
@@ -325,7 +329,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         report::say_of_far_end(&report::left_out_text(ends.left_out()));
     }
     // The initiator reports; here only the exit code is left.
-    Ok(report::verdict(&summary).1)
+    Ok(code)
 }
 
 /// Gives threads on this host their seats. Only who wants to know hears what came of it, on the initiator's terminal.

@@ -104,6 +104,8 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     } else if summary.hanging > 0 {
         // What storage has not answered may still be done: the lock goes with the process, when the kernel lets that end.
         std::mem::forget(job);
+    } else if verdict(&summary).0 == "done" {
+        job.clear();
     }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
 }

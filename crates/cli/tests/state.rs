@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,54 @@ fn a_command_that_cannot_be_leaves_no_transfer_behind() {
         says(&bed.haul(&[verb, "a/f", "b/f", "into"]), 2, &["two SOURCEs have the same name"]);
     }
     assert_eq!(jobs_of(&bed), 0);
+}
+
+fn names_in(directory: PathBuf) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A home directory may have room for so many names only, and what is copied file by file is as many jobs.
+#[test]
+fn little_is_kept_of_what_is_done_and_nothing_at_the_far_end() {
+    let bed = Bed::new();
+    bed.write("tree/file", b"content");
+    fs::create_dir_all(bed.path("tree/is-file")).unwrap();
+    bed.write("blocked/is-file", b"in the way");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("'{haul}' bench shell");
+    let far = ["--ssh", shell.as_str(), "--haul-path", haul];
+    let there = |name: &str| format!("localhost:{}", bed.path(name).display());
+    let state = bed.path("home/.local/state/haul");
+    let copy = |source: &str, destination: &str, expected: i32| {
+        let output = bed.haul(&[&["cp", "-r"], &far[..], &[source, destination]].concat());
+        assert_eq!(code(&output), expected, "{}", stderr(&output));
+    };
+    // The second one has to know what the first one has decided.
+    for _ in 0..2 {
+        copy("tree", &there("pushed"), 0);
+        copy(&there("tree"), "pulled", 0);
+        copy("tree", "beside", 0);
+    }
+    for name in ["pushed", "pulled", "beside"] {
+        assert_eq!(fs::read(bed.path(name).join("file")).unwrap(), b"content");
+        assert!(!bed.path(name).join("tree").exists());
+    }
+    assert_eq!(names_in(state.join("far")), [""; 0]);
+    assert_eq!(jobs_of(&bed), 3);
+    for job in names_in(state.join("jobs")) {
+        let mut kept = names_in(state.join("jobs").join(job));
+        // Of those that were read here; there is nothing in it.
+        kept.retain(|name| name != "log");
+        assert_eq!(kept, ["job.json", "lock"]);
+    }
+    let listed = bed.haul(&["status"]);
+    assert_eq!(stdout(&listed).matches("done").count(), 3, "{}", stdout(&listed));
+    // What may be gone on with stays as it is.
+    copy("tree/.", &there("blocked"), 3);
+    assert_eq!(names_in(state.join("far")).len(), 1);
 }
 
 #[test]

@@ -24,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
-use crate::runner::{Runner, has_ended, open_lock, try_lock};
+use crate::runner::{Runner, has_ended, is_file_at, open_lock, try_lock};
 
 /// How long the old owner may take to end by itself.
 const YIELD_TIME: Duration = Duration::from_secs(3);
@@ -85,15 +85,21 @@ impl Owner {
     /// Takes over the job whose state is in `directory` (made if it is not there), unless a session that was started later was
     /// there before.
     pub fn claim(directory: &Path, started: Option<&Started>) -> Result<Owner, Error> {
-        make_directory(directory)?;
         let in_order = || in_order(directory, started);
-        in_order()?;
         let path = directory.join("owner.lock");
         let about = |error: std::io::Error| unwritable(&path, &error);
-        let lock = open_lock(&path).map_err(about)?;
-        if !try_lock(&lock).map_err(about)? {
-            take_over(directory, &lock, in_order)?;
-        }
+        let lock = loop {
+            make_directory(directory)?;
+            in_order()?;
+            let lock = open_lock(&path).map_err(about)?;
+            if !try_lock(&lock).map_err(about)? {
+                take_over(directory, &lock, in_order)?;
+            }
+            // Whoever had it may have been done, and have removed it.
+            if is_file_at(&lock, &path) {
+                break lock;
+            }
+        };
         in_order()?;
         Runner::write(&lock).map_err(about)?;
         if let Some(started) = started {
@@ -133,6 +139,11 @@ impl Owner {
     /// Where the job's state is.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// The job is done: nothing that is kept of it here is of use to anybody. It stays this owner's.
+    pub fn remove(&self) {
+        remove_directory(&self.directory);
     }
 }
 
@@ -207,6 +218,19 @@ pub fn make_directory(directory: &Path) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Removes a job's directory, with what it holds, by whoever has its lock. At once: somebody else may make it anew meanwhile.
+pub fn remove_directory(directory: &Path) {
+    let Some(name) = directory.file_name() else { return };
+    let mut gone = std::ffi::OsString::from(".gone-");
+    gone.push(name);
+    let gone = directory.with_file_name(gone);
+    // Of a process that was killed before it had removed all of it.
+    let _ = std::fs::remove_dir_all(&gone);
+    if std::fs::rename(directory, &gone).is_ok() {
+        let _ = std::fs::remove_dir_all(&gone);
+    }
 }
 
 /// Of these at most: a job's directory in the state directory.
@@ -412,6 +436,31 @@ mod tests {
         assert!(began.elapsed() < YIELD_TIME);
         held.join().unwrap();
         assert_eq!(Runner::read(&job.join("owner.lock")), Runner::own());
+    }
+
+    #[test]
+    fn an_owner_that_is_done_leaves_nothing_and_keeps_nobody_out() {
+        let place = tempfile::tempdir().unwrap();
+        let job = place.path().join("job");
+        let first = Owner::claim(&job, Some(&at(1))).unwrap();
+        // Waits for the lock that goes.
+        let waits = std::thread::spawn({
+            let job = job.clone();
+            move || Owner::claim(&job, Some(&at(2)))
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!waits.is_finished());
+        std::fs::create_dir(place.path().join(".gone-job")).unwrap();
+        std::fs::write(place.path().join(".gone-job/epoch"), "of a process that was killed at it").unwrap();
+        first.remove();
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+        drop(first);
+        let second = waits.join().unwrap().unwrap();
+        assert!(
+            is_locked(&job.join("owner.lock")) && job.join("epoch").exists(),
+            "it has the job that is there now"
+        );
+        drop(second);
     }
 
     #[test]

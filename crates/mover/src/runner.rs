@@ -24,6 +24,15 @@ pub fn try_lock(file: impl AsFd) -> io::Result<bool> {
     try_flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
+/// Is it the one that has this name now?
+pub fn is_file_at(file: &File, path: &Path) -> bool {
+    let place = |found: fs::Metadata| (found.dev(), found.ino());
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(held), Ok(found)) => place(held) == place(found),
+        _ => false,
+    }
+}
+
 /// Does somebody have the lock? Where there is none, or no locks at all, nobody has.
 pub fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
