@@ -55,7 +55,7 @@ impl Watch {
         let all = self.faults.seen();
         let new = all[self.seen..].iter().filter_map(|fault| match fault {
             Fault::Sync(point) => Some(point.name()),
-            Fault::Write | Fault::Lay => None,
+            Fault::Write | Fault::Lay | Fault::Reread => None,
         });
         let mut new: Vec<_> = new.collect();
         self.seen = all.len();
@@ -688,4 +688,26 @@ fn a_member_that_another_group_is_at_is_not_called_durable() {
     faults.meanwhile(Fault::Sync(SyncPoint::MemberData), move || assert_eq!(syncing.sync(&[id]).len(), 1));
     driver.sync(&[small.id]);
     assert_eq!(faults.seen().iter().filter(|fault| **fault == Fault::Sync(SyncPoint::MemberData)).count(), 1);
+}
+
+/// A later run could never finish it otherwise.
+#[test]
+fn what_cannot_be_read_back_is_to_be_written_anew() {
+    const ENOMEM: i32 = 12;
+    for (errno, expected) in [(EIO, Code::HashMismatch), (ENOMEM, Code::SinkWrite)] {
+        let bytes = content(7, 3 * OBJECT as usize);
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let (driver, top, _) = session(&scratch, Faults::default());
+        let file = driver.file(top, b"large", bytes.len());
+        let token = driver.start(&file);
+        driver.write_in_parts(&file, token, &bytes);
+        drop(driver);
+        std::fs::remove_file(scratch.path(format!("top/.haul-{token}.sums").as_bytes())).unwrap();
+        let faults = Arc::new(Faults::default().fail(Fault::Reread, 2, errno));
+        let settings = SinkSettings { faults: Some(faults), ..scratch.settings(*b"two.") };
+        let (driver, top) = scratch.session_with(settings);
+        let file = driver.file(top, b"large", bytes.len());
+        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        assert_eq!(driver.seal(&file, token, None), Err(Failure::os(expected, errno)));
+    }
 }

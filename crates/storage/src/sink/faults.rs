@@ -119,6 +119,15 @@ impl Hooks {
         Ok(())
     }
 
+    /// Before what was written is read again.
+    pub fn before_reread(&self) -> Result<()> {
+        #[cfg(feature = "faults")]
+        if let Some(faults) = &self.faults {
+            return faults.count(Fault::Reread);
+        }
+        Ok(())
+    }
+
     /// Memory is to be taken for a disk: its syncs are looked at, or fail.
     pub fn watches_syncs(&self) -> bool {
         #[cfg(feature = "faults")]
@@ -162,6 +171,8 @@ pub enum Fault {
     Write,
     /// A file that was made gets its size.
     Lay,
+    /// What was written is read again.
+    Reread,
     /// Something is made durable.
     Sync(SyncPoint),
 }
@@ -225,7 +236,7 @@ impl Faults {
         lock(&self.seen).clone()
     }
 
-    /// `HAUL_TEST_SKIP_SYNC=<point>[,<point>...]` and `HAUL_TEST_FAIL=<point, "write" or "lay">:<nth>:<errno>[,...]`.
+    /// `HAUL_TEST_SKIP_SYNC=<point>[,<point>...]` and `HAUL_TEST_FAIL=<point, "write", "lay" or "reread">:<nth>:<errno>[,...]`.
     ///
     /// Panics at a word that it does not know: a test that asks for nothing would pass for the wrong reason.
     fn from_environment() -> Option<Arc<Faults>> {
@@ -245,6 +256,7 @@ impl Faults {
             let fault = match name {
                 "write" => Fault::Write,
                 "lay" => Fault::Lay,
+                "reread" => Fault::Reread,
                 name => Fault::Sync(point(name)),
             };
             faults = faults.fail(fault, nth.parse().expect("a count"), errno.parse().expect("an errno"));

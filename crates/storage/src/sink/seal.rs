@@ -92,7 +92,9 @@ impl PosixSink {
         let mut done = 0;
         while done < length as usize {
             let part = REREAD_BYTES.min(length as usize - done);
-            let count = read_at(contents, &mut buffer[..part], offset + done as u64).map_err(sink_failure)?;
+            let read = self.hooks.before_reread();
+            let read = read.and_then(|()| read_at(contents, &mut buffer[..part], offset + done as u64));
+            let count = read.map_err(reread_failure)?;
             if count < part {
                 return Err(Code::HashMismatch.into());
             }
@@ -100,6 +102,14 @@ impl PosixSink {
             done += part;
         }
         Ok(hasher.finish())
+    }
+}
+
+/// What has gone bad on its medium is as good as other bytes than were sent: only to be written anew, in a new file.
+fn reread_failure(errno: Errno) -> Failure {
+    match errno {
+        Errno::IO | Errno::BADMSG | Errno::UCLEAN => Failure::os(Code::HashMismatch, errno.raw_os_error()),
+        _ => sink_failure(errno),
     }
 }
 
