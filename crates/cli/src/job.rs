@@ -135,6 +135,9 @@ pub struct Record {
     pub destination_here: Option<String>,
     /// `into` or `as`, once decided.
     pub decision: Option<String>,
+    /// `-r`; of older versions nobody knows.
+    #[serde(default = "yes")]
+    pub recursive: bool,
     /// running, done, incomplete, failed, interrupted.
     pub state: String,
     /// Seconds since 1970.
@@ -175,6 +178,10 @@ pub struct Job {
 
 const RECORD_VERSION: u32 = 1;
 
+fn yes() -> bool {
+    true
+}
+
 /// Seconds since 1970.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -193,6 +200,7 @@ impl Job {
         sources: Vec<String>,
         destination: String,
         destination_here: Option<&Path>,
+        recursive: bool,
     ) -> Result<Job, Error> {
         let began = Instant::now();
         let directory = directory(state, id);
@@ -210,6 +218,7 @@ impl Job {
                     destination,
                     destination_here: destination_here.map(|path| hex(path.as_os_str().as_bytes())),
                     decision: None,
+                    recursive,
                     state: "running".into(),
                     started: now(),
                     updated: now(),
@@ -508,7 +517,7 @@ mod tests {
     fn a_second_command_is_kept_out_while_the_first_one_runs() {
         let state = tempfile::tempdir().unwrap();
         let id = JobId([7; 16]);
-        let open = || Job::open(state.path(), &id, vec![], "d".into(), None);
+        let open = || Job::open(state.path(), &id, vec![], "d".into(), None, true);
         let first = open().unwrap();
         let refused = open().err().unwrap();
         assert_eq!(refused.failure.code, Code::AlreadyRunning);

@@ -18,6 +18,7 @@ mod layout_report;
 mod log_document;
 mod log_show;
 mod options;
+mod past;
 mod paths;
 mod placement;
 mod plan;

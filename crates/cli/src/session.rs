@@ -40,7 +40,7 @@ use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::typed::Typed;
 use crate::within::{self, Mark, Marker, Presence};
-use crate::{policy, report, signals};
+use crate::{past, policy, report, signals};
 
 /// `haul cp`
 pub fn copy(arguments: &Copy) -> Result<u8, Error> {
@@ -62,7 +62,7 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     let required = plan.settings.log_required.value;
     let (mut job, log_trouble) = Job::open_anywhere(&state, required, &plan.id, |state| {
         let (sources, destination) = (plan.sources_shown.clone(), plan.destination_shown.clone());
-        Job::open(state, &plan.id, sources, destination, here.as_deref())
+        Job::open(state, &plan.id, sources, destination, here.as_deref(), plan.recursive)
     })?;
     job.log_trouble = log_trouble;
     let how = [arguments.json, arguments.verbose, arguments.quiet];
@@ -106,6 +106,9 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
         std::mem::forget(job);
     } else if verdict(&summary).0 == "done" {
         job.clear();
+        if job.record.sessions == 1 {
+            job.directory.parent().into_iter().for_each(past::forget);
+        }
     }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
 }
