@@ -15,7 +15,7 @@ use crate::bench::Measure;
 use crate::paths::is_invisible;
 use crate::within::Mark;
 
-/// Begins each line of the greeting.
+/// Begins each line of the greeting, which may follow a login message that has no line end (the title of a terminal).
 const MARK: &str = "HAUL1 ";
 /// Of what the other end says this much is shown.
 const TOLD_CHARACTERS_MAX: usize = 2000;
@@ -233,7 +233,7 @@ pub fn read(from: &mut impl BufRead) -> Result<Option<Line>, Error> {
             return Ok(None);
         }
         budget -= count as u64;
-        if let Some(text) = bytes.strip_prefix(MARK.as_bytes()) {
+        if let Some(text) = marked(&bytes) {
             return serde_json::from_slice(text).map(Some).map_err(|_| {
                 Error::new(Code::PeerVersion, "the greeting of the other end cannot be read")
                     .hint("install the same version of haul on both hosts")
@@ -243,9 +243,24 @@ pub fn read(from: &mut impl BufRead) -> Result<Option<Line>, Error> {
     Err(Error::new(Code::LimitExceeded, "ssh printed too much before the greeting"))
 }
 
+/// What follows the mark, if it is in the line.
+fn marked(line: &[u8]) -> Option<&[u8]> {
+    let at = line.windows(MARK.len()).position(|part| part == MARK.as_bytes())?;
+    Some(&line[at + MARK.len()..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_login_message_without_a_line_end_is_passed_over() {
+        let mut bytes = b"Welcome!\n\x1b]0;title\x07HAUL ".to_vec();
+        write(&mut bytes, &Line::Dial { port: 7 }).unwrap();
+        let mut from = &bytes[..];
+        assert!(matches!(read(&mut from), Ok(Some(Line::Dial { port: 7 }))));
+        assert!(matches!(read(&mut from), Ok(None)));
+    }
 
     #[test]
     fn login_messages_are_passed_over() {
