@@ -35,9 +35,10 @@ pub(crate) struct InVain {
 }
 
 impl InVain {
-    /// A connection is lost that stood for so long. `progress` is a number that has grown if anything came of it.
+    /// A connection is lost that stood for so long. `progress` is a number that has changed if anything came of it; it also falls, where
+    /// a file turns out to be smaller than it was.
     pub(crate) fn lost(&mut self, progress: u64, stood: Duration, now: Instant) {
-        if progress > self.progress || stood >= LONG {
+        if progress != self.progress || stood >= LONG {
             *self = InVain { progress, ..InVain::default() };
         } else {
             self.count += 1;
@@ -83,6 +84,18 @@ mod tests {
             vain.lost(u64::from(number / 3 + 1), BRIEF, now);
             assert!(!vain.is_hopeless(PATIENCE, now), "after {number}");
             assert_eq!(vain.pause(now).is_none(), number % 3 == 0);
+        }
+    }
+
+    #[test]
+    fn what_comes_counts_also_after_a_file_has_become_smaller() {
+        let (mut vain, start) = (InVain::default(), Instant::now());
+        for number in 0..100 {
+            let now = start + Duration::from_secs(60) * number;
+            // It was announced with 10 GB, and has 100 bytes now.
+            let file = if number < 2 { 10_000_000_000 } else { 100 };
+            vain.lost(file + 1_000_000 * u64::from(number + 1), BRIEF, now);
+            assert!(!vain.is_hopeless(PATIENCE, now) && vain.pause(now).is_none(), "after {number}");
         }
     }
 
