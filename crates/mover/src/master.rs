@@ -423,12 +423,14 @@ impl<M: Machine> Running<M> {
         }
     }
 
+    /// A log that is lost stays so: it is told once, whatever is said later.
     fn on_peer_log(&mut self, status: LogStatus) {
-        let log = LogSummary::of(status);
-        let known = self.peer_log.as_ref().is_some_and(|log| log.lost.is_some());
-        if let (Some(cause), false) = (&log.lost, known) {
+        let mut log = LogSummary::of(status);
+        let known = self.peer_log.take().and_then(|log| log.lost);
+        if let (Some(cause), None) = (&log.lost, &known) {
             self.master.reports.put(Report::LogLost { cause: cause.clone() });
         }
+        log.lost = known.or(log.lost);
         self.peer_log = Some(log);
     }
 

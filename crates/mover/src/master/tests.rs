@@ -268,6 +268,30 @@ fn an_end_that_was_busy_does_not_take_the_other_one_for_silent() {
 }
 
 #[test]
+fn a_log_that_is_lost_is_told_once_whatever_is_said_of_it() {
+    let (mut running, _requests) = master();
+    let (told, losses) = crossbeam_channel::unbounded();
+    let tell = move |report| {
+        if let Report::LogLost { cause } = report {
+            told.send(cause).unwrap();
+        }
+    };
+    let (reports, delivery) = ReportQueue::start(Box::new(tell)).unwrap();
+    running.master.reports = reports;
+    for lost in ["", "full", "", "full", "gone"] {
+        let lost = lost.as_bytes().into();
+        let none = Box::default;
+        let (mechanism, method, writer, location) = (none(), none(), none(), none());
+        let (bytes_peak, files_peak) = (0, 0);
+        running.on_peer_log(LogStatus { mechanism, method, writer, bytes_peak, files_peak, location, lost });
+    }
+    assert_eq!(running.peer_log.take().and_then(|log| log.lost).as_deref(), Some("full"));
+    drop(running);
+    delivery.join().unwrap();
+    assert!(losses.into_iter().eq(["full"]));
+}
+
+#[test]
 fn what_no_frame_begins_with_ends_the_session() {
     let (mut running, _requests) = master();
     let (of_control, _of_data) = up(&mut running);
