@@ -647,22 +647,25 @@ impl<M: Machine> Running<M> {
         }
         if let Wire::Up(connection) = &self.wire {
             let epoch = connection.epoch;
+            let now = Instant::now();
+            if self.missing.is_due(now) {
+                let (awaited, arrived) = (self.master.machine.awaits_payload(), connection.arrived());
+                // On a slow path messages come late, behind payloads that wait there.
+                if self.missing.has_more_come(arrived) {
+                    self.heard = now;
+                }
+                if let Some(quiet) = self.missing.look(awaited, arrived, now) {
+                    let cause =
+                        format!("nothing of what the other end has sent came for {} s", quiet.as_secs());
+                    return self.on_lost(epoch, cause);
+                }
+            }
             // What waits may be what was not heard.
             let last = self.put_aside.back().and_then(|message| message.weight.as_ref());
             let full = last.is_some_and(Weight::is_too_much);
             if self.heard.elapsed() > SILENCE_MAX && self.master.inputs.is_empty() && !full {
                 let cause = format!("nothing was heard of the other end for {} s", SILENCE_MAX.as_secs());
                 return self.on_lost(epoch, cause);
-            }
-            let now = Instant::now();
-            if self.missing.is_due(now) {
-                let awaited = self.master.machine.awaits_payload();
-                let arrived = awaited.then(|| connection.arrived()).flatten();
-                if let Some(quiet) = self.missing.look(awaited, arrived, now) {
-                    let cause =
-                        format!("nothing of what the other end has sent came for {} s", quiet.as_secs());
-                    return self.on_lost(epoch, cause);
-                }
             }
             let pending = if self.spoke.elapsed() > PING_AFTER { 0 } else { 1 };
             self.confirm(pending);

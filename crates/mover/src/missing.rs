@@ -31,6 +31,11 @@ impl Missing {
         now.saturating_duration_since(self.looked) >= BETWEEN
     }
 
+    /// Has anything come since the last look?
+    pub(crate) fn has_more_come(&self, arrived: Option<u64>) -> bool {
+        self.arrived.is_some_and(|before| arrived.is_some_and(|arrived| arrived > before))
+    }
+
     /// `awaited`: something is announced that has not come. `arrived`: bytes that have come in all, if that is known. How long it has been
     /// quiet, if that is too long.
     pub(crate) fn look(&mut self, awaited: bool, arrived: Option<u64>, now: Instant) -> Option<Duration> {

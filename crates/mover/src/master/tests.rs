@@ -11,7 +11,7 @@ use haul_protocol::Planted;
 use haul_protocol::link::Frame;
 use haul_storage::memory_sink::{MemorySink, MemoryTree};
 use haul_topology::Placer;
-use haul_transport::{Stream, memory};
+use haul_transport::{Arrivals, Stream, memory};
 use haul_wire::{Connect, FRAME_HEADER_BYTES, PayloadHeader, VERSION, VERSION_MIN};
 
 use crate::connection::put_frame;
@@ -265,6 +265,28 @@ fn an_end_that_was_busy_does_not_take_the_other_one_for_silent() {
     running.heard = long_ago;
     running.tick();
     assert!(!matches!(running.wire, Wire::Up(_)));
+}
+
+#[test]
+fn as_long_as_payloads_come_messages_may_be_late() {
+    let (mut running, _requests) = master();
+    let (control, _of_control) = memory::pair(1 << 20);
+    let (data, _of_data) = memory::pair(1 << 20);
+    let come = Arc::new(AtomicU64::new(5));
+    let count = Arc::clone(&come);
+    let data = data.with_arrivals(Arrivals::new(move || Some(count.load(Ordering::Relaxed))));
+    let peer = connect(Role::Source);
+    let (epoch, peer_received, shared) = (1, 0, false);
+    running.on_connected(Established { epoch, peer, peer_received, control, data: vec![data], shared });
+    let long_ago = Instant::now().checked_sub(SILENCE_MAX * 2).unwrap();
+    let mut stands_when_come = |bytes| {
+        running.missing.look(false, Some(5), long_ago);
+        running.heard = long_ago;
+        come.store(bytes, Ordering::Relaxed);
+        running.tick();
+        matches!(running.wire, Wire::Up(_))
+    };
+    assert!(stands_when_come(6) && !stands_when_come(5));
 }
 
 #[test]
