@@ -91,7 +91,7 @@ const LIVE_LAST: Duration = Duration::from_secs(2);
 /// Files that are done and all, bytes that are done and all.
 fn counts(stats: &Stats) -> [u64; 4] {
     let Stats { files_total, bytes_total, .. } = *stats;
-    [stats.files_done + stats.files_skipped, files_total, stats.bytes_done + stats.bytes_skipped, bytes_total]
+    [stats.files_there(), files_total, stats.bytes_there(), bytes_total]
 }
 
 impl Record {

@@ -37,8 +37,8 @@ fn duration(seconds: u64) -> String {
 
 /// While the scan runs, totals are only what was found so far, and no time is promised.
 pub fn progress_line(stats: &Stats, totals_are_final: bool, rate: f64) -> String {
-    let done = stats.bytes_done + stats.bytes_skipped;
-    let files = stats.files_done + stats.files_skipped;
+    let done = stats.bytes_there();
+    let files = stats.files_there();
     let more = if totals_are_final { "" } else { "+" };
     let mut line = format!(
         "{}/s  {} of {}{more}  {files} of {}{more} file{}",
@@ -84,7 +84,7 @@ pub fn summary_line(
         let rate = stats.bytes_sent as f64 / seconds.max(0.001);
         parts.push(format!(
             "{state}: {} of {}, {} sent in {seconds:.1} s ({}/s)",
-            stats.files_done + stats.files_skipped,
+            stats.files_there(),
             counted(stats.files_total, "file"),
             size(stats.bytes_sent),
             size(rate as u64),
@@ -132,6 +132,16 @@ mod tests {
         assert!(scanning.contains("10+ files") && !scanning.contains("left"), "{scanning}");
         assert!(progress_line(&stats, true, 1e6).contains("left at this rate"));
         assert!(!progress_line(&stats, true, 0.0).contains("left"));
+    }
+
+    #[test]
+    fn whatever_the_other_end_has_counted_is_told() {
+        let most = u64::MAX;
+        let (files_done, files_skipped, bytes_done, bytes_skipped) = (most, 1, most, most);
+        let stats = Stats { files_done, files_skipped, bytes_done, bytes_skipped, ..Stats::default() };
+        assert!(progress_line(&stats, true, 1.0).contains(&format!("{most} of 0 files")));
+        let summary = summary_line(&stats, "done", Duration::ZERO, &Setup::default(), None);
+        assert!(summary.starts_with(&format!("done: {most} of 0 files")), "{summary}");
     }
 
     #[test]

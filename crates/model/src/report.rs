@@ -41,6 +41,16 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Files that are there: of this session, and from before. What the other end counts may be anything.
+    pub fn files_there(&self) -> u64 {
+        self.files_done.saturating_add(self.files_skipped)
+    }
+
+    /// Content that is there.
+    pub fn bytes_there(&self) -> u64 {
+        self.bytes_done.saturating_add(self.bytes_skipped)
+    }
+
     /// Grows with all that has been found, and with all that is settled: what has not to be done again.
     pub fn progress(&self) -> u64 {
         let Stats { files_total, directories, bytes_total, .. } = self;
