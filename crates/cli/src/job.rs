@@ -205,6 +205,7 @@ impl Job {
         let began = Instant::now();
         let directory = directory(state, id);
         let lock = lock(&directory)?;
+        let elsewhere = bring_back(state, id, &directory)?;
         let record = match read_record(&directory) {
             Some(record) if record.version == RECORD_VERSION && unhex(&record.instance).is_some() => record,
             _ => {
@@ -238,6 +239,10 @@ impl Job {
         // What an earlier session has counted is not how far this one is. It stays in the record until this one has begun.
         Progress { sessions: job.record.sessions, updated: now(), counts: [0; 4] }.keep(&job.directory);
         job.save()?;
+        if let Some(elsewhere) = elsewhere {
+            // What stays is older from now on.
+            let _ = std::fs::remove_dir_all(&elsewhere.directory);
+        }
         job.kept = began.elapsed();
         Ok(job)
     }
@@ -408,18 +413,58 @@ fn is_own(directory: &Path) -> bool {
 }
 
 fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {
-    for directory in ["", "log"] {
+    // The record last: where it is, all else is.
+    for directory in ["log", ""] {
         let (from, to) = (from.join(directory), to.join(directory));
+        let files = match std::fs::read_dir(&from) {
+            // The log may be where the source is.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            files => files?,
+        };
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&to)?;
-        for file in std::fs::read_dir(&from)? {
+        for file in files {
             let file = file?;
             if file.file_type()?.is_file() && file.file_name() != "lock" {
-                std::fs::copy(file.path(), to.join(file.file_name()))?;
+                // A record that is cut off could not be read.
+                let fresh = to.join("carried.new");
+                std::fs::copy(file.path(), &fresh)?;
+                std::fs::rename(&fresh, to.join(file.file_name()))?;
             }
         }
     }
     Ok(())
+}
+
+/// Where a job was kept while its place could not be written; nobody works there.
+struct Elsewhere {
+    directory: PathBuf,
+    _lock: std::fs::File,
+}
+
+/// What a job has come to know since its `directory` could not be written comes back there. Without it DEST would be decided
+/// again, where the job has made it since.
+fn bring_back(state: &Path, id: &JobId, directory: &Path) -> Result<Option<Elsewhere>, Error> {
+    let substitute = substitute_directory();
+    let from = self::directory(&substitute, id);
+    if state == substitute || !is_own(&substitute) || read_record(&from).is_none() {
+        return Ok(None);
+    }
+    let lock = lock(&from)?;
+    let sessions = |directory| read_record(directory).map_or(0, |record| record.sessions);
+    if sessions(&from) > sessions(directory) {
+        let unwritable = |error| {
+            Error::os(Code::StateUnwritable, directory.display().to_string(), &error)
+                .hint("free some space, or set HAUL_STATE_DIR")
+        };
+        // Logs of the same numbers are others.
+        match std::fs::remove_dir_all(directory.join("log")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unwritable(error)),
+            _ => {}
+        }
+        carry_over(&from, directory).map_err(unwritable)?;
+    }
+    Ok(Some(Elsewhere { directory: from, _lock: lock }))
 }
 
 /// What is kept of the job in `directory`, if it can be read.

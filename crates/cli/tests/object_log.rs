@@ -110,7 +110,11 @@ fn logs(state: &Path) -> Vec<PathBuf> {
 
 /// Objects that the logs say are durable.
 fn logged(bed: &Bed) -> u64 {
-    let Some(log) = logs(&bed.state).pop() else { return 0 };
+    logged_below(bed, &bed.state)
+}
+
+fn logged_below(bed: &Bed, state: &Path) -> u64 {
+    let Some(log) = logs(state).pop() else { return 0 };
     let output = bed.command().args(["log", "show", "--json"]).arg(log.parent().unwrap()).output().unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     told["entries"].as_array().into_iter().flatten().filter_map(|entry| entry["done_count"].as_u64()).sum()
@@ -332,6 +336,58 @@ fn what_was_known_comes_along_when_state_has_to_be_kept_elsewhere() {
     assert!(bed.is_copied());
     let told = events(&output).pop().unwrap();
     assert!(told["objects_sent"].as_u64().unwrap() <= OBJECTS_ALL - known, "{known} were known: {told}");
+}
+
+#[test]
+fn what_was_known_comes_back_when_state_can_be_kept_in_its_place_again() {
+    let (bed, filesystem, _mount) = failing_bed();
+    let user = rustix::process::geteuid().as_raw();
+    let elsewhere = bed.path("tmp").join(format!("haul-state-{user}"));
+    let known = || logged_below(&bed, &elsewhere);
+    filesystem.faults().fail(Kind::Write, 0, Errno::NOSPC, false);
+    let paced = || bed.copy(&["--bandwidth", "6MiB"], "source", "sink");
+    bed.kill_when(paced(), |_| {
+        if known() < OBJECTS_ALL / 4 {
+            return false;
+        }
+        filesystem.faults().clear();
+        let second = bed.copy(&[], "source", "sink").output().unwrap();
+        assert_eq!(code(&second), 1, "one is at work: {}", stderr(&second));
+        assert!(stderr(&second).contains("already running"), "{}", stderr(&second));
+        true
+    });
+    let known = known();
+    // What it made meanwhile is not taken for a directory that things go into.
+    bed.kill_when(paced(), |_| logged(&bed) >= known);
+    assert!(logs(&elsewhere).is_empty(), "only one place has it");
+    let output = bed.copy(&[], "source", "sink").output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(bed.is_copied());
+    let told = events(&output).pop().unwrap();
+    assert!(told["objects_sent"].as_u64().unwrap() <= OBJECTS_ALL - known, "{known} were known: {told}");
+}
+
+#[test]
+fn a_transfer_without_a_log_here_comes_back_too() {
+    let (bed, filesystem, _mount) = failing_bed();
+    let user = rustix::process::geteuid().as_raw();
+    let elsewhere = bed.path("tmp").join(format!("haul-state-{user}/jobs"));
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("env HAUL_STATE_DIR='{}' '{haul}' bench shell", bed.path("far-state").display());
+    let source = format!("localhost:{}", bed.path("source").display());
+    let pull = |rate| {
+        let options = ["--ssh", &shell, "--haul-path", haul, "--bandwidth", rate];
+        bed.copy(&options, &source, "sink")
+    };
+    filesystem.faults().fail(Kind::Write, 0, Errno::NOSPC, false);
+    bed.kill_when(pull("6MiB"), |_| fs::read_dir(bed.path("sink")).is_ok_and(|names| names.count() > 0));
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 1);
+    filesystem.faults().clear();
+    let output = pull("1GiB").output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(bed.is_copied());
+    assert!(!stderr(&output).contains("for now"), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "only one place has it");
 }
 
 #[test]
