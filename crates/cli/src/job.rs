@@ -206,9 +206,9 @@ impl Job {
         let directory = directory(state, id);
         let lock = lock(&directory)?;
         let elsewhere = bring_back(state, id, &directory)?;
-        let record = match read_record(&directory) {
-            Some(record) if record.version == RECORD_VERSION && unhex(&record.instance).is_some() => record,
-            _ => {
+        let record = match known(&directory)? {
+            Some(record) => record,
+            None => {
                 let mut instance = [0; 16];
                 random(&mut instance)?;
                 Record {
@@ -465,6 +465,26 @@ fn bring_back(state: &Path, id: &JobId, directory: &Path) -> Result<Option<Elsew
         carry_over(&from, directory).map_err(unwritable)?;
     }
     Ok(Some(Elsewhere { directory: from, _lock: lock }))
+}
+
+/// What is kept of the job in `directory`; none if it is new. A job of which nobody can tell what it has decided does not begin
+/// anew: DEST may be there since.
+fn known(directory: &Path) -> Result<Option<Record>, Error> {
+    let path = directory.join("job.json");
+    let hint = "to begin anew, see what DEST is by now, and remove the directory that this file is in";
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(Error::os(Code::StateDamaged, path.display().to_string(), &error).hint(hint));
+        }
+    };
+    let record = serde_json::from_slice(&text).ok();
+    let sound = |record: &Record| record.version == RECORD_VERSION && unhex(&record.instance).is_some();
+    match record.filter(sound) {
+        Some(record) => Ok(Some(record)),
+        None => Err(Error::new(Code::StateDamaged, path.display().to_string()).hint(hint)),
+    }
 }
 
 /// What is kept of the job in `directory`, if it can be read.

@@ -391,6 +391,29 @@ fn a_transfer_without_a_log_here_comes_back_too() {
 }
 
 #[test]
+fn a_transfer_whose_record_cannot_be_read_does_not_decide_again_what_dest_means() {
+    let bed = Bed::new();
+    bed.dataset();
+    let output = bed.copy(&[], "source", "sink").output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let job = fs::read_dir(bed.state.join("jobs")).unwrap().next().unwrap().unwrap().path();
+    let record = job.join("job.json");
+    let sound = fs::read_to_string(&record).unwrap();
+    let newer = sound.replace("\"version\": 1", "\"version\": 2");
+    for damaged in ["", &sound[..sound.len() / 2], &newer] {
+        fs::write(&record, damaged).unwrap();
+        let output = bed.copy(&[], "source", "sink").output().unwrap();
+        assert_eq!(code(&output), 1, "{}", stderr(&output));
+        assert!(stderr(&output).contains("job.json: what is kept of this transfer cannot be read"));
+        assert!(bed.is_copied(), "nothing went into it");
+        assert_eq!(fs::read_to_string(&record).unwrap(), damaged);
+    }
+    fs::write(&record, sound).unwrap();
+    assert_eq!(code(&bed.copy(&[], "source", "sink").output().unwrap()), 0);
+    assert!(bed.is_copied());
+}
+
+#[test]
 fn somebody_elses_directory_is_not_used_for_state() {
     let (bed, filesystem, _mount) = failing_bed();
     let name = format!("haul-state-{}", rustix::process::geteuid().as_raw());

@@ -118,6 +118,7 @@ table! {
     85 SocketUnusable    "socket-unusable"     User    Never     1 "the socket cannot be served";
     86 SystemRefused     "system-refused"      User    Rerun     1 "the system does not allow it";
     87 BenchFailed       "bench-failed"        User    Never     1 "it could not be measured";
+    88 StateDamaged      "state-damaged"       User    Never     1 "what is kept of this transfer cannot be read";
     90 Interrupted       "interrupted"         User    Rerun   130 "interrupted";
     91 Internal          "internal"            Haul    Never     1 "internal error";
 }
