@@ -450,12 +450,23 @@ impl<S: LogStore> ObjectLog<S> {
         Ok(())
     }
 
+    /// Nothing is written under records that were never durable: a log that has no others goes at once. Each flush makes one where
+    /// no sync succeeds.
+    fn is_of_use(&mut self, file: &LogFile) -> bool {
+        if file.named || !file.begun || remove_log(&mut self.store, &file.name).is_err() {
+            return file.begun;
+        }
+        self.usage.shrink(file.bytes, u64::from(file.bytes > 0));
+        self.names_unsynced = true;
+        false
+    }
+
     /// This log becomes an old one: the next flush moves what is in it to a new log.
     fn give_up(&mut self, id: u32) {
         let Some(file) = self.files.remove(id) else { return };
         self.current = self.current.filter(|current| *current != id);
         self.listed.retain(|listed| *listed != id);
-        let old = file.begun.then(|| {
+        let old = self.is_of_use(&file).then(|| {
             self.olds.insert(OldLog {
                 name: file.name,
                 bytes: file.bytes,

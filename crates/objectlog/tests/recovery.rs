@@ -4,7 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use haul_objectlog::{Binding, Config, Logged, Mechanism, MemoryStore, Method, ObjectLog};
+use haul_objectlog::memory::Refused;
+use haul_objectlog::{Binding, Config, LogStore, Logged, Mechanism, MemoryStore, Method, ObjectLog};
 use support::{Random, binding, combinations, slow_reader};
 
 type Log<'a> = ObjectLog<&'a mut MemoryStore>;
@@ -20,6 +21,46 @@ fn with_mechanism(mechanism: Mechanism) -> Config {
 fn begin(log: &mut Log<'_>, path: &[u8], binding: Binding, objects: &[u64]) {
     let handle = log.begin(path, binding).unwrap();
     objects.iter().for_each(|&object| assert!(log.record(handle, object).unwrap()));
+}
+
+/// Where a sync of contents, or of names, never succeeds while it is told so.
+#[derive(Default)]
+struct Unsynced {
+    store: MemoryStore,
+    contents: bool,
+    names: bool,
+}
+
+impl LogStore for Unsynced {
+    type Error = Refused;
+
+    fn list(&mut self) -> Result<Vec<String>, Refused> {
+        self.store.list()
+    }
+
+    fn length(&mut self, name: &str) -> Result<Option<u64>, Refused> {
+        self.store.length(name)
+    }
+
+    fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, Refused> {
+        self.store.read_at(name, offset, buffer)
+    }
+
+    fn write_at(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
+        self.store.write_at(name, offset, bytes)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), Refused> {
+        self.store.remove(name)
+    }
+
+    fn sync(&mut self, names: &[&str]) -> Result<(), Refused> {
+        if self.contents { Err(Refused) } else { self.store.sync(names) }
+    }
+
+    fn sync_names(&mut self) -> Result<(), Refused> {
+        if self.names { Err(Refused) } else { self.store.sync_names() }
+    }
 }
 
 /// Another run, in which one more object of `path` becomes durable.
@@ -440,6 +481,35 @@ fn moving_entries_to_a_new_log_loses_nothing_wherever_it_is_cut_off() {
                     break;
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn where_no_sync_succeeds_logs_do_not_heap_up_and_nothing_is_forgotten() {
+    for config in combinations() {
+        for (contents, names) in [(true, false), (false, true)] {
+            let (mut log, _) = ObjectLog::open(Unsynced::default(), config).unwrap();
+            let first = log.begin(b"first", binding(1, 300)).unwrap();
+            assert!(log.record(first, 0).unwrap());
+            log.flush().unwrap();
+            // What stands in this log is true, and counts until it stands in another one.
+            let sound = log.store_mut().store.files().len();
+            (log.store_mut().contents, log.store_mut().names) = (contents, names);
+            let second = log.begin(b"second", binding(2, 300)).unwrap();
+            for object in 1..100 {
+                assert!(log.record(first, object).unwrap() && log.record(second, object).unwrap());
+                // Without a new log no name is synced.
+                assert!(log.sync().is_err() || names && config.mechanism != Mechanism::File);
+                assert!(log.store_mut().store.files().len() <= sound + 1, "{config:?}, object {object}");
+            }
+            (log.store_mut().contents, log.store_mut().names) = (false, false);
+            log.sync().unwrap();
+            assert_eq!(log.usage().files as usize, log.store_mut().store.files().len());
+            let mut after = log.into_store().store.crash(|| false);
+            let found = found(&mut after, config);
+            assert_eq!(found[&b"first"[..]].1, (0..100).collect::<Vec<_>>(), "{config:?}");
+            assert_eq!(found[&b"second"[..]].1, (1..100).collect::<Vec<_>>(), "{config:?}");
         }
     }
 }
