@@ -15,7 +15,7 @@ use haul_model::report::Stats;
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 use haul_mover::durable::{self, StatePoint};
-use haul_mover::owner::{make_directory, remove_directory};
+use haul_mover::owner::{Owner, Started, make_directory, remove_directory};
 use haul_mover::runner::{Runner, host, is_file_at, is_locked, open_lock, try_lock};
 use serde::{Deserialize, Serialize};
 
@@ -412,6 +412,14 @@ fn is_own(directory: &Path) -> bool {
     })
 }
 
+fn carry_back(from: &Path, to: &Path) -> std::io::Result<()> {
+    // Logs of the same numbers are others.
+    match std::fs::remove_dir_all(to.join("log")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => carry_over(from, to),
+    }
+}
+
 fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {
     // The record last: where it is, all else is.
     for directory in ["log", ""] {
@@ -425,7 +433,7 @@ fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {
         builder.recursive(true).mode(0o700).create(&to)?;
         for file in files {
             let file = file?;
-            if file.file_type()?.is_file() && file.file_name() != "lock" {
+            if file.file_type()?.is_file() && file.file_name() != "lock" && file.file_name() != "owner.lock" {
                 // A record that is cut off could not be read.
                 let fresh = to.join("carried.new");
                 std::fs::copy(file.path(), &fresh)?;
@@ -457,14 +465,26 @@ fn bring_back(state: &Path, id: &JobId, directory: &Path) -> Result<Option<Elsew
             Error::os(Code::StateUnwritable, directory.display().to_string(), &error)
                 .hint("free some space, or set HAUL_STATE_DIR")
         };
-        // Logs of the same numbers are others.
-        match std::fs::remove_dir_all(directory.join("log")) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(unwritable(error)),
-            _ => {}
-        }
-        carry_over(&from, directory).map_err(unwritable)?;
+        carry_back(&from, directory).map_err(unwritable)?;
     }
     Ok(Some(Elsewhere { directory: from, _lock: lock }))
+}
+
+/// The same for a source at the other host, where nothing is decided: what cannot be brought back costs resends.
+pub fn bring_log_back(state: &Path, part: &Path, started: Option<&Started>) {
+    let (substitute, place) = (substitute_directory(), state.join(part));
+    let from = substitute.join(part);
+    if state == substitute || !is_own(&substitute) || !from.is_dir() {
+        return;
+    }
+    let Ok(_owner) = Owner::claim(&from, started) else { return };
+    let epoch = |directory: &Path| -> Option<u32> {
+        std::fs::read_to_string(directory.join("epoch")).ok()?.trim().parse().ok()
+    };
+    // Both are those of a session that has just begun.
+    if epoch(&from) <= epoch(&place) || carry_back(&from, &place).is_ok() {
+        let _ = std::fs::remove_dir_all(&from);
+    }
 }
 
 /// What is kept of the job in `directory`; none if it is new. A job of which nobody can tell what it has decided does not begin

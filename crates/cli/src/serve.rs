@@ -26,7 +26,7 @@ use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
 use crate::initiator::bind;
-use crate::job::{state_directory, substitute, why_not};
+use crate::job::{bring_log_back, state_directory, substitute, why_not};
 use crate::options;
 use crate::options::Seating;
 use crate::plan::{check_can_become, decision, is_file, labels};
@@ -221,7 +221,12 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let mut log_trouble = None;
     let started = request.started.as_ref().map(|(boot, nanos)| Started { boot: boot.clone(), nanos: *nanos });
     let mut owner = match Owner::claim(&directory, started.as_ref()) {
-        Ok(owner) => owner,
+        Ok(owner) => {
+            if !is_sink {
+                bring_log_back(&state, &part, started.as_ref());
+            }
+            owner
+        }
         Err(error) => {
             // A sink that is not found again by the next session could not be told to yield.
             let choice = substitute(&error, is_sink || log.required, &part, &state);

@@ -368,6 +368,33 @@ fn what_was_known_comes_back_when_state_can_be_kept_in_its_place_again() {
 }
 
 #[test]
+fn the_log_of_a_source_at_the_other_host_comes_back_too() {
+    let (bed, filesystem, _mount) = failing_bed();
+    let user = rustix::process::geteuid().as_raw();
+    let elsewhere = bed.path("tmp").join(format!("haul-state-{user}"));
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("env HAUL_STATE_DIR='{}' '{haul}' bench shell", bed.state.display());
+    let source = format!("localhost:{}", bed.path("source").display());
+    let pull = |options: &[&str]| {
+        let options = [&["--ssh", &shell, "--haul-path", haul], options].concat();
+        let mut command = bed.copy(&options, &source, "sink");
+        command.env("HAUL_STATE_DIR", bed.path("near-state"));
+        command
+    };
+    filesystem.faults().fail(Kind::Write, 0, Errno::NOSPC, false);
+    let known = || logged_below(&bed, &elsewhere);
+    bed.kill_when(pull(&["--bandwidth", "6MiB"]), |_| known() >= OBJECTS_ALL / 4);
+    let known = known();
+    filesystem.faults().clear();
+    let output = pull(&[]).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(bed.is_copied());
+    let told = events(&output).pop().unwrap();
+    assert!(told["objects_sent"].as_u64().unwrap() <= OBJECTS_ALL - known, "{known} were known: {told}");
+    assert_eq!(fs::read_dir(elsewhere.join("far")).unwrap().count(), 0, "only one place has it");
+}
+
+#[test]
 fn a_transfer_without_a_log_here_comes_back_too() {
     let (bed, filesystem, _mount) = failing_bed();
     let user = rustix::process::geteuid().as_raw();
