@@ -241,7 +241,7 @@ impl Job {
         job.save()?;
         if let Some(elsewhere) = elsewhere {
             // What stays is older from now on.
-            let _ = std::fs::remove_dir_all(&elsewhere.directory);
+            remove_directory(&elsewhere.directory);
         }
         job.kept = began.elapsed();
         Ok(job)
@@ -477,13 +477,13 @@ pub fn bring_log_back(state: &Path, part: &Path, started: Option<&Started>) {
     if state == substitute || !is_own(&substitute) || !from.is_dir() {
         return;
     }
-    let Ok(_owner) = Owner::claim(&from, started) else { return };
+    let Ok(owner) = Owner::claim(&from, started) else { return };
     let epoch = |directory: &Path| -> Option<u32> {
         std::fs::read_to_string(directory.join("epoch")).ok()?.trim().parse().ok()
     };
     // Both are those of a session that has just begun.
     if epoch(&from) <= epoch(&place) || carry_back(&from, &place).is_ok() {
-        let _ = std::fs::remove_dir_all(&from);
+        owner.remove();
     }
 }
 
