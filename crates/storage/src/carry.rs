@@ -43,15 +43,14 @@ pub(crate) struct Range {
     pub length: u64,
     /// So many bytes at a time at most; a multiple of a page.
     pub piece: usize,
-    /// Nothing of the file is behind it.
-    pub ends_file: bool,
+    /// Of all of the file.
+    pub file_bytes: u64,
 }
 
 impl Range {
     /// Of a file of so many bytes, in pieces as they suit the copy.
     pub fn new(offset: u64, length: u64, file_bytes: u64) -> Range {
-        let ends_file = offset.checked_add(length) == Some(file_bytes);
-        Range { offset, length, piece: PIECE_BYTES, ends_file }
+        Range { offset, length, piece: PIECE_BYTES, file_bytes }
     }
 
     /// In pieces of this size, or smaller ones.
@@ -133,10 +132,9 @@ pub(crate) fn carry(
             at += length as u64;
         }
     }
-    // A hole at the end makes the file no longer. Only the last range may say how long it is: what others write
-    // meanwhile behind an earlier one would be cut off.
-    if sparse && range.ends_file && Status::of(sink).map_err(Trouble::Sink)?.identity().size < end {
-        fs::ftruncate(sink, end).map_err(Trouble::Sink)?;
+    // A hole at the end makes the file no longer. What others write meanwhile is within the whole length, and is not cut off by it.
+    if sparse && Status::of(sink).map_err(Trouble::Sink)?.identity().size < end {
+        fs::ftruncate(sink, range.file_bytes).map_err(Trouble::Sink)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::status;
+use super::attributes::{Status, status};
 use super::directories::Directory;
 use super::hashes::Cut;
 use super::prepare::open_whatever_its_mode;
@@ -54,6 +54,10 @@ pub(super) struct Unfinished {
     /// One sync at a time: an error is told once, to whoever comes first.
     pub syncing: Mutex<()>,
     losses: Losses,
+    /// So long it was when it was found, if an earlier session has made it.
+    found_bytes: Option<u64>,
+    /// Written behind that since.
+    added_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -99,6 +103,8 @@ impl Unfinished {
                 relies_on: AtomicU64::new(failures),
                 told: AtomicBool::new(false),
             },
+            found_bytes: None,
+            added_bytes: AtomicU64::new(0),
         }
     }
 
@@ -108,12 +114,29 @@ impl Unfinished {
         token: Token,
         object_bytes: u32,
         directory: Arc<Directory>,
-        identity: (u64, u64),
+        present: &Status,
     ) -> Self {
-        let file = Self::new(entry, token, object_bytes, directory);
-        lock(&file.open).identity = Some(identity);
+        let mut file = Self::new(entry, token, object_bytes, directory);
+        file.found_bytes = Some(present.size);
+        lock(&file.open).identity = Some((present.device, present.inode));
         lock(&file.hashes).has_table();
         file
+    }
+
+    /// An object was written.
+    fn note_added(&self, object: Object) {
+        let behind = self.found_bytes.map_or(0, |found| {
+            let end = object.offset + u64::from(object.length);
+            end.saturating_sub(found.max(object.offset))
+        });
+        self.added_bytes.fetch_add(behind, Ordering::Relaxed);
+    }
+
+    /// Somebody has cut it off between two sessions: it lacks what the log says is there, and what came behind that is no
+    /// proof of it.
+    pub fn was_cut_off(&self) -> bool {
+        let lacking = self.found_bytes.map_or(0, |found| self.entry.size().saturating_sub(found));
+        self.added_bytes.load(Ordering::Relaxed) < lacking
     }
 
     /// Failures so far that concern this file.
@@ -221,6 +244,7 @@ impl PosixSink {
         };
         written.map_err(sink_failure)?;
         lock(&file.hashes).gather(index, hash);
+        file.note_added(object);
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
     }
 

@@ -275,7 +275,6 @@ impl PosixSink {
         if hide().is_err() {
             return Ok(false);
         }
-        let identity = (present.device, present.inode);
         let mut states = lock(&self.states);
         let known = match states.get(&entry.id) {
             Some(State::Unfinished(file)) if file.token == token => {
@@ -286,7 +285,7 @@ impl PosixSink {
             _ => false,
         };
         if !known {
-            let file = Unfinished::resumed(entry, token, object_bytes, Arc::clone(directory), identity);
+            let file = Unfinished::resumed(entry, token, object_bytes, Arc::clone(directory), &present);
             states.insert(entry.id, State::Unfinished(Arc::new(file)));
         }
         drop(states);
