@@ -4,6 +4,7 @@ mod sink_support;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
@@ -66,6 +67,21 @@ fn the_destination_is_probed_and_decided_as_cp_does() {
         assert_eq!((error.failure.code, error.path), (code, at(path)), "{name}");
     }
     assert_eq!(probe(Path::new("")).unwrap_err().failure.code, Code::SinkMissing);
+}
+
+#[test]
+fn a_link_to_what_a_process_has_open_is_not_replaced() {
+    let scratch = Scratch::new(SyncMode::Measured);
+    let at = |name: &str| scratch.destination.join(name);
+    plant(&at("file"), &Seen::file(b"x"));
+    let open = fs::File::open(at("file")).unwrap();
+    symlink(format!("/proc/self/fd/{}", open.as_raw_fd()), at("descriptor")).unwrap();
+    symlink("descriptor", at("like-dev-stdout")).unwrap();
+    for name in ["descriptor", "like-dev-stdout"] {
+        assert_eq!(probe(&at(name)).unwrap_err().failure.code, Code::SinkSpecial, "{name}");
+    }
+    symlink("file", at("to-file")).unwrap();
+    assert_eq!(probe(&at("to-file")), Ok(Destination::Other));
 }
 
 #[test]

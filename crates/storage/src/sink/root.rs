@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use haul_model::limits::SOURCES_MAX;
 use haul_model::{Code, Failure};
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::tokens::is_reserved;
@@ -73,7 +73,9 @@ pub fn probe(destination: &Path) -> Result<Destination, RootFailure> {
         }
         // A link to a device would be replaced by a file, and the host may need it (`/dev/stdout`).
         Ok(stat)
-            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile && destination.is_symlink() =>
+            if destination.is_symlink()
+                && (FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+                    || leads_to_descriptor(destination)) =>
         {
             Err(RootFailure::new(Code::SinkSpecial, destination))
         }
@@ -94,6 +96,13 @@ pub fn probe(destination: &Path) -> Result<Destination, RootFailure> {
         }
         Err(errno) => Err(RootFailure::new(sink_failure(errno), destination)),
     }
+}
+
+/// Is it a link to what some process has open, which may be a file (`/dev/stdout`, redirected)? Before Linux 5.6 nobody says.
+fn leads_to_descriptor(link: &Path) -> bool {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = fs::openat2(CWD, link, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS);
+    opened.is_err_and(|errno| errno == Errno::LOOP)
 }
 
 /// What `cp` would mean by DEST.
