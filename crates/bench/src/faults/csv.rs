@@ -148,14 +148,18 @@ impl Files {
             results.space = Some((workload(&made, name)?, rooms.into_iter().collect()));
         }
         let outcomes = csv::read(&self.path(name, "recovery"), RECOVERY, |row| {
-            let fault = Fault::ALL.into_iter().find(|fault| fault.name() == row.field(1));
+            let fault = match row.field(1) {
+                "none" => None,
+                name => Some(Fault::ALL.into_iter().find(|fault| fault.name() == name)?),
+            };
             let outcome = Outcome {
                 before_seconds: row.number(3)?,
                 after_seconds: row.number(4)?,
                 bytes_again: optional(row, 5)?,
                 first_object_seconds: optional(row, 6)?,
             };
-            Some((variant(row)?, fault.zip(row.number(2)), outcome))
+            let percent = row.number(2)?;
+            Some((variant(row)?, fault.map(|fault| (fault, percent)), outcome))
         })?;
         if let Some((made, rows)) = outcomes {
             let mut recovery =
@@ -226,5 +230,10 @@ mod tests {
         assert_eq!((outcome.bytes_again, outcome.first_object_seconds), (None, Some(0.25)));
         assert!(read.space.is_none() && files.read("small").unwrap().overhead.is_none());
         assert_eq!(files.commands().len(), 2);
+        // A fault that nobody knows is not taken for none.
+        let path = files.path("big", "recovery");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, text.replace(",sink,", ",storm,")).unwrap();
+        assert!(files.read("big").is_err());
     }
 }

@@ -54,7 +54,7 @@ impl Overhead {
         Estimate::of(&values)
     }
 
-    /// By how much a quantity is above that without a log, in percent of it: of the differences within pairs.
+    /// By how much a quantity is above that without a log, in percent of what that is beside it: of the differences within pairs.
     pub fn overhead_percent(&self, variant: Variant, quantity: fn(&Sample) -> f64) -> Option<Estimate> {
         Estimate::of(&self.differences_percent(variant, quantity)?)
     }
@@ -66,17 +66,20 @@ impl Overhead {
     }
 
     fn differences_percent(&self, variant: Variant, quantity: fn(&Sample) -> f64) -> Option<Vec<f64>> {
-        let all = self.estimate(Variant::NoLog, quantity)?.mean;
-        let difference = |(pair, sample): &(usize, Sample)| {
+        let pair = |(pair, sample): &(usize, Sample)| {
             let without: Vec<f64> = self
                 .samples(Variant::NoLog)
                 .iter()
                 .filter(|(other, _)| other == pair)
                 .map(|(_, sample)| quantity(sample))
                 .collect();
-            Some((quantity(sample) - Estimate::of(&without)?.mean) / all * 100.0)
+            Some((quantity(sample), Estimate::of(&without)?.mean))
         };
-        Some(self.samples(variant).iter().filter_map(difference).collect())
+        let pairs: Vec<(f64, f64)> = self.samples(variant).iter().filter_map(pair).collect();
+        // Not of all runs without a log: how long those take follows from what runs beside them.
+        let beside: Vec<f64> = pairs.iter().map(|(_, without)| *without).collect();
+        let whole = Estimate::of(&beside)?.mean;
+        Some(pairs.iter().map(|(with, without)| (with - without) / whole * 100.0).collect())
     }
 }
 
@@ -203,5 +206,19 @@ mod tests {
         assert!(percent.half_width < 1e-9, "{percent:?}");
         assert_eq!(overhead.pooled_percent(|sample| sample.seconds).unwrap().count, 10);
         assert!(overhead.estimate(log, |sample| sample.seconds).unwrap().half_width > 1.0);
+    }
+
+    #[test]
+    fn a_share_is_of_what_ran_beside_it() {
+        let mut overhead = Overhead::default();
+        for (pair, variant, with, without) in
+            [(1, Variant::DEFAULT_LOG, 101.0, 100.0), (2, Variant::Default, 1.0, 10.0)]
+        {
+            overhead.samples.entry(variant).or_default().push((pair, sample(with)));
+            overhead.samples.entry(Variant::NoLog).or_default().push((pair, sample(without)));
+        }
+        let percent = |variant| overhead.overhead_percent(variant, |sample| sample.seconds).unwrap().mean;
+        assert!((percent(Variant::DEFAULT_LOG) - 1.0).abs() < 1e-9);
+        assert!((percent(Variant::Default) + 90.0).abs() < 1e-9, "no run saves more than there is");
     }
 }
