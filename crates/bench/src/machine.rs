@@ -20,18 +20,27 @@ pub fn first_line(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&text).lines().next().unwrap_or("-").to_owned()
 }
 
-/// A table with the machine and the program under test; more rows may follow.
-pub fn table(haul: &Path) -> String {
+/// Processor and kernel, beside what was measured with them.
+pub fn line() -> String {
+    format!("{}, {}", processor(), first_line("uname", &["-sr"]))
+}
+
+fn processor() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         cpu.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1)).unwrap_or("-");
+    format!("{model}, {} cores", cores())
+}
+
+/// A table with the machine and the program that write the report; more rows may follow.
+pub fn table(haul: &Path) -> String {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let memory = memory.lines().next().unwrap_or("-").trim_start_matches("MemTotal:").trim();
-    let mut text = String::from("| what | |\n|---|---|\n");
+    let mut text = String::from("| this page was written with | |\n|---|---|\n");
     let _ = write!(
         text,
-        "| processor | {model}, {} cores |\n| memory | {memory} |\n| kernel | {} |\n| haul | {} |\n",
-        cores(),
+        "| processor | {} |\n| memory | {memory} |\n| kernel | {} |\n| haul | {} |\n",
+        processor(),
         first_line("uname", &["-sr"]),
         first_line(&haul.to_string_lossy(), &["--version"]),
     );

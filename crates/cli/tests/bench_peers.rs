@@ -74,9 +74,15 @@ fn the_comparison_measures_checks_writes_and_leaves_nothing() {
     evaluation.check_nothing_left();
     assert_eq!(std::fs::read_dir(disk).unwrap().count(), 0, "nothing is left on the disk");
 
-    // The page is made of the numbers alone.
+    // The page is made of the numbers alone, and they say on what machine they were measured.
     let page = evaluation.read("peers.md");
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let measured = page.lines().filter(|line| line.starts_with("- ") && line.contains(kernel.trim()));
+    assert_eq!(measured.count(), 3, "{page}");
     evaluation.run(&["peers", "--part", "report"]);
+    assert_eq!(evaluation.read("peers.md"), page);
+    // What cannot be measured again here stays.
+    evaluation.run(&["peers", "--case", "tree-disk"]);
     assert_eq!(evaluation.read("peers.md"), page);
 }
 

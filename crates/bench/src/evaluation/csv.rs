@@ -39,9 +39,9 @@ impl Made {
 /// Rows of a file, and how they were made; none where there is no file.
 pub type Part<T> = Option<(Made, Vec<T>)>;
 
-/// The program that is measured, as the first line of a file says it.
+/// The program that is measured and the machine, as the first line of a file says it: who writes a report may be on another one.
 pub fn version(haul: &Path) -> String {
-    machine::first_line(&haul.to_string_lossy(), &["--version"])
+    format!("{} on {}", machine::first_line(&haul.to_string_lossy(), &["--version"]), machine::line())
 }
 
 /// One row, by its fields.

@@ -77,7 +77,6 @@ pub fn run(settings: &Settings) -> io::Result<()> {
     if !settings.cases.is_empty() || settings.cost {
         let places = Places::new(settings)?;
         for case in &settings.cases {
-            results.forget(*case);
             compare(settings, &places, *case, &files, &mut results)?;
             files.write(&results)?;
             report::write(&settings.haul, &settings.report, &files)?;
@@ -180,6 +179,7 @@ fn compare(
         say(&format!("{}: left out, as no --disk was given", case.name()));
         return Ok(());
     };
+    results.forget(case);
     say(&format!("{}: making what is moved", case.name()));
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let source = place.join("source");
@@ -194,7 +194,7 @@ fn compare(
         dataset: dataset.clone(),
         storage,
         load: load.trim().to_owned(),
-        command: settings.command.clone(),
+        command: files.made().to_owned(),
     });
     results.cases.sort_by_key(|one| one.dataset.case);
     let work = places.root.join("work");

@@ -54,14 +54,13 @@ struct Report<'a> {
 impl Report<'_> {
     fn head(&mut self, haul: &Path) {
         self.page.line("# haul side by side with its peers\n");
-        self.page.line(format!(
+        self.page.line(
             "haul and other movers on the same data, one run after the other in an order drawn by lot, after one run of each that \
              does not count and whose result is compared with the source byte for byte; after every other run files and bytes \
-             are counted. Both ends are processes of this machine and share its {} cores; the network is loopback. Values \
+             are counted. Both ends are processes of one machine and share its cores; the network is loopback. Values \
              are medians, in parentheses the shortest and the longest run. A peer can be asked as it comes and as its manual \
              recommends it (`-tuned`); the fastest peer is the fastest of those that were asked, which each table names.\n",
-            machine::cores()
-        ));
+        );
         self.page
             .line("Written by `haul bench peers` from the CSV files beside this page, which were made by:\n");
         for measured in &self.results.cases {
