@@ -4,8 +4,8 @@
 //! Sessions of one host come in the order in which they were started there, not in that in which ssh lets them in: one whose
 //! initiator was killed while ssh logged in is late, and ends nobody ([`Started`]).
 //!
-//! The owner holds a lock on `owner.lock` in the job's directory and listens on an abstract-free socket `owner.sock`
-//! beside it. A new session asks the old owner to yield; one that does not (stopped, hung) is killed: it is a process of
+//! The owner holds a lock on `owner.lock` in the job's directory and listens on an abstract-free socket
+//! ([`OWNER_SOCKET`]) beside it. A new session asks the old owner to yield; one that does not (stopped, hung) is killed: it is a process of
 //! the same user, and its identity comes from the kernel. Where the directory is on a file system that several hosts have, the old
 //! owner may be on another one, where no socket leads: it looks each second whether the job is wanted. The lock is released by the kernel when the last thread of the
 //! old process has ended, so whoever gets it knows that the old end's I/O has stopped.
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use haul_model::Code;
+use haul_storage::scan::OWNER_SOCKET;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -106,8 +107,7 @@ impl Owner {
             started.keep(directory);
         }
         let epoch = next_epoch(directory)?;
-        let socket = directory.join("owner.sock");
-        let _ = std::fs::remove_file(&socket);
+        let _ = std::fs::remove_file(directory.join(OWNER_SOCKET));
         // Without the socket, as in the moment before this one, a later session cannot ask; it kills who holds the lock.
         let listener = bind(directory).ok();
         Ok(Owner { directory: directory.to_owned(), listener, epoch, _lock: lock })
@@ -270,7 +270,7 @@ fn bind(directory: &Path) -> std::io::Result<UnixListener> {
 
 fn socket_path(directory: &File) -> PathBuf {
     use std::os::fd::AsRawFd;
-    PathBuf::from(format!("/proc/self/fd/{}/owner.sock", directory.as_raw_fd()))
+    PathBuf::from(format!("/proc/self/fd/{}/{OWNER_SOCKET}", directory.as_raw_fd()))
 }
 
 fn peer(stream: &UnixStream) -> Option<(u32, Pid)> {
@@ -426,7 +426,7 @@ mod tests {
         let (yielded, wait) = std::sync::mpsc::channel();
         first.on_yield(move || yielded.send(()).unwrap());
         assert!(wait.recv_timeout(WANTED_EVERY + WANTED_EVERY / 2).is_err(), "that was before its time");
-        std::fs::remove_file(job.join("owner.sock")).unwrap();
+        std::fs::remove_file(job.join(OWNER_SOCKET)).unwrap();
         let held = std::thread::spawn(move || {
             wait.recv_timeout(YIELD_TIME).unwrap();
             drop(first);
@@ -468,7 +468,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let job = directory.path().join("job");
         drop(Owner::claim(&job, None).unwrap());
-        std::fs::remove_file(job.join("owner.sock")).unwrap();
+        std::fs::remove_file(job.join(OWNER_SOCKET)).unwrap();
         let mut holds = std::process::Command::new("flock");
         let mut child = holds.arg("-F").arg(job.join("owner.lock")).args(["sleep", "60"]).spawn().unwrap();
         while !is_locked(&job.join("owner.lock")) {
@@ -491,10 +491,10 @@ while True:
         break
     except BlockingIOError:
         time.sleep(0.0002)
-if os.path.exists('owner.sock'):
-    os.remove('owner.sock')
+if os.path.exists('.haul-owner.sock'):
+    os.remove('.haul-owner.sock')
 listener = socket.socket(socket.AF_UNIX)
-listener.bind('owner.sock')
+listener.bind('.haul-owner.sock')
 listener.listen()
 print('owns', flush=True)
 listener.accept()[0].recv(1)

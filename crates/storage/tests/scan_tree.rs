@@ -5,13 +5,14 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_model::{Code, Entry, EntryId, Failure, Item, Kind, Timestamp};
 use haul_storage::conformance_source::check_order;
-use haul_storage::scan::{Scan, Scanned, push_name};
+use haul_storage::scan::{OWNER_SOCKET, Scan, Scanned, push_name};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
 use proptest::prelude::*;
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -253,6 +254,17 @@ fn sources_are_taken_as_cp_takes_them() {
     }
     assert_eq!(scan(&[Root::new("")], true).error(""), Some(Code::SourceMissing));
     assert!(scan(&[Root::new("a\0b")], true).error("a\0b").is_some());
+}
+
+#[test]
+fn sockets_of_haul_itself_are_passed_over_and_others_are_named() {
+    let scratch = tempfile::tempdir().unwrap();
+    let _listening = [OWNER_SOCKET, "other.sock"].map(|name| UnixListener::bind(scratch.path().join(name)));
+    fs::write(scratch.path().join("file"), b"x").unwrap();
+    let found = scan(&[root(scratch.path())], true);
+    let kinds: Vec<Kind> = found.entries.values().map(|entry| entry.kind).collect();
+    assert_eq!(kinds, [Kind::Directory, Kind::File, Kind::Other], "{:?}", found.paths());
+    assert_eq!(found.unfinished, 0);
 }
 
 #[test]

@@ -47,6 +47,10 @@ pub fn is_unfinished_name(name: &[u8]) -> bool {
     crate::sink::tokens::parse(name).is_some()
 }
 
+/// On this socket the owner of a job is asked, in the job's directory (`haul_mover::owner`), which may be below a SOURCE: a home
+/// directory. It is passed over: nobody misses it elsewhere.
+pub const OWNER_SOCKET: &str = ".haul-owner.sock";
+
 /// `parent/name`, where `parent` may end in a slash or be empty.
 pub fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     if !path.is_empty() && !path.ends_with(b"/") {

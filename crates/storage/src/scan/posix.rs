@@ -23,7 +23,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::ahead::{Ahead, Look, Pace, Scouted, Seen};
 use super::listing::{Listing, Scratch};
 use super::merged::Merged;
-use super::{SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
+use super::{OWNER_SOCKET, SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, look_beneath, open_beneath, source_failure};
 use crate::placing::{Objects, Placing};
 use crate::sink::SourceName;
@@ -324,6 +324,7 @@ impl PosixScan {
             Kind::File if is_unfinished_name(name) => {
                 self.unfinished.fetch_add(1, Ordering::Relaxed);
             }
+            Kind::Other if name == OWNER_SOCKET.as_bytes() => {}
             _ => {
                 self.tell(at, &status, laid, parent, name, batch);
             }
