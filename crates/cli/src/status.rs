@@ -258,8 +258,10 @@ fn end(directory: &Path) -> Result<(), Error> {
             false => Err(Error::new(Code::AlreadyRunning, runner.to_string()).hint("stop it there")),
         };
     };
-    pidfd_send_signal(process, Signal::TERM)
+    pidfd_send_signal(&process, Signal::TERM)
         .map_err(|errno| Error::os(Code::SystemRefused, format!("ending {runner}"), &errno.into()))?;
+    // One that a terminal has stopped (Ctrl-Z) does not hear of it before it goes on.
+    let _ = pidfd_send_signal(process, Signal::CONT);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while is_running(directory) {
         if std::time::Instant::now() >= deadline {

@@ -293,6 +293,9 @@ fn stop_says_what_is_left_and_where() {
     }
     let mut child = bed.start_slowly("big");
     bed.unfinished(&mut child, ".");
+    // As a terminal does (Ctrl-Z).
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     assert_eq!(stop(&mut child, &[]), "stopped; run the same command again to continue\n");
     assert_eq!(stop(&mut child, &["--discard"]), "forgotten; 1 unfinished file removed\n");
 }
