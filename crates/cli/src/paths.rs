@@ -103,17 +103,30 @@ pub fn show(bytes: &[u8]) -> String {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
-                '\n' => shown.push_str("\\n"),
-                '\r' => shown.push_str("\\r"),
-                '\t' => shown.push_str("\\t"),
                 '\\' => shown.push_str("\\\\"),
-                c if c.is_control() || is_invisible(c) => shown.push_str(&format!("\\u{{{:x}}}", c as u32)),
-                c => shown.push(c),
+                c => push_harmless(&mut shown, c),
             }
         }
         chunk.invalid().iter().for_each(|byte| shown.push_str(&format!("\\x{byte:02x}")));
     }
     shown
+}
+
+/// The same of text in which paths may stand as they are; what was shown already stays.
+pub fn harmless(text: &str) -> String {
+    let mut shown = String::new();
+    text.chars().for_each(|c| push_harmless(&mut shown, c));
+    shown
+}
+
+fn push_harmless(shown: &mut String, c: char) {
+    match c {
+        '\n' => shown.push_str("\\n"),
+        '\r' => shown.push_str("\\r"),
+        '\t' => shown.push_str("\\t"),
+        c if c.is_control() || is_invisible(c) => shown.push_str(&format!("\\u{{{:x}}}", c as u32)),
+        c => shown.push(c),
+    }
 }
 
 /// Characters that reorder or hide text.

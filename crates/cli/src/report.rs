@@ -33,9 +33,10 @@ const RATE_SECONDS: f64 = 5.0;
 /// An error that ends the command.
 pub fn error(error: &Error) {
     let mut stderr = io::stderr().lock();
-    let _ = writeln!(stderr, "haul: {error}");
+    let harmless = crate::paths::harmless;
+    let _ = writeln!(stderr, "haul: {}", harmless(&error.to_string()));
     if let Some(hint) = &error.hint {
-        let _ = writeln!(stderr, "      {hint}");
+        let _ = writeln!(stderr, "      {}", harmless(hint));
     }
 }
 

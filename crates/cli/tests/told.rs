@@ -301,6 +301,16 @@ fn stop_says_what_is_left_and_where() {
 }
 
 #[test]
+fn paths_of_options_do_nothing_to_a_terminal_either() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    for option in ["--spill", "--layout-file"] {
+        let told = bed.haul(&["cp", option, "a\x1b[31m\nhaul: b", "file", "copy"]);
+        assert!(stderr(&told).starts_with("haul: a\\u{1b}[31m\\nhaul: b"), "{}", stderr(&told));
+    }
+}
+
+#[test]
 fn who_wants_it_quiet_gets_what_the_help_says() {
     let bed = Bed::new();
     bed.write("file", b"content");
