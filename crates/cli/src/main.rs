@@ -9,6 +9,7 @@
 mod bench;
 mod bootstrap;
 mod congestion;
+mod elsewhere;
 mod engines;
 mod explain;
 mod initiator;

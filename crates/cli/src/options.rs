@@ -20,7 +20,13 @@ use crate::ssh::quoted;
 
 /// Moves datasets between file systems and hosts, and never loses its place.
 #[derive(Parser, Debug)]
-#[command(name = "haul", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    name = "haul",
+    version,
+    arg_required_else_help = true,
+    args_override_self = true,
+    max_term_width = 100
+)]
 pub struct Options {
     /// What to do.
     #[command(subcommand)]

@@ -25,8 +25,9 @@ use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
+use crate::elsewhere::{bring_log_back, substitute, why_not};
 use crate::initiator::bind;
-use crate::job::{bring_log_back, state_directory, substitute, why_not};
+use crate::job::state_directory;
 use crate::options;
 use crate::options::Seating;
 use crate::plan::{check_can_become, decision, is_file, labels};

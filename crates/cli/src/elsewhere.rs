@@ -1,0 +1,130 @@
+//! State where it does not belong, for as long as it cannot be written where it does; and its way back.
+//!
+//! What must stay true: of one job nobody works at two places, and what is known of it is nowhere older than what is gone by.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use haul_model::{Code, JobId};
+use haul_mover::Error;
+use haul_mover::owner::{Owner, Started, make_directory, remove_directory};
+
+use crate::job::{directory, lock, read_record};
+
+/// Where state is kept when it cannot be written where it belongs, and what the user is told. `part` is what is to be
+/// found there, below both: what is known of it comes along.
+pub fn substitute(error: &Error, required: bool, part: &Path, state: &Path) -> Option<(PathBuf, String)> {
+    if required || error.failure.code != Code::StateUnwritable {
+        return None;
+    }
+    let substitute = substitute_directory();
+    make_directory(&substitute).ok()?;
+    if !is_own(&substitute) {
+        return None;
+    }
+    if !substitute.join(part).exists() {
+        // A copy that is not complete costs resends: what is in a log is true wherever it lies.
+        let _ = carry_over(&state.join(part), &substitute.join(part));
+    }
+    let cause = format!("{error}; it is kept in {} for now", substitute.display());
+    Some((substitute, cause))
+}
+
+/// State cannot be kept where it belongs, for the first reason, nor elsewhere, for the other one: it counts unless it is of the same
+/// kind.
+pub fn why_not(error: Error, elsewhere: Error) -> Error {
+    if elsewhere.failure.code == Code::StateUnwritable { error } else { elsewhere }
+}
+
+pub fn substitute_directory() -> PathBuf {
+    std::env::temp_dir().join(format!("haul-state-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Anybody may have made this name.
+pub fn is_own(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory).is_ok_and(|found| {
+        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0
+    })
+}
+
+fn carry_back(from: &Path, to: &Path) -> std::io::Result<()> {
+    // Logs of the same numbers are others.
+    match std::fs::remove_dir_all(to.join("log")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => carry_over(from, to),
+    }
+}
+
+fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {
+    // The record last: where it is, all else is.
+    for directory in ["log", ""] {
+        let (from, to) = (from.join(directory), to.join(directory));
+        let files = match std::fs::read_dir(&from) {
+            // The log may be where the source is.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            files => files?,
+        };
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&to)?;
+        for file in files {
+            let file = file?;
+            if file.file_type()?.is_file() && file.file_name() != "lock" && file.file_name() != "owner.lock" {
+                // A record that is cut off could not be read.
+                let fresh = to.join("carried.new");
+                std::fs::copy(file.path(), &fresh)?;
+                std::fs::rename(&fresh, to.join(file.file_name()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a job was kept while its place could not be written; nobody works there.
+pub struct Elsewhere {
+    directory: PathBuf,
+    _lock: std::fs::File,
+}
+
+impl Elsewhere {
+    /// What has come back is gone by from now on; what stays here would be older.
+    pub fn remove(self) {
+        remove_directory(&self.directory);
+    }
+}
+
+/// What a job has come to know since its `place` could not be written comes back there. Without it DEST would be decided
+/// again, where the job has made it since.
+pub fn bring_back(state: &Path, id: &JobId, place: &Path) -> Result<Option<Elsewhere>, Error> {
+    let substitute = substitute_directory();
+    let from = directory(&substitute, id);
+    if state == substitute || !is_own(&substitute) || read_record(&from).is_none() {
+        return Ok(None);
+    }
+    let lock = lock(&from)?;
+    let sessions = |directory| read_record(directory).map_or(0, |record| record.sessions);
+    if sessions(&from) > sessions(place) {
+        let unwritable = |error| {
+            Error::os(Code::StateUnwritable, place.display().to_string(), &error)
+                .hint("free some space, or set HAUL_STATE_DIR")
+        };
+        carry_back(&from, place).map_err(unwritable)?;
+    }
+    Ok(Some(Elsewhere { directory: from, _lock: lock }))
+}
+
+/// The same for a source at the other host, where nothing is decided: what cannot be brought back costs resends.
+pub fn bring_log_back(state: &Path, part: &Path, started: Option<&Started>) {
+    let (substitute, place) = (substitute_directory(), state.join(part));
+    let from = substitute.join(part);
+    if state == substitute || !is_own(&substitute) || !from.is_dir() {
+        return;
+    }
+    let Ok(owner) = Owner::claim(&from, started) else { return };
+    let epoch = |directory: &Path| -> Option<u32> {
+        std::fs::read_to_string(directory.join("epoch")).ok()?.trim().parse().ok()
+    };
+    // Both are those of a session that has just begun.
+    if epoch(&from) <= epoch(&place) || carry_back(&from, &place).is_ok() {
+        owner.remove();
+    }
+}
