@@ -1,5 +1,5 @@
 //! One owner: at most one process acts for a job at an end, and each session of the job has higher epochs than all
-//! before.
+//! before, until it is done: then the far end forgets it.
 //!
 //! Sessions of one host come in the order in which they were started there, not in that in which ssh lets them in: one whose
 //! initiator was killed while ssh logged in is late, and ends nobody ([`Started`]).
