@@ -9,7 +9,7 @@ use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use haul_crashfs::Mood;
@@ -218,15 +218,22 @@ impl Host<'_> {
         Guarded::spawn(unblock_signals(&mut command))
     }
 
-    /// Runs to the end; its summary.
-    fn finish(&self, source: &Path) -> io::Result<Value> {
+    /// Runs to the end, which must be a good one.
+    fn finish(&self, source: &Path) -> io::Result<()> {
+        let summary = self.finish_or_tell(source)?;
+        match summary["state"] == "done" {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("an undisturbed run is not done: {summary}"))),
+        }
+    }
+
+    /// Runs to the end, at which it may name what it misses; its summary.
+    fn finish_or_tell(&self, source: &Path) -> io::Result<Value> {
         let status = self.start(source)?.wait(RUN_LIMIT);
         let summary = parse_events(&self.log).pop().unwrap_or_default();
-        match status {
-            Some(status) if status.success() => Ok(summary),
-            // What it missed it has told.
-            Some(status) if status.code() == Some(3) => Ok(summary),
-            status => Err(io::Error::other(format!("an undisturbed run ends with {status:?}: {summary}"))),
+        match status.as_ref().and_then(ExitStatus::code) {
+            Some(0 | 3) => Ok(summary),
+            _ => Err(io::Error::other(format!("an undisturbed run ends with {status:?}: {summary}"))),
         }
     }
 
@@ -301,7 +308,7 @@ impl Host<'_> {
         disk.crashfs().inspect(|filesystem| filesystem.faults().clear());
         let bytes_read = || disk.crashfs().map_or(0, |filesystem| filesystem.statistics().bytes_read);
         let read_before = bytes_read();
-        let summary = self.finish(source)?;
+        let summary = self.finish_or_tell(source)?;
         let read = bytes_read() - read_before;
         if summary["state"] != "done" {
             return Ok(Some(format!(
