@@ -187,10 +187,13 @@ fn start_far(ssh: &str, path: &str, bug: Bug) -> io::Result<std::process::ChildS
     Ok(child.stdin.take().expect("piped"))
 }
 
+/// The name is there only with all that it holds.
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
+    fs::rename(&fresh, path)?;
     File::open(path.parent().expect("a parent"))?.sync_all()
 }
 
