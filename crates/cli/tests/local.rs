@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use haul_crashfs::{CrashFs, Mount};
 use haul_testkit::alone;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
@@ -322,4 +323,22 @@ fn a_limit_of_the_rate_holds_also_here() {
     let (code, _) = bed.copy(&["--bandwidth", "8MiB"], "file");
     assert_eq!(code, Some(0));
     assert!(started.elapsed() > Duration::from_millis(500), "{:?}", started.elapsed());
+}
+
+/// It has its whole length from the start, and what is written into it stays in it.
+#[test]
+fn holes_stay_holes_where_none_can_be_made_in_what_is_there() {
+    let bed = Bed::together();
+    let from = fs::File::create(bed.from("sparse")).unwrap();
+    from.set_len(96 * MIB as u64).unwrap();
+    from.write_all_at(&vec![7; MIB], 50 * MIB as u64).unwrap();
+    let filesystem = CrashFs::new(1);
+    let _mount = Mount::new(&filesystem, bed.to.path()).unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let mut command = bed.command(&["--object-size", "8MiB"], "sparse");
+    let output = command.env("HAUL_STATE_DIR", state.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::read(bed.from("sparse")).unwrap() == fs::read(bed.to("there")).unwrap());
+    let used = filesystem.statistics().bytes_used;
+    assert!((MIB as u64..4 * MIB as u64).contains(&used), "{used} bytes");
 }

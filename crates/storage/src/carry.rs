@@ -45,12 +45,14 @@ pub(crate) struct Range {
     pub piece: usize,
     /// Of all of the file.
     pub file_bytes: u64,
+    /// Nothing has been written there: what is no data of the source is a hole already.
+    pub is_hole: bool,
 }
 
 impl Range {
     /// Of a file of so many bytes, in pieces as they suit the copy.
     pub fn new(offset: u64, length: u64, file_bytes: u64) -> Range {
-        Range { offset, length, piece: PIECE_BYTES, file_bytes }
+        Range { offset, length, piece: PIECE_BYTES, file_bytes, is_hole: false }
     }
 
     /// In pieces of this size, or smaller ones.
@@ -104,7 +106,7 @@ pub(crate) fn carry(
     while at < end {
         let (data, data_end) = if sparse { next_data(source, at, end)? } else { (at, end) };
         if data > at {
-            leave_hole(sink, at, data - at, range.piece, &mut hasher)?;
+            leave_hole(sink, at, data - at, range, &mut hasher)?;
             at = data;
         }
         while at < data_end {
@@ -176,11 +178,13 @@ fn leave_hole(
     sink: BorrowedFd<'_>,
     offset: u64,
     length: u64,
-    piece: usize,
+    Range { piece, is_hole, .. }: Range,
     hasher: &mut Option<&mut ObjectHasher>,
 ) -> Result<(), Trouble> {
-    let size = Status::of(sink).map_err(Trouble::Sink)?.identity().size;
-    let there = size.saturating_sub(offset).min(length);
+    let there = match is_hole {
+        true => 0,
+        false => Status::of(sink).map_err(Trouble::Sink)?.identity().size.saturating_sub(offset).min(length),
+    };
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let punched = there == 0 || fs::fallocate(sink, punch, offset, there).is_ok();
     let piece = piece.min(BUFFERED_BYTES_MAX);
@@ -437,6 +441,23 @@ mod tests {
         let status = Status::of(&source).unwrap();
         carry((source.as_fd(), &status), sink.as_fd(), Range::new(0, 2 << 20, 2 << 20), None).unwrap();
         assert!(read(&sink) == all);
+    }
+
+    #[test]
+    fn a_hole_is_made_where_something_may_be_and_left_where_nothing_was_written() {
+        for place in &places() {
+            let (source, sink) = (made(place, "source"), made(place, "sink"));
+            source.set_len(4 << 20).unwrap();
+            if !Status::of(&source).unwrap().has_holes() {
+                continue;
+            }
+            let range = Range::new(0, 4 << 20, 4 << 20);
+            sink.write_all_at(&[7; 4 << 20], 0).unwrap();
+            carried(HashKind::Blake3, &source, &sink, Range { is_hole: true, ..range }).unwrap();
+            assert!(read(&sink).iter().all(|byte| *byte == 7), "not even looked at");
+            carried(HashKind::Blake3, &source, &sink, range).unwrap();
+            assert!(read(&sink).iter().all(|byte| *byte == 0));
+        }
     }
 
     #[test]

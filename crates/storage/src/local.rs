@@ -13,7 +13,7 @@ use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and reports errors, and whose pages
+/// `f_type` of the file systems whose `syncfs` waits for data, attributes and names, and whose pages
 /// stay in this kernel's cache once they were read.
 const KNOWN: [u64; 4] = [
     0xEF53,      // ext4
@@ -54,6 +54,34 @@ pub fn is_of_one_host(path: &Path) -> Option<bool> {
 /// Is what the descriptor holds on one of them?
 pub(crate) fn is_known(descriptor: impl AsFd) -> rustix::io::Result<bool> {
     Ok(KNOWN.contains(&kind(descriptor)?))
+}
+
+/// Does its `syncfs` report errors there?
+pub(crate) fn tells_of_errors(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    const OF_PAGES: (u32, u32) = (5, 8);
+    let kind = kind(descriptor)?;
+    Ok(kind == KNOWN[3] || KNOWN.contains(&kind) && kernel() >= OF_PAGES)
+}
+
+/// `syncfs`, and then what it keeps to itself.
+pub(crate) fn sync_file_system(anchor: impl AsFd) -> rustix::io::Result<()> {
+    const OF_JOURNALS: (u32, u32) = (5, 17);
+    fs::syncfs(&anchor)?;
+    // Before, it did not say that the last transaction could not be written.
+    if kernel() < OF_JOURNALS { fs::fsync(&anchor) } else { Ok(()) }
+}
+
+/// Of the running kernel.
+fn kernel() -> (u32, u32) {
+    static KERNEL: OnceLock<(u32, u32)> = OnceLock::new();
+    *KERNEL.get_or_init(|| version(&rustix::system::uname().release().to_string_lossy()))
+}
+
+/// The first two numbers of a release; what is not said is 0.
+fn version(release: &str) -> (u32, u32) {
+    let mut numbers =
+        release.split(|letter: char| !letter.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Is it on a disk, so that it can be worth the while to go past the page cache?
@@ -191,6 +219,16 @@ mod tests {
         }
         // As Debian's login gives them: without a temporary name are as many members as two groups have, and more.
         assert_eq!(Budget::of(20_000).members, 7952);
+    }
+
+    #[test]
+    fn kernels_are_told_by_their_first_two_numbers() {
+        assert_eq!(version("6.18.44-fc-v669"), (6, 18));
+        assert_eq!(version("4.18.0-553.el8_10.x86_64"), (4, 18));
+        assert_eq!(version("5.7-rc1"), (5, 7));
+        assert_eq!(version("6"), (6, 0));
+        assert_eq!(version("made at home"), (0, 0));
+        assert!(kernel() > (2, 6) && (5, 10) > (5, 8));
     }
 
     #[test]

@@ -34,11 +34,12 @@ impl PosixSink {
         entry: &Entry,
         contents: BorrowedFd<'_>,
         object: Object,
+        is_hole: bool,
     ) -> Result<Hash, Failure> {
         let Object { offset, length, single, gently, .. } = object;
         // Released: it was dropped while this waited.
         let source = self.lender.as_ref().and_then(|lender| lender.file(entry)).ok_or(ASK_AGAIN)?;
-        let range = Range::new(offset, length.into(), entry.size());
+        let range = Range { is_hole, ..Range::new(offset, length.into(), entry.size()) };
         let range = if gently { range.in_pieces(GENTLE_PIECE_BYTES) } else { range };
         let mut hasher = ObjectHasher::new(self.hash, offset, length, single)?;
         let looked_at = (self.hash != HashKind::None).then_some(&mut hasher);

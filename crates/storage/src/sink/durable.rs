@@ -355,7 +355,7 @@ impl PosixSink {
 
     fn sync_directory(&self, directory: &Arc<Directory>, point: SyncPoint) -> Result<(), Failure> {
         let held = self.directories.descriptor(directory)?;
-        let synced = directory.sync(|| self.hooks.sync(point, held.as_fd(), Reach::Everything));
+        let synced = directory.sync(|| self.hooks.sync_directory(point, held.as_fd()));
         if synced.is_err() {
             self.directories.close(directory);
         }

@@ -9,6 +9,8 @@ use haul_model::profile::Stage;
 use rustix::fs;
 use rustix::io::{Errno, Result};
 
+use crate::local;
+
 #[cfg(feature = "faults")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(feature = "faults")]
@@ -97,11 +99,19 @@ impl Hooks {
             let result = match reach {
                 Reach::Data => fs::fdatasync(descriptor),
                 Reach::Everything => fs::fsync(descriptor),
-                Reach::FileSystem => fs::syncfs(descriptor),
+                Reach::FileSystem => local::sync_file_system(descriptor),
             };
             if result != Err(Errno::INTR) {
                 return result;
             }
+        }
+    }
+
+    /// The same for names. Where directories cannot be synced (OrangeFS) nobody could make them any more durable.
+    pub fn sync_directory(&self, point: SyncPoint, directory: BorrowedFd<'_>) -> Result<()> {
+        match self.sync(point, directory, Reach::Everything) {
+            Err(Errno::INVAL) => Ok(()),
+            synced => synced,
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_model::{Attributes, Timestamp};
-use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Result;
 
 use super::attributes::{same_time, status, timestamps};
@@ -38,6 +38,8 @@ pub(crate) struct FileSystem {
     anchor: OwnedFd,
     /// May be synced as a whole.
     pub whole: bool,
+    /// It could be written to when it was met.
+    writable: bool,
     /// The page cache is all there is.
     pub in_memory: bool,
     /// A GlusterFS volume: a file lies where its name says, and a directory on every brick.
@@ -45,7 +47,7 @@ pub(crate) struct FileSystem {
     errors: AtomicU64,
     started: AtomicU64,
     running: Mutex<()>,
-    times: OnceLock<Times>,
+    measured: OnceLock<Measured>,
     /// A file that gets its first name when it is complete costs less here than one that is renamed then.
     pub prefers_late_names: bool,
     /// Whether that can be done, once it was tried.
@@ -59,7 +61,8 @@ impl FileSystem {
         let anchor = fs::openat(directory, c".", flags, Mode::empty())?;
         Ok(FileSystem {
             device,
-            whole: mode == SyncMode::Measured && local::is_known(&anchor)?,
+            whole: mode == SyncMode::Measured && local::tells_of_errors(&anchor)?,
+            writable: is_writable(&anchor)?,
             in_memory: local::is_memory(&anchor)?,
             gluster: layout::is_gluster(anchor.as_fd()),
             prefers_late_names: local::prefers_late_names(&anchor)?,
@@ -67,7 +70,7 @@ impl FileSystem {
             errors: AtomicU64::new(0),
             started: AtomicU64::new(0),
             running: Mutex::new(()),
-            times: OnceLock::new(),
+            measured: OnceLock::new(),
             names_late: OnceLock::new(),
         })
     }
@@ -90,24 +93,49 @@ impl FileSystem {
             return Err(rustix::io::Errno::IO);
         }
         self.started.fetch_add(1, Ordering::AcqRel);
-        let result = hooks.sync(point, self.anchor.as_fd(), Reach::FileSystem);
+        let synced = hooks.sync(point, self.anchor.as_fd(), Reach::FileSystem);
+        let result = synced.and_then(|()| self.check_writable());
         if result.is_err() {
             self.errors.fetch_add(1, Ordering::AcqRel);
         }
         result
     }
 
+    /// The kernel makes a file system that can go on no longer read-only, and then has nothing to sync.
+    fn check_writable(&self) -> Result<()> {
+        if self.writable && !is_writable(&self.anchor)? {
+            return Err(rustix::io::Errno::ROFS);
+        }
+        Ok(())
+    }
+
     /// Which times it can store; measured once, in `directory`.
     pub fn times(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Times {
-        if let Some(times) = self.times.get() {
-            return *times;
-        }
-        match measure(directory, tokens) {
-            Ok(times) => *self.times.get_or_init(|| times),
-            // Nothing can be made in this directory; the next one may do.
-            Err(_) => Times::ANY,
-        }
+        self.measured(directory, tokens).map_or(Times::ANY, |measured| measured.times)
     }
+
+    /// Is this the owner that it shows of what this process makes? It may show one for all (NFS, SMB, FUSE).
+    pub fn is_own(&self, owner: u32, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> bool {
+        owner == rustix::process::geteuid().as_raw()
+            || self.measured(directory, tokens).is_some_and(|measured| measured.owner == owner)
+    }
+
+    /// None if nothing can be made in this directory; the next one may do.
+    fn measured(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Option<Measured> {
+        let measured = self.measured.get().copied().or_else(|| measure(directory, tokens).ok())?;
+        Some(*self.measured.get_or_init(|| measured))
+    }
+}
+
+/// What only a file can show that is made there.
+#[derive(Clone, Copy)]
+struct Measured {
+    times: Times,
+    owner: u32,
+}
+
+fn is_writable(anchor: impl AsFd) -> Result<bool> {
+    Ok(!fs::fstatvfs(anchor)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// What times a file system can store.
@@ -139,7 +167,7 @@ const PROBE: Timestamp = Timestamp { seconds: 1_000_000_001, nanos: 123_456_789 
 /// Every file system can store what is between these, in seconds: from 1980 (FAT) to 2038 (ext3).
 const STORED_ANYWHERE: std::ops::RangeInclusive<i64> = 315_532_800..=0x7fff_ffff;
 
-fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Times> {
+fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
     let name = TempName::contents(tokens.make());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = fs::openat(directory, name.as_c_str(), flags, Mode::from_raw_mode(0o600))?;
@@ -153,7 +181,8 @@ fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Times> {
         stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds)
     });
     fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
-    Ok(Times { unit_nanos: unit_of(probe?.mtime), first, last })
+    let probe = probe?;
+    Ok(Measured { times: Times { unit_nanos: unit_of(probe.mtime), first, last }, owner: probe.uid })
 }
 
 /// The unit to which [`PROBE`] was cut, if it was stored as `stored`.
@@ -226,7 +255,10 @@ pub(crate) fn is_stored_as(
 
 #[cfg(test)]
 mod tests {
+    use rustix::mount::{MountFlags, mount_remount};
+
     use super::*;
+    use crate::huge_pages::with_memory;
 
     #[test]
     fn a_time_that_cannot_be_stored_is_the_nearest_one_that_can() {
@@ -248,6 +280,40 @@ mod tests {
         assert_eq!(stored(1, 0), 1_000_000_000);
         assert_eq!(stored(0, 0), 2_000_000_000);
         assert_eq!(stored(77, 5), 1, "unknown: times must be equal");
+    }
+
+    /// Tests run where the owner is shown as it is: that another one is taken for it can be seen only by what is not.
+    #[test]
+    fn what_another_user_has_made_is_not_own() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = fs::open(scratch.path(), OFlags::RDONLY, Mode::empty()).unwrap();
+        let system = FileSystem::of(directory.as_fd(), 0, SyncMode::Measured).unwrap();
+        let tokens = TokenMaker::new([1; 6], [2; 4]);
+        let own = rustix::process::geteuid().as_raw();
+        assert!(system.is_own(own, directory.as_fd(), &tokens) && system.measured.get().is_none());
+        assert!(!system.is_own(own + 1, directory.as_fd(), &tokens) && system.measured.get().is_some());
+        let shown =
+            FileSystem { measured: OnceLock::from(Measured { times: Times::ANY, owner: own + 1 }), ..system };
+        assert!(
+            shown.is_own(own + 1, directory.as_fd(), &tokens)
+                && shown.is_own(own, directory.as_fd(), &tokens)
+        );
+    }
+
+    #[test]
+    fn a_file_system_that_the_kernel_has_made_read_only_has_lost_what_was_not_synced() {
+        let scratch = tempfile::tempdir().unwrap();
+        with_memory(scratch.path(), c"size=1m", || {
+            let directory = fs::open(scratch.path(), OFlags::RDONLY, Mode::empty()).unwrap();
+            let system = FileSystem::of(directory.as_fd(), 0, SyncMode::Measured).unwrap();
+            let sync = |system: &FileSystem| system.sync(&Hooks::default(), SyncPoint::FileSystemData);
+            assert!(system.whole);
+            assert_eq!((sync(&system), system.errors()), (Ok(()), 0));
+            mount_remount(scratch.path(), MountFlags::RDONLY, c"").unwrap();
+            assert_eq!((sync(&system), system.errors()), (Err(rustix::io::Errno::ROFS), 1));
+            let met_so = FileSystem::of(directory.as_fd(), 0, SyncMode::Measured).unwrap();
+            assert_eq!(sync(&met_so), Ok(()), "nothing was to be written");
+        });
     }
 
     #[test]

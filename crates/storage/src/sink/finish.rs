@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use super::attributes::{Preserve, attributes_failure, set_owner, status, timestamps};
 use super::directories::{check_identity, reopen_failure};
 use super::durable::{Wholes, sync_failure};
-use super::faults::{Reach, SyncPoint};
+use super::faults::SyncPoint;
 use super::file_systems::SyncMode;
 use super::spool::{Lookup, Record, RecordId};
 use super::upwards::{Below, Upwards};
@@ -123,7 +123,7 @@ impl PosixSink {
         if self.file_systems.is_whole(record.identity.0) || self.sync == SyncMode::Never {
             return Ok(());
         }
-        let synced = self.hooks.sync(SyncPoint::DirectoryAttributes, directory.as_fd(), Reach::Everything);
+        let synced = self.hooks.sync_directory(SyncPoint::DirectoryAttributes, directory.as_fd());
         synced.map_err(sync_failure)
     }
 
@@ -236,7 +236,7 @@ impl PosixSink {
             result = result.and(whole.result(system).unwrap_or(Ok(())));
         }
         if !self.holder.file_system.whole {
-            let synced = self.hooks.sync(SyncPoint::DestinationName, held.as_fd(), Reach::Everything);
+            let synced = self.hooks.sync_directory(SyncPoint::DestinationName, held.as_fd());
             result = result.and(synced.map_err(sync_failure));
         }
         result

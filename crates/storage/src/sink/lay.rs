@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use haul_model::op::Prepared;
 use haul_model::stripe::Unlike;
 use haul_model::{Entry, Failure, Laid, Plan, Token};
-use rustix::fs;
 
 use super::{PosixSink, lock};
 use crate::confine::sink_failure;
@@ -53,9 +52,6 @@ impl PosixSink {
     }
 
     /// Makes a file, or opens the one that goes on, and looks how it lies.
-    ///
-    /// Its size is set, too: a file system may let only one write at a time extend a file, and a slow target would hold up
-    /// the others.
     pub(super) fn lay(
         &self,
         entry: &Arc<Entry>,
@@ -84,7 +80,7 @@ impl PosixSink {
         let file = self.unfinished(entry, token, object_bytes)?;
         let made = || {
             let (contents, outcome) = self.contents_striped(&file, plan.as_ref())?;
-            self.hooks.before_lay().and_then(|()| fs::ftruncate(&contents, size)).map_err(sink_failure)?;
+            self.hooks.before_lay().map_err(sink_failure)?;
             Ok((placing.laid(contents.as_fd(), device, size, objects), outcome))
         };
         let made: Result<_, Failure> = made();

@@ -54,10 +54,8 @@ pub(super) struct Unfinished {
     /// One sync at a time: an error is told once, to whoever comes first.
     pub syncing: Mutex<()>,
     losses: Losses,
-    /// So long it was when it was found, if an earlier session has made it.
-    found_bytes: Option<u64>,
-    /// Written behind that since.
-    added_bytes: AtomicU64,
+    /// This session has made it, and each write has gone well: what was not written yet is a hole.
+    is_sound: AtomicBool,
 }
 
 #[derive(Default)]
@@ -103,8 +101,7 @@ impl Unfinished {
                 relies_on: AtomicU64::new(failures),
                 told: AtomicBool::new(false),
             },
-            found_bytes: None,
-            added_bytes: AtomicU64::new(0),
+            is_sound: AtomicBool::new(false),
         }
     }
 
@@ -116,27 +113,10 @@ impl Unfinished {
         directory: Arc<Directory>,
         present: &Status,
     ) -> Self {
-        let mut file = Self::new(entry, token, object_bytes, directory);
-        file.found_bytes = Some(present.size);
+        let file = Self::new(entry, token, object_bytes, directory);
         lock(&file.open).identity = Some((present.device, present.inode));
         lock(&file.hashes).has_table();
         file
-    }
-
-    /// An object was written.
-    fn note_added(&self, object: Object) {
-        let behind = self.found_bytes.map_or(0, |found| {
-            let end = object.offset + u64::from(object.length);
-            end.saturating_sub(found.max(object.offset))
-        });
-        self.added_bytes.fetch_add(behind, Ordering::Relaxed);
-    }
-
-    /// Somebody has cut it off between two sessions: it lacks what the log says is there, and what came behind that is no
-    /// proof of it.
-    pub fn was_cut_off(&self) -> bool {
-        let lacking = self.found_bytes.map_or(0, |found| self.entry.size().saturating_sub(found));
-        self.added_bytes.load(Ordering::Relaxed) < lacking
     }
 
     /// Failures so far that concern this file.
@@ -170,6 +150,7 @@ impl Unfinished {
     /// sync would report success for what this one lost.
     pub fn lose(&self) {
         self.losses.told.store(true, Ordering::Release);
+        self.is_sound.store(false, Ordering::Release);
         self.sealed.store(false, Ordering::Release);
         lock(&self.hashes).lose();
         self.close();
@@ -232,19 +213,22 @@ impl PosixSink {
         let failures = file.failures();
         let contents = self.contents(&file)?;
         self.hooks.before_write().map_err(sink_failure)?;
-        let mut hash = object.hash;
         let written = match self.contents {
             Contents::Written if borrowed => {
                 let _in_use = file.in_use.from(object.offset);
-                hash = self.borrow_object(entry, contents.as_fd(), object)?;
-                Ok(())
+                let is_hole = file.is_sound.load(Ordering::Acquire);
+                self.borrow_object(entry, contents.as_fd(), object, is_hole)
             }
-            Contents::Written => self.write_bytes(&file, &contents, object, (&mut lease, pool)),
-            Contents::Discarded => fs::ftruncate(&contents, entry.size()),
+            Contents::Written => {
+                let written = self.write_bytes(&file, &contents, object, (&mut lease, pool));
+                written.map(|()| object.hash).map_err(sink_failure)
+            }
+            Contents::Discarded => Ok(object.hash),
         };
-        written.map_err(sink_failure)?;
-        lock(&file.hashes).gather(index, hash);
-        file.note_added(object);
+        if written.is_err() {
+            file.is_sound.store(false, Ordering::Release);
+        }
+        lock(&file.hashes).gather(index, written?);
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
     }
 
@@ -332,6 +316,7 @@ impl PosixSink {
         let mut outcome = None;
         let held = self.directories.descriptor(&file.directory)?;
         let name = self.temporary_name(&file.entry, &file.directory, file.token);
+        let is_new = open.identity.is_none();
         let opened = match open.identity {
             None => match plan {
                 // Striped otherwise is better than not there.
@@ -361,6 +346,12 @@ impl PosixSink {
             return Err(Code::SinkWrite.into());
         }
         open.identity = Some(identity);
+        if is_new {
+            // Before anything of it is durable it has its whole length: one that is shorter later was cut off. And a file system
+            // may let only one write at a time extend a file, so that a slow target would hold up the others.
+            fs::ftruncate(&opened, file.entry.size()).map_err(sink_failure)?;
+            file.is_sound.store(true, Ordering::Release);
+        }
         let opened = Arc::new(opened);
         open.contents = Some(Arc::clone(&opened));
         Ok((opened, outcome))

@@ -255,16 +255,16 @@ impl PosixSink {
         };
         let Ok(file) = opened else { return Ok(false) };
         let Ok(present) = status(file.as_fd()) else { return Ok(false) };
-        let ours = rustix::process::geteuid().as_raw();
+        let is_own = directory.file_system.is_own(present.uid, held.as_fd(), &self.tokens);
         // It has the owner of the entry already if the session ended between sealing and naming it.
-        let owner_is_right =
-            present.uid == ours || (self.preserve.owner && present.uid == entry.attributes.uid);
+        let owner_is_right = is_own || (self.preserve.owner && present.uid == entry.attributes.uid);
         let is_ours = present.kind == FileType::RegularFile && present.links == 1 && owner_is_right;
-        if !is_ours || present.size > entry.size() {
+        // It had its whole length before anything of it was durable: what is missing now somebody has cut off.
+        if !is_ours || present.size != entry.size() {
             return Ok(false);
         }
         let hide = || -> rustix::io::Result<()> {
-            if present.uid != ours {
+            if !is_own {
                 fs::fchown(&file, Some(rustix::process::geteuid()), None)?;
             }
             if present.mode != 0o600 {

@@ -108,9 +108,9 @@ impl PosixSink {
         let (name, flags) = (TempName::sums(file.token), OFlags::RDWR | OFlags::NONBLOCK);
         let open = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, Mode::empty());
         let table = self.directories.retry_without_cache(open).ok()?;
-        let ours = rustix::process::geteuid().as_raw();
         let now = status(table.as_fd()).ok()?;
-        if now.kind != FileType::RegularFile || now.links != 1 || now.uid != ours {
+        let is_own = file.directory.file_system.is_own(now.uid, held.as_fd(), &self.tokens);
+        if now.kind != FileType::RegularFile || now.links != 1 || !is_own {
             return None;
         }
         hashes.table = Some(Arc::new(table));
