@@ -70,7 +70,7 @@ impl SpillFile {
         }
     }
 
-    /// Contents are hashed so. Where they are not, streams take nothing from the file: what cannot be read is sent as zeros.
+    /// Contents are hashed so. Where they are not, streams take nothing from the file: what has gone from its end is sent as zeros.
     pub fn hashed(self, hash: HashKind) -> SpillFile {
         SpillFile { hash, in_place: self.in_place && hash != HashKind::None, ..self }
     }

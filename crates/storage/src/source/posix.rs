@@ -55,8 +55,8 @@ pub struct SourceOptions {
     /// Descriptors kept open for directories, besides the few of the scan.
     pub directory_descriptors_max: usize,
     /// The streams take bytes straight from files: objects are hashed here, where they are, and their slots stand for the
-    /// range. Only where the page cache is the file's own and local, so that what was just read is still there; and only
-    /// where something is hashed: what cannot be read any more is sent as zeros, and nobody else would notice.
+    /// range. Only where the page cache is the file's own and local, so that what was just read is still there. What cannot be
+    /// read any more is told to the sink in place of the bytes; what has gone from the end of the file is zeros.
     pub in_place: bool,
     /// Members of bundles stay in their files from this size on, where they may: below it, what is looked up before costs as much
     /// as it saves.
