@@ -2,6 +2,7 @@
 //!
 //! What must stay true: of one job nobody works at two places, and what is known of it is nowhere older than what is gone by.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -11,9 +12,8 @@ use haul_mover::owner::{Owner, Started, make_directory, remove_directory};
 
 use crate::job::{directory, lock, read_record};
 
-/// Where state is kept when it cannot be written where it belongs, and what the user is told. `part` is what is to be
-/// found there, below both: what is known of it comes along.
-pub fn substitute(error: &Error, required: bool, part: &Path, state: &Path) -> Option<(PathBuf, String)> {
+/// Where state is kept when it cannot be written where it belongs, and what the user is told.
+pub fn substitute(error: &Error, required: bool) -> Option<(PathBuf, String)> {
     if required || error.failure.code != Code::StateUnwritable {
         return None;
     }
@@ -22,12 +22,35 @@ pub fn substitute(error: &Error, required: bool, part: &Path, state: &Path) -> O
     if !is_own(&substitute) {
         return None;
     }
-    if !substitute.join(part).exists() {
-        // A copy that is not complete costs resends: what is in a log is true wherever it lies.
-        let _ = carry_over(&state.join(part), &substitute.join(part));
-    }
     let cause = format!("{error}; it is kept in {} for now", substitute.display());
     Some((substitute, cause))
+}
+
+/// What is known of a job at its `place` comes along, unless there is something newer. False where nobody can tell what it has decided:
+/// DEST may be there since, and would be taken for what holds it.
+pub fn bring_along(state: &Path, place: &Path, to: &Path) -> Result<bool, Error> {
+    let _lock = lock(to)?;
+    if to.join("job.json").exists() {
+        return Ok(true);
+    }
+    // A log that is not complete costs resends: what it says is true wherever it lies.
+    let _ = carry_files(&place.join("log"), &to.join("log"));
+    match std::fs::symlink_metadata(place.join("job.json")) {
+        Ok(_) => {
+            let _ = carry_files(place, to);
+            Ok(to.join("job.json").exists())
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(true),
+        // In a directory that cannot even be seen this user has never kept anything.
+        Err(_) => Ok(std::fs::metadata(state).is_err()),
+    }
+}
+
+/// The same for a log of the other host, where nothing is decided.
+pub fn bring_log_along(state: &Path, part: &Path, substitute: &Path) {
+    if !substitute.join(part).exists() {
+        let _ = carry_over(&state.join(part), &substitute.join(part));
+    }
 }
 
 /// State cannot be kept where it belongs, for the first reason, nor elsewhere, for the other one: it counts unless it is of the same
@@ -50,30 +73,32 @@ pub fn is_own(directory: &Path) -> bool {
 fn carry_back(from: &Path, to: &Path) -> std::io::Result<()> {
     // Logs of the same numbers are others.
     match std::fs::remove_dir_all(to.join("log")) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => carry_over(from, to),
     }
 }
 
 fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {
     // The record last: where it is, all else is.
-    for directory in ["log", ""] {
-        let (from, to) = (from.join(directory), to.join(directory));
-        let files = match std::fs::read_dir(&from) {
-            // The log may be where the source is.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            files => files?,
-        };
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(&to)?;
-        for file in files {
-            let file = file?;
-            if file.file_type()?.is_file() && file.file_name() != "lock" && file.file_name() != "owner.lock" {
-                // A record that is cut off could not be read.
-                let fresh = to.join("carried.new");
-                std::fs::copy(file.path(), &fresh)?;
-                std::fs::rename(&fresh, to.join(file.file_name()))?;
-            }
+    carry_files(&from.join("log"), &to.join("log"))?;
+    carry_files(from, to)
+}
+
+fn carry_files(from: &Path, to: &Path) -> std::io::Result<()> {
+    let files = match std::fs::read_dir(from) {
+        // The log may be where the source is.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        files => files?,
+    };
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(to)?;
+    for file in files {
+        let file = file?;
+        if file.file_type()?.is_file() && file.file_name() != "lock" && file.file_name() != "owner.lock" {
+            // A record that is cut off could not be read.
+            let fresh = to.join("carried.new");
+            std::fs::copy(file.path(), &fresh)?;
+            std::fs::rename(&fresh, to.join(file.file_name()))?;
         }
     }
     Ok(())
@@ -82,13 +107,13 @@ fn carry_over(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Where a job was kept while its place could not be written; nobody works there.
 pub struct Elsewhere {
     directory: PathBuf,
-    _lock: std::fs::File,
+    lock: std::fs::File,
 }
 
 impl Elsewhere {
     /// What has come back is gone by from now on; what stays here would be older.
     pub fn remove(self) {
-        remove_directory(&self.directory);
+        let _ = remove_directory(&self.directory, self.lock);
     }
 }
 
@@ -109,7 +134,7 @@ pub fn bring_back(state: &Path, id: &JobId, place: &Path) -> Result<Option<Elsew
         };
         carry_back(&from, place).map_err(unwritable)?;
     }
-    Ok(Some(Elsewhere { directory: from, _lock: lock }))
+    Ok(Some(Elsewhere { directory: from, lock }))
 }
 
 /// The same for a source at the other host, where nothing is decided: what cannot be brought back costs resends.
@@ -126,5 +151,65 @@ pub fn bring_log_back(state: &Path, part: &Path, started: Option<&Started>) {
     // Both are those of a session that has just begun.
     if epoch(&from) <= epoch(&place) || carry_back(&from, &place).is_ok() {
         owner.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Places(tempfile::TempDir);
+
+    impl Places {
+        fn new() -> Places {
+            let places = Places(tempfile::tempdir().unwrap());
+            std::fs::create_dir_all(places.place().join("log")).unwrap();
+            std::fs::write(places.place().join("log/entries"), "what is durable").unwrap();
+            places
+        }
+
+        fn state(&self) -> PathBuf {
+            self.0.path().join("state")
+        }
+
+        fn place(&self) -> PathBuf {
+            self.state().join("jobs/1")
+        }
+
+        fn there(&self) -> PathBuf {
+            self.0.path().join("elsewhere/jobs/1")
+        }
+
+        fn bring_along(&self) -> bool {
+            bring_along(&self.state(), &self.place(), &self.there()).unwrap()
+        }
+
+        fn record_there(&self) -> Option<String> {
+            std::fs::read_to_string(self.there().join("job.json")).ok()
+        }
+    }
+
+    #[test]
+    fn a_record_comes_along_also_where_an_earlier_command_was_killed_before_it_did() {
+        let places = Places::new();
+        std::fs::write(places.place().join("job.json"), "decided").unwrap();
+        std::fs::create_dir_all(places.there().join("log")).unwrap();
+        std::fs::write(places.there().join("carried.new"), "deci").unwrap();
+        assert!(places.bring_along());
+        assert_eq!(places.record_there().as_deref(), Some("decided"));
+        assert!(places.there().join("log/entries").exists());
+        std::fs::write(places.there().join("job.json"), "newer").unwrap();
+        assert!(places.bring_along());
+        assert_eq!(places.record_there().as_deref(), Some("newer"));
+    }
+
+    #[test]
+    fn a_job_of_which_nobody_can_tell_what_it_has_decided_does_not_begin_anew_elsewhere() {
+        let places = Places::new();
+        assert!(places.bring_along(), "there is none");
+        // It cannot be read as a file.
+        std::fs::create_dir(places.place().join("job.json")).unwrap();
+        assert!(!places.bring_along());
+        assert_eq!(places.record_there(), None);
     }
 }

@@ -15,11 +15,11 @@ use haul_model::report::Stats;
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 use haul_mover::durable::{self, StatePoint};
-use haul_mover::owner::{make_directory, remove_directory};
+use haul_mover::owner::{make_with, remove_directory};
 use haul_mover::runner::{Runner, host, is_file_at, is_locked, open_lock, try_lock};
 use serde::{Deserialize, Serialize};
 
-use crate::elsewhere::{bring_back, is_own, substitute, substitute_directory, why_not};
+use crate::elsewhere::{bring_along, bring_back, is_own, substitute, substitute_directory, why_not};
 use crate::paths::{hex, show, unhex};
 
 /// `$HAUL_STATE_DIR`, else `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`, with the user's entry for the home directory where
@@ -38,8 +38,9 @@ pub fn state_directory() -> Result<PathBuf, Error> {
 
 /// Where jobs are: where they belong and, if there is such a place, where they are kept while that cannot be written.
 pub fn places() -> Result<Vec<PathBuf>, Error> {
-    let substitute = Some(substitute_directory()).filter(|directory| is_own(directory));
-    Ok(std::iter::once(state_directory()?).chain(substitute).collect())
+    let (state, substitute) = (state_directory()?, substitute_directory());
+    let usual = (state != substitute).then_some(state);
+    Ok(usual.into_iter().chain(Some(substitute).filter(|directory| is_own(directory))).collect())
 }
 
 /// What decides which job a command is: only what decides what exists at its end.
@@ -259,12 +260,18 @@ impl Job {
             Ok(job) => return Ok((job, None)),
             Err(error) => error,
         };
-        match substitute(&error, required, &directory(Path::new("."), id), state) {
-            Some((substitute, cause)) => {
-                open(&substitute).map(|job| (job, Some(cause))).map_err(|other| why_not(error, other))
-            }
-            None => Err(error),
+        let place = directory(state, id);
+        // It can be read who works at it, where no lock can be had.
+        if is_running(&place) {
+            return Err(already_running(runner(&place)));
         }
+        let Some((substitute, cause)) = substitute(&error, required) else { return Err(error) };
+        let opened = match bring_along(state, &place, &directory(&substitute, id)) {
+            Ok(true) => open(&substitute),
+            Ok(false) => return Err(error),
+            Err(other) => Err(other),
+        };
+        opened.map(|job| (job, Some(cause))).map_err(|other| why_not(error, other))
     }
 
     /// The random bytes that tell this job from the same one of another host.
@@ -274,7 +281,7 @@ impl Job {
 
     /// As if the command had never been typed.
     pub fn forget(self) {
-        remove_directory(&self.directory);
+        let _ = remove_directory(&self.directory, self._lock);
     }
 
     /// It is done: its record stays, with an empty log for whoever looks; what only a job needs that runs does not.
@@ -411,6 +418,14 @@ pub fn runner(directory: &Path) -> Option<Runner> {
     Runner::read(&directory.join("lock"))
 }
 
+const PATIENCE_MOST: Duration = Duration::from_secs(5);
+const PATIENCE_AFAR: Duration = Duration::from_secs(1);
+
+fn already_running(runner: Option<Runner>) -> Error {
+    let who = runner.map_or("another process".to_owned(), |runner| runner.to_string());
+    Error::new(Code::AlreadyRunning, who).hint("watch it with: haul status; end it with: haul stop ID")
+}
+
 /// Makes the directory of a job, and locks it.
 pub fn lock(directory: &Path) -> Result<std::fs::File, Error> {
     let path = directory.join("lock");
@@ -418,17 +433,21 @@ pub fn lock(directory: &Path) -> Result<std::fs::File, Error> {
         Error::os(Code::StateUnwritable, path.display().to_string(), &error)
             .hint("set HAUL_STATE_DIR to a directory that can be written and locked")
     };
-    // A process that was killed a moment ago may still be going.
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let began = Instant::now();
     loop {
-        make_directory(directory)?;
-        let file = open_lock(&path).map_err(failed)?;
+        let file = make_with(directory, || open_lock(&path).map_err(failed))?;
         while !try_lock(&file).map_err(failed)? {
             let runner = runner(directory);
-            if !runner.as_ref().is_none_or(is_dying) || Instant::now() >= deadline {
-                let who = runner.map_or("another process".to_owned(), |runner| runner.to_string());
-                return Err(Error::new(Code::AlreadyRunning, who)
-                    .hint("watch it with: haul status; end it with: haul stop ID"));
+            let patience = match &runner {
+                // A process that was killed a moment ago may still be going.
+                Some(runner) if is_dying(runner) => PATIENCE_MOST,
+                Some(runner) if runner.is_here() => Duration::ZERO,
+                // One that nobody can see may be long gone, and who looks whether it is has the lock for a moment.
+                Some(_) => PATIENCE_AFAR,
+                None => PATIENCE_MOST,
+            };
+            if began.elapsed() >= patience {
+                return Err(already_running(runner));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -6,15 +6,15 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use haul_mover::owner::remove_directory;
+use haul_mover::owner::{is_gone, remove_directory};
 use haul_mover::runner::{is_file_at, try_lock};
 
-use crate::job::{Record, read_record};
+use crate::job::{Record, random, read_record};
 
 /// So many jobs are kept, whatever they are.
 const KEPT: usize = 1024;
-/// Looked at at a time, the oldest first.
-const LOOKED_AT: usize = 256;
+/// Looked at at a time, the oldest, and as many from anywhere behind them: those that stay are never in the way of others.
+const LOOKED_AT: usize = 128;
 /// At a time, so that not every job has to list all others.
 const FORGOTTEN: usize = 128;
 
@@ -25,14 +25,19 @@ pub fn forget(jobs: &Path) {
 
 fn forget_beyond(jobs: &Path, kept: usize) {
     let old = oldest(jobs, kept);
-    let forgotten = old.iter().take(LOOKED_AT).filter(|job| forget_one(job));
-    // Whatever is left is next after another job.
-    forgotten.take(FORGOTTEN).for_each(drop);
+    let (oldest, later) = old.split_at(old.len().min(LOOKED_AT));
+    let mut bytes = [0; 8];
+    let _ = random(&mut bytes);
+    let from = usize::from_le_bytes(bytes) % later.len().max(1);
+    let others = later.iter().skip(from).take(LOOKED_AT);
+    // Whatever is left may be next after another job.
+    oldest.iter().chain(others).filter(|job| forget_one(job)).take(FORGOTTEN).for_each(drop);
 }
 
 /// In the order in which they ended, if there are more than that.
 fn oldest(jobs: &Path, kept: usize) -> Vec<PathBuf> {
-    let entries: Vec<_> = std::fs::read_dir(jobs).into_iter().flatten().flatten().collect();
+    let entries = std::fs::read_dir(jobs).into_iter().flatten().flatten();
+    let entries: Vec<_> = entries.filter(|entry| !is_gone(&entry.file_name())).collect();
     if entries.len() <= kept {
         return Vec::new();
     }
@@ -49,14 +54,12 @@ fn forget_one(job: &Path) -> bool {
         return false;
     }
     let path = job.join("lock");
-    let Ok(lock) = std::fs::File::open(&path) else { return false };
+    // On NFS an exclusive lock needs a file that is open for writing.
+    let Ok(lock) = std::fs::File::options().read(true).write(true).open(&path) else { return false };
     // A session that has begun meanwhile has the lock, or had it and has written into the record.
     let is_held = try_lock(&lock).unwrap_or(false) && is_file_at(&lock, &path);
     let is_forgotten = is_held && read_record(job).is_some_and(|record| is_dispensable(&record));
-    if is_forgotten {
-        remove_directory(job);
-    }
-    is_forgotten
+    is_forgotten && remove_directory(job, lock).is_ok()
 }
 
 /// The same command would do the same without it.
@@ -115,6 +118,19 @@ mod tests {
         assert_eq!(jobs.forget_beyond(100), 200 - FORGOTTEN);
         let left = |number: u8| crate::job::directory(jobs.0.path(), &JobId([number; 16])).exists();
         assert!(!left(0) && !left(FORGOTTEN as u8 - 1) && left(FORGOTTEN as u8) && left(199));
+    }
+
+    #[test]
+    fn those_that_stay_are_in_the_way_of_none_that_need_not() {
+        let jobs = Jobs::new();
+        let many = LOOKED_AT as u8 + 40;
+        (0..many).for_each(|number| drop(jobs.add(number, |record| record.decision = Some("as".into()))));
+        (many..many + 10).for_each(|number| drop(jobs.add(number, |_| ())));
+        let was_killed = jobs.0.path().join("jobs/.gone-1");
+        std::fs::create_dir(&was_killed).unwrap();
+        let left = |_: &u32| jobs.forget_beyond(0) == usize::from(many) + 1;
+        assert!((0..1000).any(|time| left(&time)), "they stay for ever");
+        assert!(was_killed.exists() && jobs.forget_beyond(many.into()) == usize::from(many) + 1);
     }
 
     #[test]

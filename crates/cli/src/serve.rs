@@ -25,7 +25,7 @@ use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
-use crate::elsewhere::{bring_log_back, substitute, why_not};
+use crate::elsewhere::{bring_log_along, bring_log_back, substitute, why_not};
 use crate::initiator::bind;
 use crate::job::state_directory;
 use crate::options;
@@ -230,9 +230,10 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         }
         Err(error) => {
             // A sink that is not found again by the next session could not be told to yield.
-            let choice = substitute(&error, is_sink || log.required, &part, &state);
-            let Some((state, cause)) = choice else { return Err(error) };
-            directory = state.join(&part);
+            let choice = substitute(&error, is_sink || log.required);
+            let Some((substitute, cause)) = choice else { return Err(error) };
+            bring_log_along(&state, &part, &substitute);
+            directory = substitute.join(&part);
             log_trouble = Some(cause);
             Owner::claim(&directory, started.as_ref()).map_err(|other| why_not(error, other))?
         }

@@ -5,10 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use haul_model::Code;
 use haul_mover::Error;
+use haul_mover::owner::{is_gone, remove_directory};
 use haul_storage::sink::{leftovers, leftovers_in};
 use serde_json::json;
 
@@ -57,8 +59,17 @@ const PAST_SECONDS: u64 = 86_400;
 
 fn all() -> Result<Vec<Found>, Error> {
     let mut all: Vec<Found> = Vec::new();
+    let mut wrong = None;
     for place in places()? {
-        all.extend(below(&place.join("jobs"))?);
+        match below(&place.join("jobs")) {
+            Ok(found) => all.extend(found),
+            Err(error) => wrong = Some(error),
+        }
+    }
+    match wrong {
+        Some(error) if all.is_empty() => return Err(error),
+        Some(error) => crate::report::error(&error),
+        None => {}
     }
     all.sort_by_key(|found| std::cmp::Reverse((found.running, found.record.updated)));
     let mut latest: HashMap<String, Found> = HashMap::new();
@@ -82,9 +93,9 @@ fn below(jobs: &Path) -> Result<Vec<Found>, Error> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
-        Err(error) => return Err(Error::os(Code::StateUnwritable, jobs.display().to_string(), &error)),
+        Err(error) => return Err(Error::os(Code::StateDamaged, jobs.display().to_string(), &error)),
     };
-    let found = entries.flatten().filter_map(|entry| {
+    let found = entries.flatten().filter(|entry| !is_gone(&entry.file_name())).filter_map(|entry| {
         let directory = entry.path();
         let mut record = read_record(&directory)?;
         let running = is_running(&directory);
@@ -258,6 +269,12 @@ fn end(directory: &Path) -> Result<(), Error> {
             false => Err(Error::new(Code::AlreadyRunning, runner.to_string()).hint("stop it there")),
         };
     };
+    // Anybody may have written the number of any process into a file of their own.
+    let owner = |path: &Path| std::fs::metadata(path).map(|found| found.uid()).ok();
+    let of_process = owner(&PathBuf::from(format!("/proc/{}", runner.pid())));
+    if of_process.is_some() && of_process != owner(&directory.join("lock")) {
+        return Err(Error::new(Code::SystemRefused, format!("{runner} is not of who keeps this transfer")));
+    }
     pidfd_send_signal(&process, Signal::TERM)
         .map_err(|errno| Error::os(Code::SystemRefused, format!("ending {runner}"), &errno.into()))?;
     // One that a terminal has stopped (Ctrl-Z) does not hear of it before it goes on.
@@ -278,9 +295,9 @@ fn discard(found: &Found) -> Result<u64, Error> {
     let mut held = Vec::new();
     for directory in places() {
         match lock(directory) {
-            Ok(lock) => held.push(lock),
+            Ok(lock) => held.push((directory, Some(lock))),
             Err(error) if error.failure.code == Code::AlreadyRunning => return Err(error),
-            Err(_) => {}
+            Err(_) => held.push((directory, None)),
         }
     }
     let mut removed = 0;
@@ -291,8 +308,8 @@ fn discard(found: &Found) -> Result<u64, Error> {
         job_tag.copy_from_slice(tag);
         removed = remove_leftovers(&destination, job_tag);
     }
-    for directory in places() {
-        std::fs::remove_dir_all(directory)
+    for (directory, lock) in held {
+        remove_directory(directory, lock)
             .map_err(|error| Error::os(Code::StateUnwritable, directory.display().to_string(), &error))?;
     }
     Ok(removed)

@@ -163,6 +163,13 @@ fn a_transfer_is_stopped_and_forgotten_by_who_runs_it() {
     let discard = bed.haul(&["stop", "--discard", &id]);
     assert!(code(&discard) != 0 && lock.exists(), "it runs: {}", stdout(&discard));
     fs::write(&lock, said).unwrap();
+    if rustix::process::geteuid().is_root() {
+        // Anybody can keep a lock, and have the number of any process in it.
+        std::os::unix::fs::chown(&lock, Some(1), None).unwrap();
+        says(&bed.haul(&["stop", &id]), 1, &["is not of who keeps this transfer"]);
+        std::os::unix::fs::chown(&lock, Some(0), None).unwrap();
+        assert!(runs.try_wait().unwrap().is_none());
+    }
     let stopped = bed.haul(&["stop", "--discard", &id]);
     assert_eq!(code(&stopped), 0, "{}", stderr(&stopped));
     assert_eq!(runs.wait().unwrap().code(), Some(130));
@@ -199,4 +206,45 @@ fn a_transfer_that_runs_with_its_state_elsewhere_keeps_a_second_one_out() {
     runs.kill().unwrap();
     runs.wait().unwrap();
     says(&second, 1, &[&format!("process {}", runs.id()), "haul status"]);
+}
+
+/// A disk that has become read-only, or a host that has the home directory so.
+#[test]
+fn a_transfer_that_runs_is_seen_where_its_state_cannot_be_written() {
+    let bed = Bed::new();
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, to mount a file system");
+    }
+    bed.write("file", &vec![7; 64 << 20]);
+    fs::create_dir(bed.path("tmp")).unwrap();
+    let haul = |command: &mut Command| {
+        let of_bed = bed.command();
+        command.current_dir(of_bed.get_current_dir().unwrap()).env_clear();
+        command.envs(of_bed.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("HAUL_STATE_DIR", bed.path("state")).env("TMPDIR", bed.path("tmp"));
+    };
+    let copy = ["cp", "-q", "--bandwidth", "1MiB", "file", "copy"];
+    let mut first = bed.command();
+    haul(&mut first);
+    let mut runs = first.args(copy).spawn().unwrap();
+    let begun = || {
+        fs::read_dir(bed.path("state/jobs")).is_ok_and(|mut jobs| {
+            let lock = jobs.next().map(|job| job.unwrap().path().join("lock"));
+            lock.is_some_and(|lock| fs::read_to_string(lock).is_ok_and(|said| said.ends_with('\n')))
+        })
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !begun() {
+        assert!(Instant::now() < deadline, "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut second = Command::new("unshare");
+    haul(&mut second);
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
+    second.args(["--mount", "sh", "-c", script, "sh"]).arg(bed.path("state"));
+    let second = second.arg(bed.command().get_program()).args(copy).output().unwrap();
+    runs.kill().unwrap();
+    runs.wait().unwrap();
+    says(&second, 1, &[&format!("process {}", runs.id()), "haul status"]);
+    assert_eq!(names_in(bed.path("tmp")), [""; 0], "two would work at one job");
 }

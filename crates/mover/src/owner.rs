@@ -10,6 +10,7 @@
 //! owner may be on another one, where no socket leads: it looks each second whether the job is wanted. The lock is released by the kernel when the last thread of the
 //! old process has ended, so whoever gets it knows that the old end's I/O has stopped.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -90,9 +91,10 @@ impl Owner {
         let path = directory.join("owner.lock");
         let about = |error: std::io::Error| unwritable(&path, &error);
         let lock = loop {
-            make_directory(directory)?;
-            in_order()?;
-            let lock = open_lock(&path).map_err(about)?;
+            let lock = make_with(directory, || {
+                in_order()?;
+                open_lock(&path).map_err(about)
+            })?;
             if !try_lock(&lock).map_err(about)? {
                 take_over(directory, &lock, in_order)?;
             }
@@ -143,7 +145,7 @@ impl Owner {
 
     /// The job is done: nothing that is kept of it here is of use to anybody. It stays this owner's.
     pub fn remove(&self) {
-        remove_directory(&self.directory);
+        let _ = remove_directory(&self.directory, ());
     }
 }
 
@@ -220,17 +222,48 @@ pub fn make_directory(directory: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes a job's directory, with what it holds, by whoever has its lock. At once: somebody else may make it anew meanwhile.
-pub fn remove_directory(directory: &Path) {
-    let Some(name) = directory.file_name() else { return };
-    let mut gone = std::ffi::OsString::from(".gone-");
+/// Makes a directory and what `within` makes in it. Whoever is done with the job may remove it in between: then once more.
+pub fn make_with<T>(directory: &Path, within: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    const TRIES: u32 = 20;
+    let is_gone = |error: &Error| error.failure.errno == rustix::io::Errno::NOENT.raw_os_error();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match make_directory(directory).and_then(|()| within()) {
+            Err(error) if is_gone(&error) && tries < TRIES => std::thread::sleep(Duration::from_millis(5)),
+            made => return made,
+        }
+    }
+}
+
+/// In front of the name of a directory that is being removed.
+const GONE: &str = ".gone-";
+
+/// Is it one that is being removed, or was when a process was killed? Nothing in it counts.
+pub fn is_gone(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(GONE.as_bytes())
+}
+
+/// Removes a job's directory, with what it holds, by whoever has its lock: at once, since somebody else may make it anew meanwhile.
+/// The lock is given back in between; an error says that nothing was removed.
+pub fn remove_directory<L>(directory: &Path, lock: L) -> std::io::Result<()> {
+    let Some(name) = directory.file_name() else { return Ok(()) };
+    let mut gone = OsString::from(GONE);
     gone.push(name);
     let gone = directory.with_file_name(gone);
     // Of a process that was killed before it had removed all of it.
     let _ = std::fs::remove_dir_all(&gone);
-    if std::fs::rename(directory, &gone).is_ok() {
-        let _ = std::fs::remove_dir_all(&gone);
+    std::fs::rename(directory, &gone)?;
+    // On NFS a file that is open keeps its directory from being removed.
+    drop(lock);
+    if std::fs::remove_dir_all(&gone).is_err() {
+        // Nobody has those of earlier times open any more.
+        let beside =
+            std::fs::read_dir(directory.parent().unwrap_or(directory)).into_iter().flatten().flatten();
+        let gone = beside.filter(|found| is_gone(&found.file_name()));
+        gone.for_each(|gone| drop(std::fs::remove_dir_all(gone.path())));
     }
+    Ok(())
 }
 
 /// Of these at most: a job's directory in the state directory.
@@ -568,6 +601,25 @@ listener.accept()[0].recv(1)
         make_directory(&job).unwrap();
         std::os::unix::fs::chown(&state, Some(12345), None).unwrap();
         assert_eq!(make_directory(&job).err().map(|error| error.failure.code), Some(Code::StateUnwritable));
+    }
+
+    #[test]
+    fn what_is_removed_while_it_is_made_is_made_once_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = directory.path().join("jobs/1");
+        let path = job.join("lock");
+        let tries = std::cell::Cell::new(0);
+        let made = make_with(&job, || {
+            tries.set(tries.get() + 1);
+            if tries.get() < 3 {
+                remove_directory(&job, ()).unwrap();
+            }
+            open_lock(&path).map_err(|error| unwritable(&path, &error))
+        });
+        assert!(is_file_at(&made.unwrap(), &path) && tries.get() == 3);
+        let never = make_with(&job, || Err::<(), _>(unwritable(&path, &rustix::io::Errno::NOENT.into())));
+        assert_eq!(never.err().map(|error| error.failure.code), Some(Code::StateUnwritable));
+        assert!(!job.with_file_name(".gone-1").exists() && is_gone(OsStr::new(".gone-1")));
     }
 
     #[test]
