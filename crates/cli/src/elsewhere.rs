@@ -12,6 +12,13 @@ use haul_mover::owner::{Owner, Started, make_directory, remove_directory};
 
 use crate::job::{directory, lock, read_record};
 
+const KEPT_IN: &str = "; it is kept in ";
+
+/// Is a log that is lost for this reason kept elsewhere, here or at the other host?
+pub fn is_kept(cause: &str) -> bool {
+    cause.contains(KEPT_IN)
+}
+
 /// Where state is kept when it cannot be written where it belongs, and what the user is told.
 pub fn substitute(error: &Error, required: bool) -> Option<(PathBuf, String)> {
     if required || error.failure.code != Code::StateUnwritable {
@@ -22,7 +29,7 @@ pub fn substitute(error: &Error, required: bool) -> Option<(PathBuf, String)> {
     if !is_own(&substitute) {
         return None;
     }
-    let cause = format!("{error}; it is kept in {} for now", substitute.display());
+    let cause = format!("{error}{KEPT_IN}{} for now", substitute.display());
     Some((substitute, cause))
 }
 

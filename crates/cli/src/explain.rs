@@ -205,7 +205,10 @@ fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<Option<Decisi
         return Ok(None);
     }
     let file = local && is_file(&plan.sources, plan.recursive);
-    decision(&plan.destination, &plan.names, file, earlier).map(Some)
+    let decided = decision(&plan.destination, &plan.names, file, earlier)?;
+    SinkRoot::open(Path::new(&plan.destination), decided, &plan.names)
+        .map_err(|failure| root_error(&failure))?;
+    Ok(Some(decided))
 }
 
 /// What a copy would find wrong with a layout file or a spill directory on this host.

@@ -17,6 +17,7 @@ use haul_mover::Error;
 use haul_mover::durable::{self, StatePoint};
 use haul_mover::owner::{make_with, remove_directory};
 use haul_mover::runner::{Runner, host, is_file_at, is_locked, open_lock, try_lock};
+use haul_storage::scan::STATE_NEW;
 use serde::{Deserialize, Serialize};
 
 use crate::elsewhere::{bring_along, bring_back, is_own, substitute, substitute_directory, why_not};
@@ -305,7 +306,7 @@ impl Job {
             Error::os(Code::StateUnwritable, path.display().to_string(), &error)
                 .hint("free some space, or set HAUL_STATE_DIR")
         };
-        let fresh = self.directory.join("job.json.new");
+        let fresh = self.directory.join(STATE_NEW[0]);
         let mut file = std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -335,7 +336,7 @@ const PROGRESS: &str = "progress.json";
 impl Progress {
     fn keep(&self, directory: &Path) {
         let text = serde_json::to_vec(self).expect("it has only numbers");
-        let fresh = directory.join("progress.json.new");
+        let fresh = directory.join(STATE_NEW[1]);
         let written = std::fs::write(&fresh, text);
         drop(written.and_then(|()| std::fs::rename(&fresh, directory.join(PROGRESS))));
     }

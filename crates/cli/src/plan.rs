@@ -207,11 +207,14 @@ pub fn root_error(failure: &RootFailure) -> Error {
     Error { failure: failure.failure, about, hint }
 }
 
-/// What is wrong with DEST there is not to be put right here.
+/// What is wrong there is not to be put right here.
 pub fn error_of_host(host: &str, error: Error) -> Error {
-    use Code::{SinkMissing, SinkNotDirectory, SinkPermission, SinkSpecial};
+    use Code::{SinkMissing, SinkNotDirectory, SinkPermission, SinkReadOnly, SinkSpecial, StateUnwritable};
     match error.failure.code {
-        SinkMissing | SinkNotDirectory | SinkPermission | SinkSpecial => Error {
+        StateUnwritable => Error { about: format!("{host}:{}", error.about), ..error }.hint(format!(
+            "on {host}, make room there, or name a directory as HAUL_STATE_DIR in a file that its shell reads at login"
+        )),
+        SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial => Error {
             about: format!("{host}:{}", error.about),
             hint: error.hint.map(|hint| format!("on {host}, {hint}")),
             ..error

@@ -19,6 +19,7 @@ use haul_topology::placer::Told as Placed;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
+use crate::elsewhere::is_kept;
 use crate::engines;
 use crate::paths::{hex, show};
 use crate::told::{counted, progress_line, size, summary_line};
@@ -95,7 +96,6 @@ pub struct Reporter {
     buffers: Option<(usize, usize)>,
     /// A file that is there once the user was told that buffers are not locked.
     buffers_told: Option<PathBuf>,
-    log_kept_elsewhere: bool,
     /// The last event is out.
     finished: bool,
     /// Why something that was told on stdout did not get there.
@@ -181,7 +181,6 @@ impl Shared {
             placement: None,
             buffers: None,
             buffers_told: None,
-            log_kept_elsewhere: false,
             finished: false,
             unwritten: OnceCell::new(),
             hash: HashKind::default(),
@@ -264,7 +263,7 @@ impl Reporter {
                 if self.json {
                     self.event(json!({"event": "log_lost", "cause": cause}));
                 } else {
-                    let what_follows = match self.log_kept_elsewhere {
+                    let what_follows = match is_kept(&cause) {
                         true => "this transfer can be resumed as long as that directory is there",
                         false => "from here on this transfer cannot be resumed",
                     };
@@ -392,11 +391,6 @@ impl Reporter {
     /// Keeps in this file that the user was told of buffers that are not locked.
     pub fn set_buffers_told(&mut self, file: PathBuf) {
         self.buffers_told = Some(file);
-    }
-
-    /// Its state is where it does not belong, and can be found there.
-    pub fn set_log_kept_elsewhere(&mut self, kept: bool) {
-        self.log_kept_elsewhere = kept;
     }
 
     /// What the user's rights do not allow is told once for all transfers: it changes nothing but how fast some of them are.

@@ -70,7 +70,6 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     reporter.with(|reporter| reporter.set_profile(arguments.profile || arguments.verbose));
     reporter.with(|reporter| reporter.set_buffers_told(state.join("buffers-told")));
-    reporter.with(|reporter| reporter.set_log_kept_elsewhere(job.log_trouble.is_some()));
     if let Some(every) = plan.measure.progress_every() {
         reporter.with(|reporter| reporter.set_json_progress(every));
     }

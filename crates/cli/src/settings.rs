@@ -54,6 +54,18 @@ pub enum Origin {
     Flag(&'static str),
 }
 
+impl Origin {
+    /// Higher where it is nearer to the command.
+    fn rank(&self) -> u8 {
+        match self {
+            Origin::Default(_) => 0,
+            Origin::File(_) => 1,
+            Origin::Environment(_) => 2,
+            Origin::Flag(_) => 3,
+        }
+    }
+}
+
 impl Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -188,6 +200,15 @@ impl Layers {
     }
 }
 
+/// `--port` or `--port-range`, whichever is said nearer to the command; at the same place one of them is.
+fn ports(layers: &Layers, arguments: &Copy) -> Result<Setting<(u16, u16)>, Error> {
+    let one = |text: &str| number::<u16>(text).map(|port| (port, port));
+    let why = "the system chooses a free one";
+    let port = layers.pick("port", arguments.port.map(|port| (port, port)), one, (0, 0), why)?;
+    let range = layers.pick("port-range", arguments.port_range, parse_ports, (0, 0), why)?;
+    Ok(if port.origin.rank() > range.origin.rank() { port } else { range })
+}
+
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number in range"))
 }
@@ -212,10 +233,10 @@ fn word(text: &str) -> Result<String, String> {
 impl Settings {
     /// Of this command line, on this host.
     pub fn resolve(arguments: &Copy) -> Result<Settings, Error> {
-        let path = file_path();
-        let layers = Layers { file: read_file(&path)?, path };
+        let path = configuration("config.toml").unwrap_or_default();
+        let file = if path.as_os_str().is_empty() { toml::Table::new() } else { read_file(&path)? };
+        let layers = Layers { file, path };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let ports = arguments.port.map(|port| (port, port)).or(arguments.port_range);
         let object_bytes = layers.pick(
             "object-size",
             arguments.object_size,
@@ -356,7 +377,7 @@ impl Settings {
                 "data is encrypted between hosts",
             )?,
             hash: layers.pick("hash", arguments.hash, one_of, HashWord::Blake3, "it finds malice, too")?,
-            ports: layers.pick("port-range", ports, parse_ports, (0, 0), "the system chooses a free one")?,
+            ports: ports(&layers, arguments)?,
             listen: layers.pick(
                 "listen",
                 arguments.listen,
@@ -548,17 +569,13 @@ impl Settings {
     }
 }
 
-fn file_path() -> PathBuf {
-    configuration("config.toml")
-}
-
-/// A file of the user's configuration.
-pub fn configuration(name: &str) -> PathBuf {
+/// A file of the user's configuration; none where nobody says where that is. What lies in the working directory may be anybody's.
+pub fn configuration(name: &str) -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CONFIG_HOME")
         .filter(|base| Path::new(base).is_absolute())
         .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
-    base.unwrap_or_else(|| PathBuf::from("/")).join("haul").join(name)
+        .or_else(|| std::env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config")));
+    base.map(|base| base.join("haul").join(name))
 }
 
 const KEYS: &[&str] = &[
@@ -582,6 +599,7 @@ const KEYS: &[&str] = &[
     "reconnect",
     "plain",
     "hash",
+    "port",
     "port-range",
     "listen",
     "ssh",

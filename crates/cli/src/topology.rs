@@ -111,9 +111,9 @@ fn zone_line(site: &Result<Site, String>, plan: Option<&Plan>) -> String {
 
 /// What the user knows better of this host: the first map that is there.
 pub fn usual_map() -> Result<Map, MapError> {
-    let places = [configuration("topology.toml"), PathBuf::from("/etc/haul/topology.toml")];
-    let found = places.iter().find(|place| place.exists());
-    found.map_or(Ok(Map::default()), |file| Map::read(file))
+    let places = configuration("topology.toml").into_iter().chain([PathBuf::from("/etc/haul/topology.toml")]);
+    let found = { places }.find(|place| place.exists());
+    found.map_or(Ok(Map::default()), |file| Map::read(&file))
 }
 
 /// The machine with what the user's map says of it.

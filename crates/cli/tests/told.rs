@@ -629,3 +629,76 @@ fn events_name_the_paths_that_the_text_names() {
         assert!(text.contains(&format!("haul: {path}: ")), "{text}");
     }
 }
+
+#[test]
+fn settings_come_from_the_user_s_own_directory_and_never_from_where_a_command_is_typed() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    bed.write(".config/haul/config.toml", b"streams = 7");
+    let typed = |home: &str| {
+        let mut command = bed.command();
+        command.env_remove("XDG_CONFIG_HOME").env("HOME", home);
+        stdout(&command.args(["explain", "file", "localhost:/nowhere/x"]).output().unwrap())
+    };
+    assert!(typed(bed.path("").to_str().unwrap()).contains("config.toml"), "it is read there");
+    for home in ["", ".", "home/.."] {
+        assert!(!typed(home).contains("config.toml"), "HOME={home:?}");
+    }
+}
+
+#[test]
+fn a_port_can_be_said_wherever_a_range_can() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let config = bed.write("config/haul/config.toml", b"port = 50001");
+    let explain = |port: Option<&str>, options: &[&str]| {
+        let mut command = bed.command();
+        command.env("XDG_CONFIG_HOME", bed.path("config"));
+        command.envs(port.map(|port| ("HAUL_PORT", port)));
+        let command = command.arg("explain").args(options).args(["file", "localhost:/nowhere/x"]);
+        stdout(&command.output().unwrap())
+    };
+    let says = |told: String, range: &str, origin: &str| {
+        let line = told.lines().find(|line| line.trim_start().starts_with("port-range")).unwrap().to_owned();
+        assert!(line.contains(range) && line.contains(origin), "{line}");
+    };
+    says(explain(None, &[]), "50001 to 50001", config.to_str().unwrap());
+    says(explain(Some("50002"), &[]), "50002 to 50002", "HAUL_PORT");
+    says(explain(Some("50002"), &["--port-range", "50003-50004"]), "50003 to 50004", "--port-range");
+    says(explain(Some("50002"), &["--port", "50005"]), "50005 to 50005", "--port)");
+    std::fs::write(config, "port-range = '50006-50007'").unwrap();
+    says(explain(None, &[]), "50006 to 50007", "config.toml");
+}
+
+#[test]
+fn a_dest_in_which_nothing_can_be_made_is_told_once() {
+    let bed = Bed::new();
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, to be another user");
+    }
+    (0..30).for_each(|number| drop(bed.write(&format!("tree/{number}"), b"content")));
+    fs::create_dir_all(bed.path("theirs/there/tree")).unwrap();
+    let typed = |arguments: &[&str]| {
+        let haul = bed.command();
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(haul.get_program());
+        command.current_dir(haul.get_current_dir().unwrap());
+        command.envs(haul.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("HAUL_STATE_DIR", bed.path("open/state")).args(arguments).output().unwrap()
+    };
+    fs::create_dir(bed.path("open")).unwrap();
+    for open in ["open", ""] {
+        fs::set_permissions(bed.path(open), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for destination in ["theirs/new", "theirs"] {
+        for verb in ["cp", "explain"] {
+            let output = typed(&[verb, "-r", "tree", destination]);
+            assert_eq!(code(&output), 1, "{}", stderr(&output));
+            assert!(stderr(&output).lines().count() <= 3, "{}", stderr(&output));
+            assert!(stderr(&output).contains("permission denied"), "{}", stderr(&output));
+        }
+    }
+    // What is there may be complete, or others may let this one write.
+    let output = typed(&["cp", "-r", "tree", "theirs/there"]);
+    assert!(stderr(&output).lines().count() > 30, "{}", stderr(&output));
+}

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use haul_model::{Code, Entry, EntryId, Failure, Item, Kind, Timestamp};
 use haul_storage::conformance_source::check_order;
-use haul_storage::scan::{OWNER_SOCKET, Scan, Scanned, push_name};
+use haul_storage::scan::{OWNER_SOCKET, STATE_NEW, Scan, Scanned, push_name};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
 use proptest::prelude::*;
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -257,10 +257,12 @@ fn sources_are_taken_as_cp_takes_them() {
 }
 
 #[test]
-fn sockets_of_haul_itself_are_passed_over_and_others_are_named() {
+fn what_haul_itself_has_for_a_moment_is_passed_over_and_other_sockets_are_named() {
     let scratch = tempfile::tempdir().unwrap();
     let _listening = [OWNER_SOCKET, "other.sock"].map(|name| UnixListener::bind(scratch.path().join(name)));
-    fs::write(scratch.path().join("file"), b"x").unwrap();
+    for name in STATE_NEW.into_iter().chain(["file"]) {
+        fs::write(scratch.path().join(name), b"x").unwrap();
+    }
     let found = scan(&[root(scratch.path())], true);
     let kinds: Vec<Kind> = found.entries.values().map(|entry| entry.kind).collect();
     assert_eq!(kinds, [Kind::Directory, Kind::File, Kind::Other], "{:?}", found.paths());

@@ -50,6 +50,8 @@ pub fn is_unfinished_name(name: &[u8]) -> bool {
 /// On this socket the owner of a job is asked, in the job's directory (`haul_mover::owner`), which may be below a SOURCE: a home
 /// directory. It is passed over: nobody misses it elsewhere.
 pub const OWNER_SOCKET: &str = ".haul-owner.sock";
+/// What becomes the record of a job, and how far it is: there for a moment in each copy that goes on meanwhile.
+pub const STATE_NEW: [&str; 2] = [".haul-record.new", ".haul-progress.new"];
 
 /// `parent/name`, where `parent` may end in a slash or be empty.
 pub fn push_name(path: &mut Vec<u8>, name: &[u8]) {

@@ -23,7 +23,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::ahead::{Ahead, Look, Pace, Scouted, Seen};
 use super::listing::{Listing, Scratch};
 use super::merged::Merged;
-use super::{OWNER_SOCKET, SCAN_BATCH, Scan, Scanned, is_unfinished_name, push_name};
+use super::{OWNER_SOCKET, SCAN_BATCH, STATE_NEW, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, look_beneath, open_beneath, source_failure};
 use crate::placing::{Objects, Placing};
 use crate::sink::SourceName;
@@ -300,6 +300,10 @@ impl PosixScan {
                 Entered::Told => return None,
                 Entered::OtherKind => {}
             }
+        }
+        // It may be gone before it is looked at.
+        if STATE_NEW.iter().any(|new| name == new.as_bytes()) {
+            return None;
         }
         let Look { status, laid } = seen.unwrap_or_else(|| {
             let started = Instant::now();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use haul_model::limits::SOURCES_MAX;
 use haul_model::{Code, Failure};
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{self, Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::tokens::is_reserved;
@@ -157,6 +157,7 @@ impl SinkRoot {
             };
             RootFailure::new(failure, &path)
         })?;
+        may_make_one_of(&holder, &places).map_err(|errno| RootFailure::new(sink_failure(errno), &path))?;
         let only_directory = decision == Decision::As && ends_in_slash(destination);
         let own_name = match (decision, &places[..]) {
             (Decision::As, [Place::Named(name)]) => name.clone(),
@@ -217,6 +218,24 @@ impl SinkRoot {
     /// The directory that holds the destination, or is it.
     pub fn holder(&self) -> std::os::fd::BorrowedFd<'_> {
         self.holder.as_fd()
+    }
+}
+
+/// Where none of the SOURCEs is there yet, and none can be made, that is to be told once, and not with each of a million files.
+fn may_make_one_of(holder: &OwnedFd, places: &[Place]) -> Result<(), Errno> {
+    let is_missing = |place: &Place| match place {
+        Place::Named(name) => {
+            fs::statat(holder, &**name, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+        }
+        Place::Held => false,
+    };
+    if !places.iter().all(is_missing) {
+        return Ok(());
+    }
+    // By what this process may do now; where the kernel cannot say, trying will.
+    match fs::accessat(holder, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Err(errno @ (Errno::ACCESS | Errno::ROFS)) => Err(errno),
+        _ => Ok(()),
     }
 }
 
