@@ -248,3 +248,37 @@ fn a_transfer_that_runs_is_seen_where_its_state_cannot_be_written() {
     says(&second, 1, &[&format!("process {}", runs.id()), "haul status"]);
     assert_eq!(names_in(bed.path("tmp")), [""; 0], "two would work at one job");
 }
+
+#[test]
+fn a_pull_that_goes_on_counts_what_was_there() {
+    let bed = Bed::new();
+    bed.write("file", &vec![7; 64 << 20]);
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("'{haul}' bench shell");
+    let source = format!("localhost:{}", bed.path("file").display());
+    let told = || -> serde_json::Value {
+        serde_json::from_str(&stdout(&bed.haul(&["status", "--json"]))).unwrap_or_default()
+    };
+    let pull_until = |is_enough: &dyn Fn(u64) -> bool| {
+        let mut command = bed.command();
+        command.args(["cp", "-q", "--bandwidth", "8MiB", "--object-size", "1MiB", "--ssh", &shell]);
+        let mut runs = command.args(["--haul-path", haul, &source, "copy"]).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while told()["state"] != "running" || !is_enough(told()["bytes_done"].as_u64().unwrap_or(0)) {
+            assert!(Instant::now() < deadline && runs.try_wait().unwrap().is_none(), "{}", told());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let pid = rustix::process::Pid::from_child(&runs);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert_eq!(runs.wait().unwrap().code(), Some(130));
+        let told = told();
+        assert_eq!(told["state"], "interrupted");
+        told["bytes_done"].as_u64().unwrap()
+    };
+    let first = pull_until(&|bytes| bytes >= 32 << 20);
+    // At once, and not when as much has come again. What was on its way to the log may be sent again.
+    let began = Instant::now();
+    let second = pull_until(&|bytes| bytes > 0);
+    assert!(began.elapsed() < Duration::from_secs(3), "too slow to tell");
+    assert!((first - (4 << 20)..64 << 20).contains(&second), "{second}, and {first} before");
+}

@@ -28,7 +28,7 @@ pub struct Stats {
     pub bytes_sent: u64,
     /// Content that did not have to be sent: complete files, and logged objects of unfinished ones.
     pub bytes_skipped: u64,
-    /// Content acknowledged as durable by this session.
+    /// Content acknowledged as durable by this session, but for files that were given up or have started again.
     pub bytes_done: u64,
     /// Objects and bundles handed to the transport.
     pub objects_sent: u64,
@@ -40,7 +40,25 @@ pub struct Stats {
     pub bytes_spilled: u64,
 }
 
+/// What one file has added to the counters before it was complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Share {
+    /// Of [`Stats::bytes_done`].
+    pub bytes_done: u64,
+    /// Of [`Stats::bytes_skipped`].
+    pub bytes_skipped: u64,
+    /// Of [`Stats::objects_skipped`].
+    pub objects_skipped: u64,
+}
+
 impl Stats {
+    /// The file goes, with what was durable of it.
+    pub fn take_back(&mut self, share: Share) {
+        self.bytes_done = self.bytes_done.saturating_sub(share.bytes_done);
+        self.bytes_skipped = self.bytes_skipped.saturating_sub(share.bytes_skipped);
+        self.objects_skipped = self.objects_skipped.saturating_sub(share.objects_skipped);
+    }
+
     /// Files that are there: of this session, and from before. What the other end counts may be anything.
     pub fn files_there(&self) -> u64 {
         self.files_done.saturating_add(self.files_skipped)

@@ -21,7 +21,7 @@ use haul_storage::placing::Placing;
 use haul_storage::scan::{Scan, Scanned};
 use haul_storage::{SinkStorage, SourceStorage};
 use haul_topology::{Placer, ThreadKind};
-use haul_wire::{Connect, FEATURE_PROFILE, Role, VERSION, VERSION_MIN};
+use haul_wire::{Connect, FEATURE_BEFORE, FEATURE_PROFILE, Role, VERSION, VERSION_MIN};
 
 use crate::Error;
 use crate::connection::{Connector, Introduction};
@@ -235,7 +235,7 @@ impl Common {
             job: self.job,
             object_bytes: self.tuning.object_bytes,
             slots,
-            features: FEATURE_PROFILE,
+            features: FEATURE_PROFILE | FEATURE_BEFORE,
         };
         Introduction { connect, epoch: self.epoch, received: 0 }
     }

@@ -39,15 +39,17 @@ impl ObjectSet {
         self.count == self.total
     }
 
-    /// Adds one; nothing happens if it is in, or past the end.
-    pub fn insert(&mut self, index: u64) {
+    /// Adds one; nothing happens if it is in, or past the end. Whether it was not in.
+    pub fn insert(&mut self, index: u64) -> bool {
         if index >= self.total {
-            return;
+            return false;
         }
         let piece = self.pieces.entry(index / PIECE).or_default();
         let word = &mut piece[(index % PIECE / 64) as usize];
-        self.count += u64::from(*word >> (index % 64) & 1 == 0);
+        let is_new = *word >> (index % 64) & 1 == 0;
+        self.count += u64::from(is_new);
         *word |= 1 << (index % 64);
+        is_new
     }
 }
 

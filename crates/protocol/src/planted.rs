@@ -55,6 +55,8 @@ bugs! {
     PublishBeforeSync      "sink: gives the final name before the data is durable";
     AckBeforeNameDurable   "sink: acknowledges an entry before its name is durable";
     FailedSyncIgnored      "sink: takes a failed sync for a good one";
+    DroppedCounts          "source: what was durable of a file that it has dropped counts on";
+    BeforeUncounted        "sink: does not count what was durable before of a file that goes on";
     LastStepTakesAll       "sink: removes a file of which all is durable as its last step fails";
     LostWriteKept          "sink: keeps what was written while a sync of its file failed";
     LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";

@@ -7,7 +7,7 @@ use haul_model::{BlockId, Code, Failure, Hash, SlotId};
 use haul_protocol::Event;
 use haul_protocol::link::{Frame, Link};
 use haul_protocol::planted::Bug;
-use haul_wire::{Connect, FrameHeader, Message, Role, VERSION, VERSION_MIN};
+use haul_wire::{Connect, FEATURE_BEFORE, FrameHeader, Message, Role, VERSION, VERSION_MIN};
 
 use crate::content::{GARBAGE, HOLE, InFile, Payload};
 use crate::world::{Happening, World, note};
@@ -109,7 +109,7 @@ impl World {
             job: haul_model::JobId([1; 16]),
             object_bytes: self.checker.object_bytes,
             slots: slots as u32,
-            features: 0,
+            features: FEATURE_BEFORE,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use haul_model::op::{Lane, MembersStep, SinkDone, SinkOp};
-use haul_model::report::Fact;
+use haul_model::report::{Fact, Stats};
 use haul_model::{Code, Failure};
 use haul_protocol::link::{Frame, Link};
 use haul_protocol::sink::{Config, Sink};
@@ -215,6 +215,7 @@ impl World {
             Ok(Some(message)) if !ended => {
                 note!(self, "sink receives {}", Short(&message));
                 let last = matches!(message, Message::Bye(_) | Message::Error(_));
+                self.check_count(&message);
                 self.sink_event(self.session, Event::Message(message));
                 self.confirm_sink(last);
             }
@@ -223,6 +224,20 @@ impl World {
                 let header = frame.header;
                 self.violate(format!("the sink's link refuses an honest frame: {failure}: {header:?}"));
             }
+        }
+    }
+
+    /// Until the source has told its counters, the user of a pull is shown those of the sink.
+    fn check_count(&mut self, message: &Message) {
+        let (Message::Bye(told), Some(end)) = (message, &self.sink) else { return };
+        let counted = end.machine.stats();
+        let there = |stats: &Stats| (stats.files_there(), stats.bytes_there());
+        if there(counted) != there(told) {
+            let (counted, told) = (*counted, *told);
+            self.violate(format!("the sink has counted {counted:?}, told is {told:?}"));
+        }
+        if told.bytes_there() > told.bytes_total {
+            self.violate(format!("there is more than there was: {told:?}"));
         }
     }
 

@@ -142,6 +142,7 @@ short! {
         Message::BlockSync { entries, .. } => write!(f, "BLOCK_SYNC {}", List(entries)),
         Message::Repair(repairs) => write!(f, "REPAIR {}", List(repairs)),
         Message::FileClose { id, .. } => write!(f, "FILE_CLOSE {}", Short(id)),
+        Message::Before { id, objects, .. } => write!(f, "BEFORE {}: {objects} objects", Short(id)),
         Message::FileDrop { id, failure, restarts } => {
             let again = if *restarts { ", starts again" } else { "" };
             write!(f, "FILE_DROP {}: {}{again}", Short(id), Short(failure))

@@ -20,7 +20,7 @@ mod stripes;
 pub use bytes::Malformed;
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, PAYLOAD_HEADER_BYTES, PayloadHeader};
 pub use message::{
-    Answer, Connect, FEATURE_PROFILE, LogStatus, Member, Message, NewFile, Repair, RepairReason, Role,
-    Settled, VERSION, VERSION_MIN,
+    Answer, Connect, FEATURE_BEFORE, FEATURE_PROFILE, LogStatus, Member, Message, NewFile, Repair,
+    RepairReason, Role, Settled, VERSION, VERSION_MIN,
 };
 pub use statement::{STATEMENT_BYTES_MAX, STATEMENT_VERSION, Statement, TargetStatement};

@@ -28,6 +28,8 @@ pub const VERSION_MIN: u16 = 8;
 
 /// Feature bit of CONNECT: PROFILE is understood.
 pub const FEATURE_PROFILE: u64 = 1;
+/// Feature bit of CONNECT: BEFORE is understood.
+pub const FEATURE_BEFORE: u64 = 2;
 
 /// Which end somebody is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,6 +245,15 @@ pub enum Message {
     },
     /// Both, before BYE and FINISHED, if the other end has set [`FEATURE_PROFILE`]: where this end's time went.
     Profile(Box<Profile>),
+    /// Source, of a file that goes on, if the sink has set [`FEATURE_BEFORE`]: so much of it was durable before, for the report only.
+    Before {
+        /// The file.
+        id: EntryId,
+        /// So many of its objects.
+        objects: u64,
+        /// And their bytes.
+        bytes: u64,
+    },
 }
 
 /// One step of NEW_FILE.
@@ -355,6 +366,7 @@ impl Message {
             Message::Log(_) => 15,
             Message::Spill { .. } => 16,
             Message::Profile(_) => 17,
+            Message::Before { .. } => 18,
         }
     }
 
@@ -536,6 +548,11 @@ impl Message {
                 put_varint(out, *room);
             }
             Message::Profile(profile) => put_profile(out, profile),
+            Message::Before { id, objects, bytes } => {
+                put_id(out, *id);
+                put_varint(out, *objects);
+                put_varint(out, *bytes);
+            }
         }
     }
 
@@ -622,6 +639,7 @@ impl Message {
             })),
             16 => Message::Spill { failure: reader.failure()?, room: reader.varint()? },
             17 => Message::Profile(Box::new(profile(reader)?)),
+            18 => Message::Before { id: id(reader)?, objects: reader.varint()?, bytes: reader.varint()? },
             _ => return Err(Malformed("no such message")),
         };
         reader.end()?;

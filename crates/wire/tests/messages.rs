@@ -209,6 +209,11 @@ fn message() -> impl Strategy<Value = Message> {
             restarts
         }),
         (path(), failure()).prop_map(|(path, failure)| Message::Notice { path, failure }),
+        (id(), any::<u64>(), any::<u64>()).prop_map(|(id, objects, bytes)| Message::Before {
+            id,
+            objects,
+            bytes
+        }),
         any::<[u64; 4]>().prop_map(|[files_total, bytes_sent, objects_repaired, bytes_spilled]| {
             Message::Bye(Stats {
                 files_total,

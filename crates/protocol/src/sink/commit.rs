@@ -175,10 +175,14 @@ impl Sink {
             };
             match failure {
                 None => {
-                    if let Some(objects) = held.objects.as_deref_mut() {
-                        objects.durable.insert(u64::from(object.index));
+                    let bytes = u64::from(object.bytes);
+                    // One that was sent again counts once.
+                    if let Some(objects) = held.objects.as_deref_mut()
+                        && objects.durable.insert(object.index.into())
+                    {
+                        objects.counted.bytes_done += bytes;
+                        self.stats.bytes_done = self.stats.bytes_done.saturating_add(bytes);
                     }
-                    self.stats.bytes_done = self.stats.bytes_done.saturating_add(u64::from(object.bytes));
                     if !self.config.planted.has(Bug::AckBeforeSync) {
                         self.durable.push((object.id, object.index));
                     }

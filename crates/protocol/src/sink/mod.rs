@@ -25,7 +25,7 @@ use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::profile::Waiting;
-use haul_model::report::{Fact, FailedPaths, Stats};
+use haul_model::report::{Fact, FailedPaths, Share, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
     BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, Plan, SlotId, Target, Token,
@@ -126,6 +126,8 @@ struct Objects {
     keep: bool,
     /// It was sealed once more, as the sync of the sealed file had failed.
     sealed_again: bool,
+    /// What counts of it already.
+    counted: Share,
 }
 
 /// The sink master.
@@ -416,6 +418,7 @@ impl Sink {
             }
             Message::FileClose { id, root } => self.on_file_close(id, root),
             Message::FileDrop { id, failure, restarts } => self.on_file_drop(id, failure, restarts),
+            Message::Before { id, objects, bytes } => self.on_before(id, objects, bytes),
             Message::Notice { path, failure } => {
                 self.stats.files_failed = self.stats.files_failed.saturating_add(1);
                 self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use haul_model::limits::{BATCH_ITEMS_MAX, ENTRIES_OPEN_MAX};
 use haul_model::op::{Lane, Prepare, Prepared, SinkOp};
 use haul_model::placement::is_object_size;
-use haul_model::report::Fact;
+use haul_model::report::{Fact, Share};
 use haul_model::stripe::Unlike;
-use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, Placement, Plan, Token};
+use haul_model::{Blame, Code, EntryId, Failure, Hash, Kind, Laid, Placement, Plan, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::choose::TIMED_OUT;
@@ -102,6 +102,7 @@ impl Sink {
             discarding: false,
             keep: false,
             sealed_again: false,
+            counted: Share::default(),
         }))
     }
 
@@ -271,6 +272,25 @@ impl Sink {
         }))
     }
 
+    /// So much of a file that goes on was durable before: nothing but what is told depends on it.
+    pub(super) fn on_before(&mut self, id: EntryId, objects: u64, bytes: u64) -> Result<(), Failure> {
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Protocol))?;
+        let size = held.entry.size();
+        let resumed =
+            held.objects.as_deref_mut().filter(|file| file.resumed && file.counted.objects_skipped == 0);
+        let file = resumed.ok_or(Failure::new(Code::Protocol))?;
+        if objects == 0 || objects > bytes || bytes > size {
+            return Err(Failure::new(Code::Protocol));
+        }
+        if self.config.planted.has(Bug::BeforeUncounted) {
+            return Ok(());
+        }
+        (file.counted.objects_skipped, file.counted.bytes_skipped) = (objects, bytes);
+        self.stats.objects_skipped = self.stats.objects_skipped.saturating_add(objects);
+        self.stats.bytes_skipped = self.stats.bytes_skipped.saturating_add(bytes);
+        Ok(())
+    }
+
     /// All objects of the file are durable, says the source. Those of this session the sink can count itself.
     pub(super) fn on_file_close(&mut self, id: EntryId, root: Option<Hash>) -> Result<(), Failure> {
         let Some(held) = self.entries.get(id) else { return Ok(()) };
@@ -309,8 +329,13 @@ impl Sink {
         if unanswered && !self.entries.contains_key(id) {
             return Ok(());
         }
-        let held = self.entries.get(id).ok_or(Failure::new(Code::Protocol))?;
+        let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, before) = (held.entry.clone(), held.state);
+        // The source may have dropped it for a reason of its own, with its log, while it heard that it stays.
+        let stays = |objects: &&mut Objects| objects.keep && failure.code.blame() == Blame::Sink;
+        if let Some(objects) = held.objects.as_deref_mut().filter(|objects| !stays(objects)) {
+            self.stats.take_back(core::mem::take(&mut objects.counted));
+        }
         if unanswered && before == SinkState::Refusing {
             return self.step(id, SinkCause::Dropped);
         }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 use haul_model::limits::{BATCH_BYTES_SOFT, BATCH_ITEMS_MAX};
 use haul_model::placement::is_object_size;
-use haul_model::report::Fact;
+use haul_model::report::{Fact, Share};
 use haul_model::stripe::Unlike;
 use haul_model::{Bitmap, Code, Entry, EntryId, Failure, Item, Kind, Laid, Placement, Plan, Token};
 use haul_wire::{Answer, Message, NewFile};
@@ -300,10 +300,17 @@ impl Source {
         let bytes: u64 = skipped
             .map(|index| u64::from(object_range(entry.size(), logged.object_bytes, index as u32).1))
             .sum();
-        self.stats.objects_skipped += logged.done.count();
+        let objects = logged.done.count();
+        self.stats.objects_skipped += objects;
         self.stats.bytes_skipped = self.stats.bytes_skipped.saturating_add(bytes);
         let full = logged.done.is_full();
         self.activate(id, object_bytes, logged.done);
+        if let Some(held) = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut()) {
+            held.counted = Share { bytes_done: 0, bytes_skipped: bytes, objects_skipped: objects };
+        }
+        if self.tells_before && objects > 0 {
+            self.actions.push_back(Action::Send(Message::Before { id, objects, bytes }));
+        }
         let path = self.log_key(&entry);
         self.actions.push_back(Action::Log(LogOp::Resume { id, path }));
         if full { self.confirm(id) } else { Ok(()) }
@@ -327,6 +334,7 @@ impl Source {
                 opened: false,
                 root: None,
                 lent: false,
+                counted: Share::default(),
             }));
         }
         if !complete {

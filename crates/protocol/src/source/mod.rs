@@ -23,12 +23,12 @@ use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
 use haul_model::op::{SourceDone, SourceOp};
 use haul_model::profile::Waiting;
-use haul_model::report::{Fact, Stats};
+use haul_model::report::{Fact, Share, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
     Bitmap, BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, Plan, SlotId, Target, Token,
 };
-use haul_wire::{Member, Message};
+use haul_wire::{FEATURE_BEFORE, Member, Message};
 
 use self::bundles::Bundles;
 pub use self::bundles::WAIT_NANOS as BUNDLE_WAIT_NANOS;
@@ -128,6 +128,8 @@ struct Objects {
     root: Option<Hash>,
     /// Each was lent when it was first sent.
     lent: bool,
+    /// What counts of it already.
+    counted: Share,
 }
 
 enum Content {
@@ -228,6 +230,8 @@ pub struct Source {
     epoch: u32,
     link_up: bool,
     hashes_on_the_way: bool,
+    /// The sink wants to know how much of a file was durable before.
+    tells_before: bool,
     connected: bool,
     scan_ended: bool,
     bye_sent: bool,
@@ -278,6 +282,7 @@ impl Source {
             epoch: 0,
             link_up: false,
             hashes_on_the_way: false,
+            tells_before: false,
             connected: false,
             scan_ended: false,
             bye_sent: false,
@@ -400,7 +405,10 @@ impl Source {
 
     fn handle(&mut self, event: Event, log: &mut dyn LogView) -> Result<(), Failure> {
         match event {
-            Event::LinkUp { epoch, peer } => self.on_link_up(epoch, peer.slots),
+            Event::LinkUp { epoch, peer } => {
+                self.tells_before = peer.features & FEATURE_BEFORE != 0;
+                self.on_link_up(epoch, peer.slots);
+            }
             Event::HashesOnTheWay(may) => self.hashes_on_the_way = may,
             Event::LinkDown => self.on_link_down(),
             Event::Scanned(items) => return self.on_scanned(items, log),
@@ -547,6 +555,9 @@ impl Source {
         self.lent.had(held.lent);
         debug_assert_eq!(held.state, SourceState::Ended);
         if let Some(objects) = &mut held.objects {
+            if cause != SourceCause::Done && !keeps_its_log && !self.config.planted.has(Bug::DroppedCounts) {
+                self.stats.take_back(objects.counted);
+            }
             let spilled = core::mem::take(&mut objects.spilled);
             self.drop_spilled(id, spilled);
             if objects.opened {

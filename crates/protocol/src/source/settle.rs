@@ -47,7 +47,9 @@ impl Source {
         let early = self.config.planted.has(Bug::SealWithoutAll)
             && objects.durable.count() + 1 == objects.durable.len();
         let full = objects.durable.is_full() || early;
-        self.stats.bytes_done += u64::from(object_range(size, objects.object_bytes, index).1);
+        let bytes = u64::from(object_range(size, objects.object_bytes, index).1);
+        objects.counted.bytes_done += bytes;
+        self.stats.bytes_done += bytes;
         self.actions.push_back(Action::Log(LogOp::Record { id, index }));
         if full {
             let _ = self.confirm(id);

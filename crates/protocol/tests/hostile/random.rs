@@ -151,6 +151,10 @@ impl Random {
             13 => Message::FileDrop { id, failure: self.failure(), restarts: self.one_in(2) },
             14 => Message::Notice { path: b"p".as_slice().into(), failure: self.failure() },
             _ if self.one_in(8) => Message::Bye(self.stats()),
+            _ if self.one_in(8) => {
+                let [objects, bytes] = [0; 2].map(|_| self.pick(&[0, 1, u64::from(OBJECT_BYTES), u64::MAX]));
+                Message::Before { id, objects, bytes }
+            }
             _ if self.one_in(8) => Message::Error(self.failure()),
             _ => Message::Ping,
         }
