@@ -176,7 +176,7 @@ pub struct Job {
     pub log_trouble: Option<String>,
     /// How long it took to keep it.
     pub kept: Duration,
-    _lock: std::fs::File,
+    lock: std::fs::File,
 }
 
 const RECORD_VERSION: u32 = 1;
@@ -235,7 +235,7 @@ impl Job {
                 }
             }
         };
-        let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, _lock: lock };
+        let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock };
         job.record.state = "running".into();
         job.record.sessions += 1;
         job.record.error = None;
@@ -282,7 +282,7 @@ impl Job {
 
     /// As if the command had never been typed.
     pub fn forget(self) {
-        let _ = remove_directory(&self.directory, self._lock);
+        let _ = remove_directory(&self.directory, self.lock);
     }
 
     /// It is done: its record stays, with an empty log for whoever looks; what only a job needs that runs does not.

@@ -270,9 +270,8 @@ fn end(directory: &Path) -> Result<(), Error> {
         };
     };
     // Anybody may have written the number of any process into a file of their own.
-    let owner = |path: &Path| std::fs::metadata(path).map(|found| found.uid()).ok();
-    let of_process = owner(&PathBuf::from(format!("/proc/{}", runner.pid())));
-    if of_process.is_some() && of_process != owner(&directory.join("lock")) {
+    let of_lock = std::fs::metadata(directory.join("lock")).map(|found| found.uid()).ok();
+    if user_of(runner.pid()).is_some_and(|user| Some(user) != of_lock) {
         return Err(Error::new(Code::SystemRefused, format!("{runner} is not of who keeps this transfer")));
     }
     pidfd_send_signal(&process, Signal::TERM)
@@ -287,6 +286,13 @@ fn end(directory: &Path) -> Result<(), Error> {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Whose files it makes. (The owner of its directory in /proc is root where the program has capabilities.)
+fn user_of(pid: i32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().nth(3)?.parse().ok()
 }
 
 fn discard(found: &Found) -> Result<u64, Error> {

@@ -702,3 +702,42 @@ fn a_dest_in_which_nothing_can_be_made_is_told_once() {
     let output = typed(&["cp", "-r", "tree", "theirs/there"]);
     assert!(stderr(&output).lines().count() > 30, "{}", stderr(&output));
 }
+
+#[test]
+fn every_field_of_every_event_is_in_the_specification() {
+    let bed = Bed::new();
+    bed.write("tree/file", b"content");
+    bed.write("tree/other", &vec![7; 3 << 20]);
+    bed.write("blocked/tree/file/in-its-way", b"");
+    let there = |name: &str| format!("localhost:{}", bed.path(name).display());
+    let outputs = [
+        bed.haul(&["cp", "-r", "-v", "--json", "--profile", "tree", "here"]),
+        bed.haul(&["cp", "-r", "-v", "--json", "tree", "blocked"]),
+        bed.far(&["cp", "-r", "-v", "--json", "tree", &there("pushed")]),
+        bed.far(&["cp", "-r", "-v", "--json", &there("tree"), "pulled"]),
+        bed.haul(&["cp", "--json", "missing", "copy"]),
+        bed.haul(&["status", "--json"]),
+        bed.haul(&["explain", "-r", "--json", "tree", "there"]),
+        bed.haul(&["topology", "--json"]),
+    ];
+    let specification = include_str!("../../../docs/spec/events.md");
+    let is_named = |key: &str| specification.contains(&format!("`{key}`"));
+    let mut seen = std::collections::BTreeSet::new();
+    for output in &outputs {
+        for line in stdout(output).lines() {
+            let event: Value = serde_json::from_str(line).unwrap();
+            let name = event["event"].as_str().unwrap().to_owned();
+            assert!(is_named(&name), "{name}");
+            let fields = event.as_object().unwrap().iter();
+            let below = ["log", "error"].into_iter().filter_map(|field| event[field].as_object()).flatten();
+            let unnamed = fields.chain(below).map(|(key, _)| key).find(|key| !is_named(key));
+            assert_eq!(unnamed, None, "of {name}");
+            seen.insert(name);
+        }
+    }
+    for name in
+        ["connected", "failed", "file", "job", "placement", "profile", "setting", "summary", "topology"]
+    {
+        assert!(seen.contains(name), "{name} was not told: {seen:?}");
+    }
+}

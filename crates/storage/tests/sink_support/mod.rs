@@ -12,7 +12,7 @@ use std::sync::Arc;
 use haul_model::{EntryId, HashKind, Kind, Timestamp};
 use haul_storage::SinkStorage;
 use haul_storage::conformance_sink::{Driver, Fixture, JOB, OBJECT, Seen};
-use haul_storage::engine::{Direction, Engines, Io, Trouble, Wish};
+use haul_storage::engine::{Direction, Engines, Trouble, Wish};
 use haul_storage::layout::{self, LayoutFile, Layouts};
 use haul_storage::placing::Placing;
 use haul_storage::sink::{
@@ -139,8 +139,8 @@ impl Fixture for Scratch {
         self.placing.is_some()
     }
 
-    fn may_make_room(&self) -> bool {
-        self.sizes_at_once() || self.engines.is_some_and(|(wish, _)| wish.io == Some(Io::Direct))
+    fn sizes_at_first(&self) -> bool {
+        true
     }
 
     fn open(&self, session_tag: [u8; 4], sources: &[SourceName]) -> Box<dyn SinkStorage> {
