@@ -63,11 +63,12 @@ impl Sshd {
                 up = TcpStream::connect(("127.0.0.1", port)).is_ok();
                 up || sshd.server.status().is_some()
             });
-            if up && sshd.server.status().is_none() {
-                return Ok(sshd);
-            }
+            // Who answers may be another one, that has the port a moment longer than this one lives: by its key it is known.
+            let answers =
+                if up { sshd.run("true").map(drop) } else { Err(io::Error::other("nobody answers")) };
+            let Err(error) = answers else { return Ok(sshd) };
             let log = fs::read_to_string(directory.join("sshd.log")).unwrap_or_default();
-            last = io::Error::other(format!("sshd did not start: {}", log.trim()));
+            last = io::Error::other(format!("sshd did not start: {error}: {}", log.trim()));
         }
         Err(last)
     }
