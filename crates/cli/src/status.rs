@@ -272,7 +272,8 @@ fn end(directory: &Path) -> Result<(), Error> {
     // Anybody may have written the number of any process into a file of their own.
     let of_lock = std::fs::metadata(directory.join("lock")).map(|found| found.uid()).ok();
     if user_of(runner.pid()).is_some_and(|user| Some(user) != of_lock) {
-        return Err(Error::new(Code::SystemRefused, format!("{runner} is not of who keeps this transfer")));
+        let about = format!("{runner} is another user's than the state of this transfer");
+        return Err(Error::new(Code::SystemRefused, about).hint("it was not ended"));
     }
     pidfd_send_signal(&process, Signal::TERM)
         .map_err(|errno| Error::os(Code::SystemRefused, format!("ending {runner}"), &errno.into()))?;
