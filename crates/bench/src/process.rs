@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 /// How often a condition that has no file descriptor is looked at again.
 pub const POLL: Duration = Duration::from_millis(2);
+const KILL_LIMIT: Duration = Duration::from_secs(30);
 
 /// A process of `/proc`.
 #[derive(Clone, Debug)]
@@ -203,11 +204,13 @@ impl Guarded {
         self.status
     }
 
-    /// Kills and waits.
+    /// Kills and waits; not for ever, as who waits in the kernel for somebody that does not answer cannot be killed.
     pub fn kill(&mut self) {
         if self.status().is_none() {
             let _ = self.child.kill();
-            self.status = self.child.wait().ok();
+            if self.wait(KILL_LIMIT).is_none() {
+                eprintln!("process {} was killed, and does not end", self.pid());
+            }
         }
     }
 }
@@ -242,20 +245,25 @@ pub fn end_all_on_signal(leave_nothing: fn()) {
         let mut signal = 0;
         // SAFETY: both pointers are to live locals.
         unsafe { libc::sigwait(&set, &mut signal) };
-        ENDING.store(true, Ordering::SeqCst);
         eprintln!("\nended by signal {signal}; ending what was started");
-        end_descendants(own_pid());
-        leave_nothing();
-        std::process::exit(130);
+        end_all(leave_nothing, 130)
     });
 }
 
-/// Set when a signal ends everything.
+/// Ends everything that was started, then this process, after `leave_nothing`, while another thread may still be at work.
+pub fn end_all(leave_nothing: fn(), exit_code: i32) -> ! {
+    ENDING.store(true, Ordering::SeqCst);
+    end_descendants(own_pid());
+    leave_nothing();
+    std::process::exit(exit_code)
+}
+
+/// Set when everything is to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Where [`end_all_on_signal`] is at work this does not return: what failed because of it is not to be told, and the
-/// process is not to end before nothing is left.
-pub fn leave_the_rest_to_a_signal() {
+/// Where [`end_all`] is at work this does not return: what failed because of it is not to be told, and the process is not
+/// to end before nothing is left.
+pub fn leave_the_rest_to_the_end() {
     while ENDING.load(Ordering::SeqCst) {
         std::thread::park();
     }

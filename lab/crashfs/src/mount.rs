@@ -28,4 +28,9 @@ impl Mount {
     pub fn detach_stale(directory: &Path) {
         haul_fuse::detach(directory);
     }
+
+    /// The same for one whose process may hang: whoever waits for it is told that it is gone.
+    pub fn abort(directory: &Path) {
+        haul_fuse::abort(directory);
+    }
 }

@@ -8,4 +8,4 @@ pub mod control;
 mod mount;
 pub mod times;
 
-pub use mount::{Mount, config, detach};
+pub use mount::{Mount, abort, config, detach};

@@ -49,6 +49,13 @@ impl Drop for Mount {
     }
 }
 
+/// Lets go of what is mounted there, and ends every request to it that is not answered: of a file system that nobody wants
+/// any more, and whose process may hang. Whoever waits for such a request could not even be killed.
+pub fn abort(directory: &Path) -> bool {
+    use rustix::mount::{UnmountFlags, unmount};
+    unmount(directory, UnmountFlags::FORCE | UnmountFlags::DETACH).is_ok() || detach(directory)
+}
+
 /// Lets go of what is mounted there; also of a mount whose process was killed, whose directory answers nothing but
 /// "not connected". False if it could not be.
 pub fn detach(directory: &Path) -> bool {

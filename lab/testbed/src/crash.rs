@@ -21,6 +21,7 @@ use crate::rounds::{
     Dataset, Datasets, MIB, Report, Summary, Variation, Verdict, allowed, choose_instant, login_time, replay,
 };
 use crate::tree::{self, Options, compare};
+use crate::watchdog;
 use crate::world::{Job, LogChoice, Outcome, Program, Route, Running, World, claims};
 
 const RUN_LIMIT: Duration = Duration::from_secs(120);
@@ -129,6 +130,7 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
             summary.notes.push(("stopped early, at round".into(), number.to_string()));
             break;
         }
+        watchdog::step(format!("round {number} of crash"));
         let mut report = Report::default();
         let head = looped.round(number, &mut report)?;
         let replay = replay("crash", settings.seed, number, &settings.datasets);

@@ -9,6 +9,7 @@
 //! - [`striped`]: what is slow, fails or hangs on one target of an emulated parallel file system stays with it.
 //! - [`parallel`], [`gluster`], [`ceph`]: the same and more on parallel file systems that really run;
 //!   [`network`] keeps their servers to themselves.
+//! - [`watchdog`]: what a loop begins ends, or is told and ended.
 //! - [`demo`]: the same for people; [`machine`] says where.
 //!
 //! Called by the binary `testbed`, by the Makefile and by end-to-end tests of other crates. It knows haul only by its
@@ -29,11 +30,12 @@ pub mod rounds;
 pub mod striped;
 pub mod syncs;
 pub mod torture;
+pub mod watchdog;
 pub mod world;
 
 pub use haul_bench::{machine, process, sshd, tree};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What this process has mounted and made: a signal must not leave it behind.
 static LEFT: std::sync::Mutex<(Vec<PathBuf>, Vec<PathBuf>)> = std::sync::Mutex::new((Vec::new(), Vec::new()));
@@ -53,20 +55,37 @@ pub fn remember_file(path: PathBuf) {
     remember_directory(path);
 }
 
-/// Unmounts and removes all that was remembered.
-pub fn leave_nothing() {
-    let left = LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for mount in &left.0 {
-        haul_crashfs::Mount::detach_stale(mount);
+/// Unmounts all that was remembered; whoever waits for a request to it gets an error.
+pub fn let_go() {
+    for mount in &LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner).0 {
+        haul_crashfs::Mount::abort(mount);
     }
+}
+
+/// Unmounts and removes all that was remembered. A thread that is still at work may start and write something meanwhile.
+pub fn leave_nothing() {
+    const ATTEMPTS: u32 = 5;
+    let_go();
+    let left = LEFT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     for path in &left.1 {
-        let removed = match path.symlink_metadata() {
-            Ok(found) if found.is_dir() => tree::remove(path),
-            Ok(_) => std::fs::remove_file(path),
-            Err(_) => Ok(()),
-        };
+        let mut removed = remove(path);
+        for _ in 1..ATTEMPTS {
+            if removed.is_ok() {
+                break;
+            }
+            process::end_descendants(process::own_pid());
+            removed = remove(path);
+        }
         if let Err(error) = removed {
             eprintln!("testbed: {} is left over: {error}", path.display());
         }
+    }
+}
+
+fn remove(path: &Path) -> std::io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => tree::remove(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(_) => Ok(()),
     }
 }

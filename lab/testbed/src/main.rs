@@ -9,18 +9,22 @@ use clap::{Args, Parser, Subcommand};
 use haul_crashfs::{Mood, SyncClass};
 use haul_testbed::disk::Medium;
 use haul_testbed::process::{
-    adopt_orphans, end_all_on_signal, end_descendants, leave_the_rest_to_a_signal, own_pid,
+    adopt_orphans, end_all_on_signal, end_descendants, leave_the_rest_to_the_end, own_pid,
 };
 use haul_testbed::sshd::Sshd;
 use haul_testbed::{
     attack, ceph, crash, dataset, demo, gluster, parallel, remember_directory, rounds, striped, syncs,
-    torture, tree,
+    torture, tree, watchdog,
 };
 
 /// Hosts, datasets, attacks and measurements for haul.
 #[derive(Parser)]
 #[command(name = "testbed")]
 struct Arguments {
+    /// Seconds that a round or a scenario may take: then all that runs is told and its mounts are let go; after as long again
+    /// it is ended.
+    #[arg(long, default_value_t = 300)]
+    step_seconds: u64,
     #[command(subcommand)]
     command: Command,
 }
@@ -283,9 +287,11 @@ fn parse_medium(text: &str) -> Result<Medium, String> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     end_all_on_signal(haul_testbed::leave_nothing);
+    let limit = Duration::from_secs(arguments.step_seconds);
+    watchdog::start(limit, haul_testbed::let_go, haul_testbed::leave_nothing);
     let result =
         adopt_orphans().and_then(|()| raise_descriptor_limit()).and_then(|()| run(arguments.command));
-    leave_the_rest_to_a_signal();
+    leave_the_rest_to_the_end();
     // Whatever happened, nothing that was started stays behind.
     end_descendants(own_pid());
     match result {
@@ -493,7 +499,8 @@ fn in_new_directory(
         remember_directory(directory.clone());
     }
     let result = work(&directory);
-    leave_the_rest_to_a_signal();
+    watchdog::step("the end");
+    leave_the_rest_to_the_end();
     end_descendants(own_pid());
     let is_evidence = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"failed-");
     let evidence = std::fs::read_dir(&directory)?.flatten().any(|entry| is_evidence(&entry.file_name()));

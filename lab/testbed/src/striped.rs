@@ -25,6 +25,7 @@ use crate::dataset::big_file;
 use crate::process::{Guarded, unblock_signals};
 use crate::remember_mount;
 use crate::tree::{self, compare};
+use crate::watchdog;
 use crate::world::parse_events;
 
 const TARGETS: usize = 6;
@@ -81,6 +82,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         ("killed-neighbour", striped, neighbours::killed_neighbour),
     ];
     for (name, cut, scenario) in scenarios {
+        watchdog::step(format!("striped: {name}"));
         let directory = settings.directory.join(name);
         fs::create_dir(&directory)?;
         let bed = Bed::new(&haul, &directory, cut)?;

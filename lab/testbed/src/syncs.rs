@@ -20,6 +20,7 @@ use crate::disk::{Disk, Medium};
 use crate::process::{Guarded, unblock_signals};
 use crate::rounds::MIB;
 use crate::tree::{self, Options, compare};
+use crate::watchdog;
 use crate::world::{claims, parse_events};
 
 const RUN_LIMIT: Duration = Duration::from_secs(120);
@@ -96,6 +97,7 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         if !settings.only.is_empty() && !settings.only.iter().any(|only| only == name) {
             continue;
         }
+        watchdog::step(format!("syncs: {name}"));
         let stage = |removed| Stage { haul: &haul, sources: &sources, scenario, removed };
         if !controlled.contains(&(medium, scenario)) {
             controlled.push((medium, scenario));

@@ -20,6 +20,7 @@ use crate::rounds::{
     replay,
 };
 use crate::tree::{self, Options, compare};
+use crate::watchdog;
 use crate::world::{Job, LogChoice, Outcome, Program, Route, Running, World, claims};
 
 /// A run that takes longer hangs.
@@ -122,6 +123,7 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
             summary.notes.push(("stopped early, at round".into(), number.to_string()));
             break;
         }
+        watchdog::step(format!("round {number} of torture"));
         let mut report = Report::default();
         // Long pauses come in both places, too.
         let turn = (number + number / LONG_PAUSE_EVERY) as usize % loops.len();

@@ -2,6 +2,7 @@
 //! nothing in haul.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::thread;
 
@@ -119,4 +120,35 @@ fn a_disk_that_lies_about_syncs_is_found_by_the_power_cut_loop() {
         let seen = run("", &["crash", "--rounds", "200", "--dataset", "crash-small", "--lie", lie]);
         assert!(!seen.passed && seen.violations("false done") > 0, "{lie} was not found: {}", seen.output);
     }
+}
+
+#[test]
+fn a_round_without_an_end_is_told_and_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let mover = directory.path().join("hangs");
+    let script =
+        "#!/bin/sh\ncase \"$*\" in *--help*) exit ;; esac\ntrap '' TERM\nwhile :; do sleep 0.25; done\n";
+    std::fs::write(&mover, script).unwrap();
+    std::fs::set_permissions(&mover, PermissionsExt::from_mode(0o755)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_testbed"))
+        .args(["--step-seconds", "2", "torture", "--rounds", "1", "--dataset", "small", "--haul"])
+        .arg(&mover)
+        .arg("--dir")
+        .arg(directory.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("round 0 of torture has not ended after 2 s"), "{errors}");
+    assert!(errors.contains("round 0 of torture does not end at all"), "{errors}");
+    // The mover, and what it waits for.
+    assert!(errors.contains(" hangs (child of ") && errors.contains("wait"), "{errors}");
+    let left: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["hangs"]);
+    assert!(
+        haul_testbed::process::descendants(haul_testbed::process::own_pid())
+            .iter()
+            .all(|seen| seen.name != "hangs")
+    );
 }

@@ -291,7 +291,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        haul_crashfs::Mount::detach_stale(&self.at);
+        haul_crashfs::Mount::abort(&self.at);
         *self.client.borrow_mut() = None;
     }
 }

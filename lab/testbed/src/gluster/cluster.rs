@@ -9,16 +9,19 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use crate::network::{Network, succeed};
 use crate::process::{Guarded, descendants, own_pid, signal, wait_gone, wait_until};
+use crate::watchdog::processes;
 use crate::{remember_file, remember_mount};
 
 /// Of no network that anybody has: the namespace is its own.
@@ -58,7 +61,7 @@ impl Cluster {
         let mut answer = cluster.ask(&["volume", "list"]);
         wait_until(START_LIMIT, || {
             if answer.is_err() && cluster.daemon.status().is_none() {
-                std::thread::sleep(Duration::from_millis(50));
+                thread::sleep(Duration::from_millis(50));
                 answer = cluster.ask(&["volume", "list"]);
             }
             answer.is_ok() || cluster.daemon.status().is_some()
@@ -119,11 +122,26 @@ impl Cluster {
         let outside = fs::metadata(at)?.dev();
         remember_mount(at.to_owned());
         let mut mounted = Mounted { client: Guarded::spawn(&mut command)?, at: at.to_owned() };
-        let ready = || fs::metadata(at).is_ok_and(|root| root.dev() != outside) && fs::read_dir(at).is_ok();
-        if wait_until(START_LIMIT, || ready() || mounted.client.status().is_some()) && ready() {
+        let (tell, told) = mpsc::channel();
+        let asked = at.to_owned();
+        // A client that hangs answers nothing at all: not for this thread to wait for.
+        thread::spawn(move || {
+            let ready = || {
+                fs::metadata(&asked).is_ok_and(|root| root.dev() != outside) && fs::read_dir(&asked).is_ok()
+            };
+            let _ = tell.send(wait_until(START_LIMIT, ready));
+        });
+        let mut ready = false;
+        wait_until(START_LIMIT, || {
+            ready = told.try_recv().unwrap_or(false);
+            ready || mounted.client.status().is_some()
+        });
+        if ready {
             return Ok(mounted);
         }
-        Err(io::Error::other(format!("volume {} could not be mounted at {}", volume.name, at.display())))
+        let kind = if mounted.client.status().is_some() { ErrorKind::Other } else { ErrorKind::TimedOut };
+        let (name, at, all) = (&volume.name, at.display(), processes());
+        Err(io::Error::new(kind, format!("volume {name} could not be mounted at {at}. There are\n{all}")))
     }
 
     /// The process that serves a brick; an error where none does.
@@ -203,8 +221,9 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // First the name: what asks for a mount whose client is dead gets nothing but errors.
-        haul_crashfs::Mount::detach_stale(&self.at);
+        // First the mount: a client that hangs can only be killed when nobody waits for it any more, and what asks for a
+        // mount whose client is dead gets nothing but errors.
+        haul_crashfs::Mount::abort(&self.at);
         self.client.kill();
     }
 }

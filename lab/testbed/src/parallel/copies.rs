@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::{Bed, MEMORY_BYTES, MIB, RUN_LIMIT, Scenario, System, files, size};
+use super::{Bed, MEMORY_BYTES, MIB, RUN_LIMIT, Scenario, System, end, files, size};
 use crate::process::{signal, wait_gone, wait_until};
 use crate::tree;
 use crate::world::{Job, Route, Running};
@@ -106,7 +106,7 @@ fn killed(
         signal(*pid, Signal::KILL);
         wait_gone(*pid, Duration::from_secs(10));
     }
-    let outcome = run.wait(RUN_LIMIT).ok_or_else(|| io::Error::other("a killed run does not end"))?;
+    let outcome = end(&mut run)?;
     if hit.is_empty() || outcome.claims_done() {
         return Ok(Some(format!("could not be killed in the middle: {}", outcome.told())));
     }

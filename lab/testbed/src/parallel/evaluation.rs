@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Settings;
+use crate::watchdog;
 
 /// As a scenario is asked for.
 pub(super) const NAME: &str = "evaluation";
@@ -15,6 +16,7 @@ const NO_THROTTLE: &str = "the kernel's I/O throttle is not there";
 
 /// True if it went as it should. Where the machine cannot slow a device, that is said.
 pub(super) fn run(settings: &Settings, system: &str) -> io::Result<bool> {
+    watchdog::step(format!("{system}: {NAME}"));
     let directory = settings.directory.join(NAME);
     let (report, scratch) = (directory.join("report"), directory.join("scratch"));
     fs::create_dir(&directory)?;

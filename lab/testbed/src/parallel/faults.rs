@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::copies::data;
-use super::{Bed, MIB, RUN_LIMIT, Scenario, System, files, told};
+use super::{Bed, MIB, RUN_LIMIT, Scenario, System, end, files, told};
 use crate::process::{signal, wait_gone, wait_until};
 use crate::tree;
 use crate::world::{Job, Outcome, Route, Running};
@@ -179,10 +179,6 @@ fn start(bed: &Bed, system: &dyn System, job: &Job, options: &[&str]) -> io::Res
     let mut run = bed.world.start_with(job, &options)?;
     wait_until(RUN_LIMIT, || run.bytes_read().is_some_and(|read| read > FAULT_AT) || run.has_ended());
     Ok((run, victim))
-}
-
-fn end(run: &mut Running) -> io::Result<Outcome> {
-    run.wait(RUN_LIMIT).ok_or_else(|| io::Error::other("the run waits for ever"))
 }
 
 fn mend(system: &dyn System, victim: i32) -> io::Result<()> {
