@@ -1,7 +1,7 @@
 //! Which devices a transfer goes through: the disks below a path, the network interface towards a peer. Of this host only.
 
 use std::fs;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -142,10 +142,22 @@ fn towards(tree: &Tree<'_>, address: IpAddr) -> Reached {
     }
 }
 
+/// Addresses of this host are in no table that can be read. But only they can be bound, where the system does not allow it of
+/// all (`net.ipv4.ip_nonlocal_bind`), and only to them do packets come from the same address. Nothing is sent.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let from = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    };
+    UdpSocket::bind((address, 0)).is_ok() && from().is_ok_and(|from| from.ip() == address)
+}
+
 /// The network interface towards a peer; none for an address of this host.
 pub fn of_peer(root: &Path, address: IpAddr) -> Reached {
-    // Addresses of this host are in no table that can be read, but only they can be bound.
-    if root == Path::new("/") && UdpSocket::bind((address, 0)).is_ok() {
+    if root == Path::new("/") && is_own(address) {
         return Reached::new(DeviceKind::Network, Vec::new(), format!("{address} is this host"));
     }
     towards(&Tree::new(root), address)

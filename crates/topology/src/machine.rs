@@ -138,12 +138,13 @@ impl Machine {
         self
     }
 
-    /// CPUs that threads of this process can be put on, and whose memory it may have.
+    /// CPUs that threads of this process can be put on, and whose memory it may have; a node that has none (the kernel counts it
+    /// among those of which none may be had) is no reason against its CPUs.
     pub fn usable(&self) -> Cpus {
-        let nodes = self
-            .nodes
-            .iter()
-            .filter(|node| self.limits.nodes.as_ref().is_none_or(|nodes| nodes.has(node.number)));
+        let may = |number| self.limits.nodes.as_ref().is_none_or(|nodes| nodes.has(number));
+        let is_known = self.nodes.iter().any(|node| node.memory_bytes > 0);
+        let has_none = |node: &Node| is_known && node.memory_bytes == 0;
+        let nodes = self.nodes.iter().filter(|node| has_none(node) || may(node.number));
         let all = nodes.fold(Cpus::new(), |all, node| all.or(&node.cpus)).without(&self.isolated);
         self.limits.cpus.as_ref().map_or_else(|| all.clone(), |allowed| all.and(allowed))
     }

@@ -444,7 +444,9 @@ impl<'a> Planner<'a> {
             way + if away { 30 * of_storage * of_network } else { 0 }
         };
         let candidates = self.machine.nodes.iter().filter(|node| !node.cpus.and(&self.free).is_empty());
-        let best = candidates.map(|node| node.number).min_by_key(|node| (way(*node), *node)).unwrap_or(0);
+        // What a node is said to have may be unknown of all.
+        let best = candidates.min_by_key(|node| (node.memory_bytes == 0, way(node.number), node.number));
+        let best = best.map_or(0, |node| node.number);
         let (at_storage, at_network) = (storage.contains(&best), network.contains(&best));
         let because = match (at_storage, at_network) {
             (true, true) => "storage and network are there",

@@ -97,6 +97,18 @@ fn where_no_memory_may_be_had_nothing_is_put() {
     assert_eq!(Machine::read(tree.path()).usable(), cpus("6-11,18-23"));
 }
 
+/// Of a node without memory the kernel says to everybody that none of its memory may be had.
+#[test]
+fn cpus_of_a_node_without_memory_are_used() {
+    let tree = tree("xeon-2s-data-transfer-node");
+    fs::create_dir_all(tree.path().join("proc/self")).unwrap();
+    let status = "Name:\thaul\nCpus_allowed_list:\t0-23\nMems_allowed_list:\t0\n";
+    fs::write(tree.path().join("proc/self/status"), status).unwrap();
+    let none = "Node 1 MemTotal:       0 kB\nNode 1 MemFree:        0 kB\n";
+    fs::write(tree.path().join("sys/devices/system/node/node1/meminfo"), none).unwrap();
+    assert_eq!(Machine::read(tree.path()).usable(), cpus("0-23"));
+}
+
 /// Of what a partition asked for, others may have a part; what it has is what counts.
 #[test]
 fn of_a_partition_what_it_has_is_used_and_not_what_it_asked_for() {

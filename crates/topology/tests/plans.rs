@@ -204,6 +204,17 @@ fn buffers_are_where_data_has_the_shortest_way() {
 }
 
 #[test]
+fn buffers_are_on_a_node_that_has_memory() {
+    let mut machine = machine("xeon-2s-data-transfer-node");
+    let transfer = transfer(&["md0"], &["bond0"], 2, 2);
+    let with = placed(&machine, &Load::default(), "", &transfer).buffers;
+    machine.nodes.iter_mut().find(|node| node.number == with).unwrap().memory_bytes = 0;
+    let without = placed(&machine, &Load::default(), "", &transfer);
+    assert_ne!(without.buffers, with);
+    assert!(without.seats.iter().any(|seat| seat.node == with), "its CPUs are near to the device still");
+}
+
+#[test]
 fn machines_without_anything_to_gain_are_left_alone() {
     let idle = Load::default();
     let usual = |storage: &str, network: &str| transfer(&[storage], &[network], 2, 2);
