@@ -10,8 +10,18 @@ use hashbrown::HashMap;
 use haul_model::limits::{DEPTH_MAX, DIRECTORIES_OPEN_MAX, SOURCES_MAX};
 use haul_model::{Code, EntryId, Failure};
 
-/// Four times the longest path that a system call takes.
+/// Four times the longest path that a system call takes. No message takes more.
 const TOLD_BYTES_MAX: usize = 16 << 10;
+/// In front of what is left of a longer one.
+const CUT: &[u8] = b"...";
+
+/// A path to be told; of a very long one the end.
+pub fn end_of(path: Box<[u8]>) -> Box<[u8]> {
+    if path.len() <= TOLD_BYTES_MAX {
+        return path;
+    }
+    [CUT, &path[path.len() - (TOLD_BYTES_MAX - CUT.len())..]].concat().into()
+}
 
 struct Node {
     parent: EntryId,
@@ -100,8 +110,8 @@ impl Directories {
     pub fn path(&self, parent: EntryId, name: &[u8]) -> Vec<u8> {
         let (index, mut path) = self.walk(parent, name, TOLD_BYTES_MAX);
         if path.len() > TOLD_BYTES_MAX {
-            path.truncate(TOLD_BYTES_MAX);
-            path.extend_from_slice(b"...");
+            path.truncate(TOLD_BYTES_MAX - CUT.len());
+            path.extend_from_slice(CUT);
         } else if let Some(root) = self.roots.get(index as usize) {
             prepend(&mut path, root);
         }
@@ -207,8 +217,13 @@ mod tests {
             directories.enter(EntryId(id), EntryId(id - 1), &[b'd'; 255]).unwrap();
         }
         let told = directories.path(EntryId(5_001), b"name");
-        assert_eq!(told.len(), TOLD_BYTES_MAX + 3);
+        assert_eq!(told.len(), TOLD_BYTES_MAX);
         assert!(told.starts_with(b"...") && told.ends_with(b"d/name"));
+        let mut whole = vec![b'd'; TOLD_BYTES_MAX];
+        assert_eq!(end_of(whole.clone().into()).into_vec(), whole);
+        whole.extend_from_slice(b"/name");
+        let told = end_of(whole.into());
+        assert!(told.len() == TOLD_BYTES_MAX && told.starts_with(b"...d") && told.ends_with(b"d/name"));
         assert_eq!(directories.key(EntryId(5_001), b"name").len(), 1 + 5_000 * 256 + 5);
         assert!(directories.path(EntryId(60), b"name").starts_with(b"top/d"));
     }

@@ -57,6 +57,7 @@ bugs! {
     FailedSyncIgnored      "sink: takes a failed sync for a good one";
     DroppedCounts          "source: what was durable of a file that it has dropped counts on";
     BeforeUncounted        "sink: does not count what was durable before of a file that goes on";
+    NoticeUncounted        "sink: does not count among all files what is only named";
     LastStepTakesAll       "sink: removes a file of which all is durable as its last step fails";
     LostWriteKept          "sink: keeps what was written while a sync of its file failed";
     LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";

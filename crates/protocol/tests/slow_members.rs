@@ -6,14 +6,16 @@ mod single;
 #[allow(dead_code)]
 mod support;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use haul_model::limits::ENTRIES_OPEN_MAX;
 use haul_model::op::{Landed, MembersStep, Prepared, SinkDone, SinkOp};
-use haul_model::{BlockId, Entry, EntryId, Hash, Identity, SlotId, Target, Token};
+use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Identity, SlotId, Target, Token};
 use haul_protocol::scheduler::{TargetId, Told};
 use haul_protocol::sink::{Config, Sink};
 use haul_protocol::{Action, Event};
-use haul_wire::{Member, Message, NewFile, Role};
+use haul_wire::{Member, Message, NewFile, Role, Settled};
 use single::{file, sink_config};
 use support::peer;
 
@@ -28,30 +30,28 @@ fn target_of(id: EntryId) -> Target {
     FILES.iter().find(|(file, _)| *file == id).expect("it was announced").1
 }
 
-/// Until a bundle with all files is in its slot.
-fn events(congested: bool) -> Vec<Event> {
+/// Until a bundle with these files is in its slot.
+fn arriving(batch: u64, ids: &[EntryId]) -> Vec<Event> {
     let new_file = |id: EntryId| {
         let identity = Identity { size: BYTES.into(), ..Identity::default() };
         let name = id.0.to_string().into_bytes().into();
         let entry = Arc::new(Entry { id, name, identity, ..file(1) });
         NewFile::Entry { entry, object_bytes: None, resume: None, stripes: None }
     };
-    let ids = || FILES.iter().map(|(id, _)| *id);
+    let ids = || ids.iter().copied();
     let prepared = SinkDone::Prepared {
-        batch: 1,
+        batch,
         answers: ids().map(|id| (id, Prepared::Start(Token::NONE))).collect(),
         laid: Vec::new(),
         unlaid: Vec::new(),
     };
-    let told = Told { target: TargetId(SLOW.into()), parts: 1, place: 0, under_way: 0, congested };
-    let (block, slot, epoch, length) = (BlockId(1), SlotId(0), 1, BYTES * FILES.len() as u32);
+    let (block, slot, epoch, length) = (BlockId(batch), SlotId(0), 1, BYTES * ids().count() as u32);
     let member = |(at, id)| Member { id, offset: at * BYTES, hash: Some(Hash([7; 32])) };
     let members = (0..).zip(ids()).map(member).collect();
     vec![
         Event::LinkUp { epoch, peer: peer(Role::Source, 8) },
         Event::Message(Message::NewFile(ids().map(new_file).collect())),
         Event::SinkDone(prepared),
-        Event::NeighboursSaid(vec![told]),
         Event::Message(Message::Manifest { block, slot, epoch, length, members }),
         Event::Payload { epoch, block, slot, length, hashes: Vec::new() },
     ]
@@ -61,7 +61,9 @@ fn events(congested: bool) -> Vec<Event> {
 fn groups(congested: bool) -> Vec<Vec<EntryId>> {
     let mut sink = Sink::new(Config { lies_apart: true, ..sink_config() });
     let mut groups = Vec::new();
-    let mut events = events(congested);
+    let mut events = arriving(1, &FILES.map(|(id, _)| id));
+    let told = Told { target: TargetId(SLOW.into()), parts: 1, place: 0, under_way: 0, congested };
+    events.insert(3, Event::NeighboursSaid(vec![told]));
     events.reverse();
     for now_seconds in 0..100 {
         let event = events.pop().unwrap_or(Event::Tick);
@@ -102,4 +104,70 @@ fn members_on_a_slow_target_are_synced_apart_from_the_others() {
 #[test]
 fn where_none_is_slow_they_are_synced_together() {
     assert_eq!(groups(false), [FILES.map(|(id, _)| id)]);
+}
+
+/// Files that are given up on a target that hangs are removed when it answers. Until then their entries do not stay: they would be too
+/// many long before the target is given up.
+#[test]
+fn files_that_are_given_up_on_a_target_that_hangs_do_not_fill_the_table() {
+    const AT_A_TIME: u32 = 64;
+    let mut sink = Sink::new(Config { lies_apart: true, syncs_each: true, ..sink_config() });
+    let (mut now_millis, mut batch) = (0, 0);
+    // The bundles that come first are written, and their syncs never end; what comes then cannot be written.
+    let mut play = |first: u32, good: bool| {
+        let ids = || (first..first + AT_A_TIME).map(|number| EntryId(number.into()));
+        batch += 1;
+        let mut events: VecDeque<Event> = arriving(batch, &ids().collect::<Vec<_>>()).into();
+        if batch > 1 {
+            events.pop_front();
+        }
+        let mut ended = 0;
+        while let Some(event) = events.pop_front() {
+            now_millis += 1;
+            sink.on_event(event, now_millis * 1_000_000);
+            while let Some(action) = sink.next_action() {
+                match action {
+                    Action::Sink(SinkOp::WriteMembers { block, step, members, .. }) => {
+                        let landed = |id: EntryId| match step {
+                            MembersStep::Make if good && id.0.is_multiple_of(2) => Ok(Landed::Made(OTHER)),
+                            MembersStep::Make => Ok(Landed::Made(SLOW)),
+                            MembersStep::Fill { .. } if good => Ok(Landed::Written),
+                            MembersStep::Fill { .. } => Err(Failure::new(Code::SinkWrite)),
+                        };
+                        let results = members.iter().map(|member| landed(member.entry.id)).collect();
+                        events.push_back(Event::SinkDone(SinkDone::WrittenMembers { block, step, results }));
+                    }
+                    Action::Errand { number, op: SinkOp::Sync { group, files }, .. }
+                        if files.iter().all(|id| id.0.is_multiple_of(2)) =>
+                    {
+                        let done = SinkDone::Synced { group, failed: Vec::new() };
+                        events.push_back(Event::ErrandDone { number, done });
+                    }
+                    Action::Send(Message::BlockSync { entries, .. }) => {
+                        for (id, settled) in entries {
+                            let Settled::Failed(failure) = settled else { panic!("{settled:?}") };
+                            let drop = Message::FileDrop { id, failure, restarts: false };
+                            events.push_back(Event::Message(drop));
+                            ended += 1;
+                        }
+                    }
+                    Action::Ended(outcome) => panic!("{outcome:?} of file {first} and others"),
+                    _ => {}
+                }
+            }
+            if events.is_empty() && !good && ended < AT_A_TIME {
+                events.push_back(Event::Tick);
+            }
+        }
+        if good {
+            // Long enough to be late, and no reason to give up.
+            now_millis += 5_000;
+        }
+        now_millis
+    };
+    let mut passed_millis = 0;
+    for bundle in 0..4 + 2 * ENTRIES_OPEN_MAX as u32 / AT_A_TIME {
+        passed_millis = play(10 + bundle * AT_A_TIME, bundle < 4);
+    }
+    assert!(passed_millis < 110_000, "{passed_millis}");
 }

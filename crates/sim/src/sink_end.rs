@@ -231,8 +231,9 @@ impl World {
     fn check_count(&mut self, message: &Message) {
         let (Message::Bye(told), Some(end)) = (message, &self.sink) else { return };
         let counted = end.machine.stats();
-        let there = |stats: &Stats| (stats.files_there(), stats.bytes_there());
-        if there(counted) != there(told) {
+        let all =
+            |stats: &Stats| (stats.files_total, stats.bytes_total, stats.files_there(), stats.bytes_there());
+        if all(counted) != all(told) {
             let (counted, told) = (*counted, *told);
             self.violate(format!("the sink has counted {counted:?}, told is {told:?}"));
         }

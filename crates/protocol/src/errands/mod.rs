@@ -254,6 +254,11 @@ impl<A: Clone> Errands<A> {
         self.queue(Lane::Slow, Kind::Aside, op, about, targets);
     }
 
+    /// How many of those wait.
+    pub fn waiting_aside(&self) -> usize {
+        self.desks[place(Lane::Slow)].waiting.count(Kind::Aside)
+    }
+
     fn queue(&mut self, lane: Lane, kind: Kind, op: SinkOp, about: A, targets: Vec<Target>) {
         self.asked += 1;
         let waiting = Waiting { op, about, place: self.asked, after: self.syncs_handed_out };

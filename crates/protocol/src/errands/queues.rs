@@ -40,6 +40,10 @@ impl<A> Queues<A> {
         self.0.is_empty()
     }
 
+    pub fn count(&self, kind: Kind) -> usize {
+        self.0.iter().filter(|((other, _), _)| *other == kind).map(|(_, queue)| queue.len()).sum()
+    }
+
     pub fn push(&mut self, kind: Kind, targets: Vec<Target>, waiting: Waiting<A>) {
         self.0.entry((kind, targets)).or_default().push_back(waiting);
     }

@@ -13,6 +13,9 @@ use crate::event::Action;
 use crate::planted::Bug;
 use crate::states::{SinkCause, SinkState};
 
+/// Removals that may wait behind what hangs, their entries closed.
+const DISCARDS_ASIDE_MAX: usize = 1 << 18;
+
 /// What is remembered of an errand.
 #[derive(Clone)]
 pub(super) enum About {
@@ -215,6 +218,14 @@ impl Sink {
         now_nanos: u64,
     ) -> Result<(), Failure> {
         let Some((group, last)) = self.straggles(&about, now_nanos) else {
+            // Nobody waits for a file to be removed: its entry does not stay for it, or those of all that is given up meanwhile
+            // would be too many.
+            if let About::Discard(id) = about
+                && self.errands.waiting_aside() < DISCARDS_ASIDE_MAX
+            {
+                self.errands.ask_aside(op, About::Nothing, targets);
+                return self.on_discarded(id);
+            }
             self.errands.ask_aside(op, about, targets);
             return Ok(());
         };

@@ -420,6 +420,8 @@ impl Sink {
             Message::FileDrop { id, failure, restarts } => self.on_file_drop(id, failure, restarts),
             Message::Before { id, objects, bytes } => self.on_before(id, objects, bytes),
             Message::Notice { path, failure } => {
+                let counted = u64::from(!self.config.planted.has(Bug::NoticeUncounted));
+                self.stats.files_total = self.stats.files_total.saturating_add(counted);
                 self.stats.files_failed = self.stats.files_failed.saturating_add(1);
                 self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));
                 Ok(())

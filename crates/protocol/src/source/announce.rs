@@ -13,6 +13,7 @@ use haul_model::{Bitmap, Code, Entry, EntryId, Failure, Item, Kind, Laid, Placem
 use haul_wire::{Answer, Message, NewFile};
 
 use super::{Held, Objects, Source};
+use crate::directories::end_of;
 use crate::event::{Action, LogOp, LogView, Logged};
 use crate::planted::Bug;
 use crate::resume::{believe, object_range, objects_of};
@@ -79,6 +80,7 @@ impl Source {
     pub(super) fn on_scan_failed(&mut self, path: Box<[u8]>, failure: Failure) {
         self.stats.files_total += 1;
         self.stats.files_failed += 1;
+        let path = end_of(path);
         self.actions.push_back(Action::Fact(Fact::Failed { path: path.to_vec(), failure }));
         self.actions.push_back(Action::Send(Message::Notice { path, failure }));
     }
@@ -114,15 +116,19 @@ impl Source {
             Kind::File | Kind::Symlink | Kind::Other => {
                 self.directories.check_parent(entry.parent)?;
                 self.stats.files_total += 1;
-                self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size());
                 self.stats.hard_links += u64::from(entry.kind == Kind::File && entry.links > 1);
             }
         }
+        if self.has_objects(&entry)
+            && let Err(failure) = objects_of(entry.size(), laid.object_bytes)
+        {
+            self.fail_unannounced(&entry, failure);
+            return Ok(());
+        }
+        if entry.kind != Kind::Directory {
+            self.stats.bytes_total = self.stats.bytes_total.saturating_add(entry.size());
+        }
         if self.has_objects(&entry) {
-            if let Err(failure) = objects_of(entry.size(), laid.object_bytes) {
-                self.fail_unannounced(&entry, failure);
-                return Ok(());
-            }
             logged = log.lookup(&self.directories.key(entry.parent, &entry.name));
             let planted = self.config.planted;
             logged = logged.filter(|logged| believe(logged, &entry.identity, laid.object_bytes, planted));

@@ -7,6 +7,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use haul_model::limits::ENTRIES_OPEN_MAX;
 use haul_model::op::SourceOp;
 use haul_model::{Code, EntryId, Failure};
 
@@ -36,6 +37,8 @@ struct Look {
 pub(super) struct Looks {
     asked: VecDeque<Look>,
     next_relief_nanos: u64,
+    /// So many were left when those that are answered were last taken out from between the others.
+    left: usize,
 }
 
 impl Source {
@@ -70,6 +73,12 @@ impl Source {
                     _ => self.on_restated(id, Err(failure)),
                 };
             }
+        }
+        // Behind one that hangs.
+        if self.looks.asked.len() > 2 * self.looks.left + ENTRIES_OPEN_MAX {
+            let (asked, entries) = (&mut self.looks.asked, &self.entries);
+            asked.retain(|look| entries.get(look.id).is_some_and(|held| held.state == look.waits_in));
+            self.looks.left = asked.len();
         }
         if several && now >= self.looks.next_relief_nanos {
             self.looks.next_relief_nanos = now + EVERY_NANOS;

@@ -173,7 +173,7 @@ impl Source {
         held.attempts += u8::from(counts);
         // What could not be had where it was lent has not been sent: this end is asked to look what is wrong with it.
         let lent = core::mem::take(&mut held.lent);
-        let was_sent = lent == 0 || failure.code == Code::SinkSync;
+        let was_sent = !counts || lent == 0 || failure.code == Code::SinkSync;
         if !was_sent {
             self.stats.bytes_sent = self.stats.bytes_sent.saturating_sub(held.entry.size());
             self.stats.objects_sent -= u64::from(self.lent.refused(lent));
@@ -203,7 +203,9 @@ impl Source {
         if !taken || objects.again.contains(&index) || objects.spilled.contains_key(&index) {
             return Err(Failure::new(Code::Protocol));
         }
-        let was_sent = !objects.lent || failure.code == Code::SinkSync || objects.was_tried_again(index);
+        // What was on its way when the connection was lost has been taken back then.
+        let was_sent =
+            !counts || !objects.lent || failure.code == Code::SinkSync || objects.was_tried_again(index);
         if !was_sent {
             let (_, length) = object_range(held.entry.size(), objects.object_bytes, index);
             self.stats.bytes_sent -= u64::from(length);
