@@ -325,20 +325,40 @@ fn a_limit_of_the_rate_holds_also_here() {
     assert!(started.elapsed() > Duration::from_millis(500), "{:?}", started.elapsed());
 }
 
-/// It has its whole length from the start, and what is written into it stays in it.
+/// It has its whole length from the start, and what is written into it stays in it, also where it goes on with what an earlier run has
+/// left.
 #[test]
 fn holes_stay_holes_where_none_can_be_made_in_what_is_there() {
-    let bed = Bed::together();
-    let from = fs::File::create(bed.from("sparse")).unwrap();
-    from.set_len(96 * MIB as u64).unwrap();
-    from.write_all_at(&vec![7; MIB], 50 * MIB as u64).unwrap();
-    let filesystem = CrashFs::new(1);
-    let _mount = Mount::new(&filesystem, bed.to.path()).unwrap();
-    let state = tempfile::tempdir().unwrap();
-    let mut command = bed.command(&["--object-size", "8MiB"], "sparse");
-    let output = command.env("HAUL_STATE_DIR", state.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(fs::read(bed.from("sparse")).unwrap() == fs::read(bed.to("there")).unwrap());
-    let used = filesystem.statistics().bytes_used;
-    assert!((MIB as u64..4 * MIB as u64).contains(&used), "{used} bytes");
+    for is_killed in [false, true] {
+        let bed = Bed::together();
+        let from = fs::File::create(bed.from("sparse")).unwrap();
+        from.set_len(96 * MIB as u64).unwrap();
+        for at in [0, 50] {
+            from.write_all_at(&vec![7; MIB], at * MIB as u64).unwrap();
+        }
+        let filesystem = CrashFs::new(1);
+        let _mount = Mount::new(&filesystem, bed.to.path()).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let command = |options: &[&str]| {
+            let mut command = bed.command(&[&["--object-size", "8MiB"], options].concat(), "sparse");
+            command.env("HAUL_STATE_DIR", state.path());
+            command
+        };
+        if is_killed {
+            let mut child = command(&["--bandwidth", "16MiB"]).stderr(Stdio::null()).spawn().unwrap();
+            let began = Instant::now();
+            while filesystem.statistics().bytes_used < MIB as u64 / 2 {
+                assert!(began.elapsed() < Duration::from_secs(30) && child.try_wait().unwrap().is_none());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(!bed.to("there").exists(), "it was faster");
+        }
+        let output = command(&[]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(fs::read(bed.from("sparse")).unwrap() == fs::read(bed.to("there")).unwrap());
+        let used = filesystem.statistics().bytes_used;
+        assert!((2 * MIB as u64..6 * MIB as u64).contains(&used), "{used} bytes, killed: {is_killed}");
+    }
 }

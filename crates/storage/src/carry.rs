@@ -173,7 +173,7 @@ fn next_data(source: BorrowedFd<'_>, at: u64, end: u64) -> Result<(u64, u64), Tr
     Ok((data, hole.clamp(data, end)))
 }
 
-/// Nothing is written. What an earlier attempt has put there goes.
+/// Nothing is written but where that is the only way in which what an earlier attempt has put there goes.
 fn leave_hole(
     sink: BorrowedFd<'_>,
     offset: u64,
@@ -189,21 +189,44 @@ fn leave_hole(
     let punched = there == 0 || fs::fallocate(sink, punch, offset, there).is_ok();
     let piece = piece.min(BUFFERED_BYTES_MAX);
     with_piece(piece, |buffer| {
-        let zeros = &mut buffer[..piece];
-        zeros.fill(0);
-        let mut done = 0;
-        while done < length {
-            let zeros = &zeros[..(length - done).min(zeros.len() as u64) as usize];
-            if !punched && done < there {
-                write_at(sink, zeros, offset + done).map_err(Trouble::Sink)?;
-            }
-            if let Some(hasher) = hasher {
-                hasher.update(zeros);
-            }
-            done += zeros.len() as u64;
+        let buffer = &mut buffer[..piece];
+        if !punched {
+            clear(sink, offset, offset + there, buffer).map_err(Trouble::Sink)?;
+        }
+        let Some(hasher) = hasher else { return Ok(()) };
+        buffer.fill(0);
+        let mut left = length;
+        while left > 0 {
+            let zeros = &buffer[..left.min(piece as u64) as usize];
+            hasher.update(zeros);
+            left -= zeros.len() as u64;
         }
         Ok(())
     })
+}
+
+/// Writes zeros over what is there, where no hole can be made of it; what is a hole, or all zeros, stays as it is.
+fn clear(file: BorrowedFd<'_>, mut at: u64, end: u64, buffer: &mut [u8]) -> Result<(), Errno> {
+    while at < end {
+        let (data, data_end) = next_data(file, at, end).map_err(|_| Errno::IO)?;
+        at = data;
+        while at < data_end {
+            let piece = (data_end - at).min(buffer.len() as u64) as usize;
+            let piece = &mut buffer[..piece];
+            let count = retry_on_intr(|| pread(file, &mut *piece, at))?;
+            if count == 0 {
+                return Ok(());
+            }
+            let found = &mut piece[..count];
+            if found.iter().any(|byte| *byte != 0) {
+                found.fill(0);
+                write_at(file, found, at)?;
+            }
+            at += count as u64;
+        }
+        at = data_end.max(at);
+    }
+    Ok(())
 }
 
 /// `Err` where the kernel does not do it, or not to the end: which of the files is to blame it does not tell.

@@ -303,6 +303,7 @@ impl PosixScan {
         }
         // It may be gone before it is looked at.
         if STATE_NEW.iter().any(|new| name == new.as_bytes()) {
+            self.unfinished.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         let Look { status, laid } = seen.unwrap_or_else(|| {

@@ -9,7 +9,7 @@ use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::profile::Stage;
 use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
 use rustix::fs::{self, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::attributes::{Status, status};
 use super::directories::Directory;
@@ -65,6 +65,8 @@ struct Open {
     reach: Option<Arc<Reach>>,
     /// Device and inode, once the file was made or found.
     identity: Option<(u64, u64)>,
+    /// It is as long as it will be.
+    has_length: bool,
 }
 
 /// Whether what was written since the last good sync may have been lost.
@@ -114,7 +116,9 @@ impl Unfinished {
         present: &Status,
     ) -> Self {
         let file = Self::new(entry, token, object_bytes, directory);
-        lock(&file.open).identity = Some((present.device, present.inode));
+        let mut open = lock(&file.open);
+        (open.identity, open.has_length) = (Some((present.device, present.inode)), true);
+        drop(open);
         lock(&file.hashes).has_table();
         file
     }
@@ -316,7 +320,6 @@ impl PosixSink {
         let mut outcome = None;
         let held = self.directories.descriptor(&file.directory)?;
         let name = self.temporary_name(&file.entry, &file.directory, file.token);
-        let is_new = open.identity.is_none();
         let opened = match open.identity {
             None => match plan {
                 // Striped otherwise is better than not there.
@@ -346,10 +349,11 @@ impl PosixSink {
             return Err(Code::SinkWrite.into());
         }
         open.identity = Some(identity);
-        if is_new {
-            // Before anything of it is durable it has its whole length: one that is shorter later was cut off. And a file system
-            // may let only one write at a time extend a file, so that a slow target would hold up the others.
-            fs::ftruncate(&opened, file.entry.size()).map_err(sink_failure)?;
+        if !open.has_length {
+            // Before anything is written it has its whole length: one that is shorter later was cut off. And a file system may let
+            // only one write at a time extend a file, so that a slow target would hold up the others.
+            retry_on_intr(|| fs::ftruncate(&opened, file.entry.size())).map_err(sink_failure)?;
+            open.has_length = true;
             file.is_sound.store(true, Ordering::Release);
         }
         let opened = Arc::new(opened);

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use haul_model::{Code, Entry, EntryId, Failure, Identity, Kind};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::directories::{Directories, Location};
+use super::fresh;
 use super::status::Status;
 use crate::engine::Reach;
 use crate::leases::{self, Leases};
@@ -45,7 +47,7 @@ impl Noatime {
     }
 }
 
-/// Opens the file at `location` and checks that it is the version of `entry.identity`.
+/// Opens the file at `location` and checks that it is the version of `entry.identity`, and that one can tell if it does not stay so.
 ///
 /// Anything may have been put under the name since it was scanned: a symlink is not followed, a fifo not waited for
 /// (`O_NONBLOCK` means nothing to regular files, but where somebody holds a lease: that is waited for), a terminal not adopted.
@@ -71,7 +73,12 @@ pub(crate) fn open_regular(
             }
         })
     })?;
-    let status = check_version(&descriptor, &entry.identity)?;
+    let mut status = check_version(&descriptor, &entry.identity)?;
+    let left = fresh::time_left(entry.identity.ctime);
+    if !left.is_zero() {
+        thread::sleep(left);
+        status = check_version(&descriptor, &entry.identity)?;
+    }
     Ok((descriptor, status))
 }
 

@@ -7,6 +7,7 @@
 mod directories;
 mod early;
 mod files;
+mod fresh;
 mod lend;
 mod mapping;
 mod members;
