@@ -11,6 +11,7 @@ use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -204,7 +205,12 @@ impl SourceLog {
             return Ok(SourceLog { kept: None, settings, summary });
         };
         match open_log(directory, config) {
-            Ok(log) => Ok(SourceLog { kept: Some(log), settings, summary }),
+            Ok((_, Some(error))) if settings.required => Err(error),
+            // What it holds counts, also where nothing can be written to it.
+            Ok((log, unwritable)) => {
+                let lost = unwritable.map(|error| error.to_string());
+                Ok(SourceLog { kept: Some(log), settings, summary: LogSummary { lost, ..summary } })
+            }
             Err(error) if settings.required || error.failure.code == Code::LogVersion => Err(error),
             Err(error) => {
                 let lost = Some(error.to_string());
@@ -214,7 +220,8 @@ impl SourceLog {
     }
 }
 
-fn open_log(directory: &Path, config: Config) -> Result<ObjectLog<DirectoryStore>, Error> {
+/// Also tells what keeps it from being written.
+fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStore>, Option<Error>), Error> {
     let unwritable = |error: &std::io::Error| {
         Error::os(Code::LogUnwritable, directory.display().to_string(), error)
             .hint("free some space, or set HAUL_STATE_DIR")
@@ -225,10 +232,10 @@ fn open_log(directory: &Path, config: Config) -> Result<ObjectLog<DirectoryStore
     })?;
     let store = DirectoryStore::open(directory).map_err(|error| unwritable(&error))?;
     // Whether something can be written is known before the first file moves.
-    store.probe().map_err(|error| unwritable(&error))?;
+    let trouble = store.probe().err().map(|error| unwritable(&error));
     let (log, _replay) = ObjectLog::open(store, config)
         .map_err(|error| Error::new(error.code(), format!("{}: {error}", directory.display())))?;
-    Ok(log)
+    Ok((log, trouble))
 }
 
 /// As far as it can be done: what stays costs room only.
@@ -305,6 +312,8 @@ impl LogView for Found {
 const WAITING_MAX: usize = if cfg!(test) { 100 } else { 1 << 20 };
 /// How long the last of them may take.
 const FINISH_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
+/// How long it may take over some of them while others wait.
+const SERVE_MAX: Duration = FINISH_MAX;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const NO_ANSWER: &str = "its storage does not answer";
 
@@ -321,12 +330,33 @@ enum Work {
     Thread {
         operations: QueueSender<LogOp>,
         thread: JoinHandle<()>,
+        progress: Progress,
     },
     Comm {
         keeper: CommLog,
         /// Until the comm thread comes for them.
         waiting: Vec<LogOp>,
     },
+}
+
+/// Of the log thread, as whoever gives it work sees it.
+#[derive(Default)]
+struct Progress {
+    /// Grows with all that the thread brings to an end.
+    ended: Arc<AtomicU64>,
+    /// What it was when something waited, and since when it has not grown.
+    seen: Option<(u64, Instant)>,
+}
+
+impl Progress {
+    /// Something has waited too long for the thread to come for it.
+    fn has_stopped(&mut self, waits: bool) -> bool {
+        let ended = self.ended.load(Ordering::Relaxed);
+        if !waits || self.seen.is_none_or(|(seen, _)| seen != ended) {
+            self.seen = waits.then(|| (ended, Instant::now()));
+        }
+        self.seen.is_some_and(|(_, since)| since.elapsed() > SERVE_MAX)
+    }
 }
 
 impl Work {
@@ -401,15 +431,17 @@ impl Logger {
                 let (operations, queue) = unbounded();
                 let muster = muster.clone();
                 let (keep, kept) = bounded::<Keeper>(1);
+                let progress = Progress::default();
+                let ended = Arc::clone(&progress.ended);
                 let run = move || {
                     let _there = muster.join(ThreadKind::Log);
-                    kept.into_iter().for_each(|keeper| keeper.run(&queue));
+                    kept.into_iter().for_each(|keeper| keeper.run(&queue, &ended));
                 };
                 match threads::start("haul-log", run) {
                     Ok(thread) => {
                         // It waits for this.
                         let _ = keep.send(keeper);
-                        Work::Thread { operations, thread }
+                        Work::Thread { operations, thread, progress }
                     }
                     // The comm thread can do it.
                     Err(_) => Work::comm(keeper),
@@ -419,16 +451,18 @@ impl Logger {
         (Logger { required, shared, work }, found)
     }
 
-    /// Takes an operation over; never blocks. Where so much waits that its storage must be hanging, the log is lost, and why.
+    /// Takes an operation over; never blocks. Where so much waits, or so long, that its storage must be hanging, the log is lost, and why.
     pub(crate) fn run(&mut self, op: LogOp) -> Option<String> {
+        if let Work::Thread { operations, progress, .. } = &mut self.work
+            && (operations.len() >= WAITING_MAX || progress.has_stopped(!operations.is_empty()))
+        {
+            // Its thread ends by itself, if ever.
+            self.work = Work::None;
+            lock(&self.shared).lost = Some(NO_ANSWER.into());
+            return Some(NO_ANSWER.into());
+        }
         match &mut self.work {
             Work::None => {}
-            Work::Thread { operations, .. } if operations.len() >= WAITING_MAX => {
-                // Its thread ends by itself, if ever.
-                self.work = Work::None;
-                lock(&self.shared).lost = Some(NO_ANSWER.into());
-                return Some(NO_ANSWER.into());
-            }
             Work::Thread { operations, .. } => drop(operations.send(op)),
             Work::Comm { waiting, .. } => waiting.push(op),
         }
@@ -467,7 +501,7 @@ impl Logger {
         let began = Instant::now();
         let intact = match work {
             Work::None => true,
-            Work::Thread { operations, thread } => {
+            Work::Thread { operations, thread, .. } => {
                 drop(operations);
                 let deadline = Instant::now() + FINISH_MAX;
                 while !thread.is_finished() && Instant::now() < deadline {
@@ -512,7 +546,7 @@ struct Keeper {
 
 impl Keeper {
     /// The thread of the log.
-    fn run(mut self, queue: &crossbeam_channel::Receiver<LogOp>) {
+    fn run(mut self, queue: &crossbeam_channel::Receiver<LogOp>, ended: &AtomicU64) {
         loop {
             let wait = self.unsynced_since.map_or(Duration::from_secs(3600), |since| {
                 (since + SYNC_EVERY).saturating_duration_since(Instant::now())
@@ -522,6 +556,7 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+            ended.fetch_add(1, Ordering::Relaxed);
         }
         self.close();
     }
@@ -627,13 +662,20 @@ mod tests {
             closing: Duration::ZERO,
         };
         let shared = Arc::new(Mutex::new(summary));
-        (Logger { required: false, shared, work: Work::Thread { operations, thread } }, storage)
+        (
+            Logger {
+                required: false,
+                shared,
+                work: Work::Thread { operations, thread, progress: Progress::default() },
+            },
+            storage,
+        )
     }
 
     /// Of a log in this directory.
     fn keeper(directory: &Path) -> Keeper {
         Keeper {
-            log: open_log(directory, Config::default()).unwrap(),
+            log: open_log(directory, Config::default()).unwrap().0,
             hash: HashKind::default(),
             handles: HashMap::new(),
             inputs: bounded(1).0,
@@ -660,6 +702,21 @@ mod tests {
         let told: Vec<String> = (0..2 * WAITING_MAX).filter_map(|_| logger.run(LogOp::Clear)).collect();
         assert_eq!(told, [NO_ANSWER], "it is told once");
         assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
+
+        // Few wait, but long.
+        let (mut logger, _storage) = hanging();
+        assert_eq!((logger.run(LogOp::Clear), logger.run(LogOp::Clear)), (None, None));
+        std::thread::sleep(SERVE_MAX + Duration::from_millis(50));
+        assert_eq!(logger.run(LogOp::Clear).as_deref(), Some(NO_ANSWER));
+
+        // It takes long, and goes on.
+        let (mut logger, _storage) = hanging();
+        for _ in 0..3 {
+            assert_eq!((logger.run(LogOp::Clear), logger.run(LogOp::Clear)), (None, None));
+            std::thread::sleep(SERVE_MAX * 6 / 10);
+            let Work::Thread { progress, .. } = &logger.work else { panic!("it is lost") };
+            progress.ended.fetch_add(1, Ordering::Relaxed);
+        }
 
         let (mut logger, _storage) = hanging();
         assert_eq!(logger.run(LogOp::Clear), None);

@@ -183,13 +183,19 @@ impl<S: LogStore> ObjectLog<S> {
         let mut open_ends: BTreeMap<u32, Option<Origin>> = BTreeMap::new();
         for (number, name) in logs {
             let (bytes, damaged, mut records) =
-                match read::read_numbered(&mut self.store, &name, number, objects_left)? {
-                    Ok(contents) => {
+                match read::read_numbered(&mut self.store, &name, number, objects_left) {
+                    // The others are none the worse for it. It stays, as it may be read another time.
+                    Err(Error::Store { .. }) => {
+                        replay.logs_damaged += 1;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                    Ok(Ok(contents)) => {
                         replay.logs += 1;
                         replay.pages_damaged += contents.pages_damaged;
                         (contents.bytes, contents.pages_damaged > 0, contents.records)
                     }
-                    Err(unreadable) => {
+                    Ok(Err(unreadable)) => {
                         replay.logs_damaged += u64::from(unreadable.damaged);
                         (unreadable.bytes, false, Vec::new())
                     }
