@@ -33,24 +33,42 @@ pub fn substitute(error: &Error, required: bool) -> Option<(PathBuf, String)> {
     Some((substitute, cause))
 }
 
-/// What is known of a job at its `place` comes along, unless there is something newer. False where nobody can tell what it has decided:
-/// DEST may be there since, and would be taken for what holds it.
-pub fn bring_along(state: &Path, place: &Path, to: &Path) -> Result<bool, Error> {
+/// What is known of a job at its `place` comes along, unless there is something newer. An error where nobody can tell what it has
+/// decided, or who is at it: DEST may be there since, and would be taken for what holds it.
+pub fn bring_along(state: &Path, place: &Path, to: &Path) -> Result<(), Error> {
     let _lock = lock(to)?;
     if to.join("job.json").exists() {
-        return Ok(true);
+        return Ok(());
     }
+    let record = place.join("job.json");
+    let unknown = |error: &std::io::Error| {
+        Err(Error::os(Code::StateDamaged, record.display().to_string(), error)
+            .hint("it may say what DEST is: make it readable again; with another state directory DEST is decided anew"))
+    };
     // A log that is not complete costs resends: what it says is true wherever it lies.
     let _ = carry_files(&place.join("log"), &to.join("log"));
-    match std::fs::symlink_metadata(place.join("job.json")) {
+    match std::fs::symlink_metadata(&record) {
         Ok(_) => {
-            let _ = carry_files(place, to);
-            Ok(to.join("job.json").exists())
+            let carried = carry_files(place, to);
+            match to.join("job.json").exists() {
+                true => Ok(()),
+                false => unknown(&carried.err().unwrap_or_else(|| ErrorKind::InvalidInput.into())),
+            }
         }
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(true),
-        // In a directory that cannot even be seen this user has never kept anything.
-        Err(_) => Ok(std::fs::metadata(state).is_err()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && is_anothers(state) => Ok(()),
+        Err(error) => unknown(&error),
     }
+}
+
+/// In a directory of another user that cannot even be looked into (`HOME=/root` of somebody else) this one has never kept anything. In
+/// one of its own it may have, before a ticket expired, say.
+fn is_anothers(state: &Path) -> bool {
+    if std::fs::metadata(state).is_ok() {
+        return false;
+    }
+    let nearest = state.ancestors().find_map(|directory| std::fs::metadata(directory).ok());
+    nearest.is_some_and(|found| found.uid() != rustix::process::geteuid().as_raw())
 }
 
 /// The same for a log of the other host, where nothing is decided.
@@ -188,7 +206,13 @@ mod tests {
         }
 
         fn bring_along(&self) -> bool {
-            bring_along(&self.state(), &self.place(), &self.there()).unwrap()
+            match bring_along(&self.state(), &self.place(), &self.there()) {
+                Ok(()) => true,
+                Err(error) => {
+                    assert_eq!(error.failure.code, Code::StateDamaged, "{error}");
+                    false
+                }
+            }
         }
 
         fn record_there(&self) -> Option<String> {

@@ -267,11 +267,7 @@ impl Job {
             return Err(already_running(runner(&place)));
         }
         let Some((substitute, cause)) = substitute(&error, required) else { return Err(error) };
-        let opened = match bring_along(state, &place, &directory(&substitute, id)) {
-            Ok(true) => open(&substitute),
-            Ok(false) => return Err(error),
-            Err(other) => Err(other),
-        };
+        let opened = bring_along(state, &place, &directory(&substitute, id)).and_then(|()| open(&substitute));
         opened.map(|job| (job, Some(cause))).map_err(|other| why_not(error, other))
     }
 

@@ -264,6 +264,9 @@ impl Reporter {
                     self.event(json!({"event": "log_lost", "cause": cause}));
                 } else {
                     let what_follows = match is_kept(&cause) {
+                        true if std::env::var_os("TMPDIR").is_some() => {
+                            "this transfer can be resumed as long as that directory is there, with the same TMPDIR"
+                        }
                         true => "this transfer can be resumed as long as that directory is there",
                         false => "from here on this transfer cannot be resumed",
                     };
