@@ -84,9 +84,14 @@ impl Pool {
     /// Maps `count` slots of `slot_bytes` (a multiple of 4096) each. Nothing is touched yet. As many of the first ones as this
     /// process may lock are locked; where it may lock none that is no error ([`Pool::locked_bytes`]).
     pub fn new(count: u32, slot_bytes: u32) -> io::Result<Arc<Pool>> {
+        Pool::beside(count, slot_bytes, 0)
+    }
+
+    /// The same; an error also where the process could not have `spare_bytes` more, for whatever else it needs addresses for.
+    pub fn beside(count: u32, slot_bytes: u32, spare_bytes: usize) -> io::Result<Arc<Pool>> {
         assert!(slot_bytes.is_multiple_of(4096) && slot_bytes > 0 && count > 0, "slots are whole pages");
         let mapping_bytes = count as usize * slot_bytes as usize;
-        let base = map_aligned(mapping_bytes)?;
+        let base = map_aligned(mapping_bytes, spare_bytes.next_multiple_of(4096))?;
         // SAFETY: exactly the mapping made above; advice does not change its contents. Best effort.
         let _ = unsafe { mm::madvise(base.as_ptr().cast(), mapping_bytes, Advice::LinuxHugepage) };
         let locked_bytes = lock(base, mapping_bytes, slot_bytes as usize);
@@ -183,15 +188,16 @@ impl Pool {
     }
 }
 
-/// A new mapping that begins at a multiple of [`HUGE_PAGE_BYTES`].
-fn map_aligned(bytes: usize) -> io::Result<NonNull<u8>> {
+/// A new mapping that begins at a multiple of [`HUGE_PAGE_BYTES`]; of whole pages more than that, which are given back.
+fn map_aligned(bytes: usize, spare_bytes: usize) -> io::Result<NonNull<u8>> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    let whole_bytes = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+    let more_bytes = HUGE_PAGE_BYTES.checked_add(spare_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+    let whole_bytes = bytes.checked_add(more_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
     // SAFETY: a new private anonymous mapping at an address of the kernel's choice aliases nothing.
     let whole = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), whole_bytes, protection, flags)? };
     let whole = whole.cast::<u8>();
     let before = whole.align_offset(HUGE_PAGE_BYTES);
-    let behind = HUGE_PAGE_BYTES - before;
+    let behind = more_bytes - before;
     for (start, length) in [(0, before), (before + bytes, behind)] {
         if length > 0 {
             // SAFETY: a part, in whole pages, of the mapping made above, which nobody knows yet. What cannot be given back is
@@ -212,8 +218,12 @@ fn lock(base: NonNull<u8>, bytes: usize, slot_bytes: usize) -> usize {
         return bytes;
     }
     let limit = getrlimit(Resource::Memlock).current.and_then(|limit| usize::try_from(limit).ok());
-    let within = limit.unwrap_or(0).min(bytes) / slot_bytes * slot_bytes;
-    if within > 0 && locked(within) { within } else { 0 }
+    let mut within = limit.unwrap_or(0).min(bytes) / slot_bytes;
+    // Another pool of this process may have taken a part of it.
+    while within > 0 && !locked(within * slot_bytes) {
+        within /= 2;
+    }
+    within * slot_bytes
 }
 
 impl Drop for Pool {
@@ -331,6 +341,21 @@ mod tests {
         assert!(pool.lease(SlotId(0)).unwrap().iter().all(|byte| *byte == 0));
         assert!(pool.lease(SlotId(1)).unwrap().iter().all(|byte| *byte == 7));
         assert!(pool.lease(SlotId(2)).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn addresses_that_are_to_be_spare_must_be_there_and_are_given_back() {
+        let addresses = || {
+            let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+            status.split(' ').next().unwrap().parse::<usize>().unwrap() * 4096
+        };
+        let before = addresses();
+        let pool = Pool::beside(2, 4096, 1 << 40).unwrap();
+        assert!(addresses() - before < 1 << 39, "they are given back");
+        assert_eq!(pool.bytes(), 2 * 4096);
+        drop(pool);
+        assert!(Pool::beside(2, 4096, 1 << 60).is_err());
+        assert!(Pool::beside(2, 4096, usize::MAX / 2).is_err());
     }
 
     #[test]

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
     if matches!(options.command, Command::Cp(_) | Command::Serve(_)) {
         // Before there is a second thread.
         haul_storage::local::make_room_for_descriptors();
+        haul_storage::local::share_heaps_where_addresses_are_few();
     }
     let result = match options.command {
         Command::Cp(arguments) => session::copy(&arguments),

@@ -115,6 +115,38 @@ fn is_copied_with_few_descriptors(on: &str) {
     }
 }
 
+/// A pool takes what is there beside the stacks and heaps of threads, and what is named after its slots is one of them.
+#[test]
+fn with_few_addresses_there_are_fewer_buffers() {
+    let bed = tempfile::tempdir().unwrap();
+    fs::create_dir(bed.path().join("tree")).unwrap();
+    for number in 0..30 {
+        fs::write(bed.path().join(format!("tree/{number}")), vec![number; 100_000]).unwrap();
+    }
+    let large = ["--object-size", "64MiB", "--memory", "512MiB", "--bundle-below", "0"];
+    let on = "localhost:";
+    let ways = [("", "", &large[..], 600), ("", on, &large, 600), (on, "", &[], 1_000), (on, "", &[], 3_100)];
+    let ways = ways.into_iter().chain([(on, "", &[][..], 3_250), (on, "", &[], 3_400), ("", "", &[], 700)]);
+    for (number, (from, to, options, megabytes)) in ways.enumerate() {
+        let mut command = Command::new("bash");
+        command.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", &(megabytes * 1000).to_string()]);
+        command.arg(env!("CARGO_BIN_EXE_haul")).args(["cp", "-r", "--quiet"]).args(options);
+        command.args(["--ssh", concat!(env!("CARGO_BIN_EXE_haul"), " bench shell")]);
+        command.args(["--haul-path", env!("CARGO_BIN_EXE_haul")]);
+        command.arg(format!("{from}{}", bed.path().join("tree").display()));
+        command.arg(format!("{to}{}", bed.path().join(format!("copy-{number}")).display()));
+        command.current_dir(bed.path()).env_clear().env("HOME", bed.path());
+        command.env("PATH", std::env::var_os("PATH").unwrap()).stdin(Stdio::null());
+        let ended = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "from {from:?} to {to:?} with {megabytes} MB: {said}");
+        for file in 0..30 {
+            let copy = fs::read(bed.path().join(format!("copy-{number}/{file}"))).unwrap();
+            assert_eq!(copy, vec![file; 100_000]);
+        }
+    }
+}
+
 /// Memory that may not be locked is no reason to stop, and is told to each user once.
 #[test]
 fn without_locked_memory_it_goes_on_and_says_so_once() {

@@ -67,6 +67,9 @@ const SLOTS_PER_THREAD: usize = 2;
 /// And so many that wait for one of the two.
 const SLOTS_BETWEEN: usize = 1;
 
+/// Addresses that slots leave to the stacks and heaps of threads, as far as the process may have so many.
+const ADDRESSES_SPARE: usize = 512 << 20;
+
 impl Tuning {
     /// How many slots are used in any case; more of them as the path needs it.
     pub fn slots_least(&self) -> u32 {
@@ -246,16 +249,19 @@ impl Common {
         Some(Neighbours::start(shared?, u64::from_le_bytes(*number), inputs.clone()))
     }
 
-    /// Of so many slots; of those that are always wanted, or fewer, where there is no room for so many addresses.
+    /// Of so many slots; of those that are always wanted, or fewer, where there is no room for so many addresses. No more slots
+    /// than it has are used.
     fn pool(&mut self, slots: u32) -> Result<Arc<Pool>, Error> {
         const SLOTS_MIN: u32 = 2;
         let Tuning { object_bytes, slots: always, .. } = self.tuning;
-        let mut wanted = slots.max(always);
+        let (mut wanted, mut spare_bytes) = (slots.max(always), ADDRESSES_SPARE);
         let pool = loop {
-            match Pool::new(wanted, object_bytes) {
+            match Pool::beside(wanted, object_bytes, spare_bytes) {
                 Ok(pool) => break pool,
                 Err(_) if wanted > always => wanted = always,
                 Err(_) if wanted > SLOTS_MIN => wanted = (wanted / 2).max(SLOTS_MIN),
+                // Threads may be few enough.
+                Err(_) if spare_bytes > 0 => spare_bytes = 0,
                 Err(error) => {
                     return Err(Error::os(Code::SystemRefused, "allocating the slot pool", &error).hint(
                         "this process may have too few addresses (ulimit -v): try a smaller --object-size",
@@ -263,6 +269,7 @@ impl Common {
                 }
             }
         };
+        self.tuning.slots = always.min(pool.count());
         (self.reports)(Report::Buffers { bytes: pool.bytes(), locked_bytes: pool.locked_bytes() });
         Ok(pool)
     }

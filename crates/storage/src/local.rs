@@ -116,6 +116,16 @@ pub fn make_room_for_descriptors() {
     drop(rustix::io::fcntl_dupfd_cloexec(any, last));
 }
 
+/// Where the process may have so many addresses and no more (`ulimit -v`), threads share two heaps: each could take 128 MiB for one of
+/// its own, and one that finds none left for its stack cannot start.
+pub fn share_heaps_where_addresses_are_few() {
+    #[cfg(target_env = "gnu")]
+    if getrlimit(Resource::As).current.is_some() {
+        // SAFETY: it sets a number.
+        let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 2) };
+    }
+}
+
 /// The limit of descriptors as this process found it.
 static LIMIT_FOUND: OnceLock<Rlimit> = OnceLock::new();
 
