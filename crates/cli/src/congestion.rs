@@ -24,19 +24,14 @@ const NANOS: std::ops::RangeInclusive<u64> = 1_000..=3_600_000_000_000;
 /// Beyond this a target is not tried again before it has to be anyway (aging).
 pub const SKIPS_MAX: u32 = 1_000_000;
 
-impl Limits {
-    /// What is wrong with them.
-    pub fn check(&self, congestion: Congestion) -> Result<(), &'static str> {
-        match (congestion, self) {
-            (Congestion::Lads, _) | (_, Limits { threshold: None, skips: None }) => Ok(()),
-            (Congestion::Adaptive, Limits { skips: None, .. }) => Ok(()),
-            (Congestion::Adaptive, _) => Err("--congestion-skips is for --congestion lads"),
-            (Congestion::Layout | Congestion::None, Limits { skips: None, .. }) => {
-                Err("--congestion-threshold is for --congestion lads or adaptive")
-            }
-            (Congestion::Layout | Congestion::None, _) => Err("--congestion-skips is for --congestion lads"),
-        }
-    }
+/// Such a policy compares with a threshold.
+pub fn has_threshold(congestion: Congestion) -> bool {
+    matches!(congestion, Congestion::Lads | Congestion::Adaptive)
+}
+
+/// Such a policy leaves a slow target out for a number of requests.
+pub fn has_skips(congestion: Congestion) -> bool {
+    congestion == Congestion::Lads
 }
 
 /// For the engine.
@@ -68,10 +63,12 @@ pub fn words(policy: Policy) -> (&'static str, Limits) {
 /// What such words mean, if they mean anything.
 pub fn policy_of(name: &str, threshold_nanos: Option<u64>, skips: Option<u32>) -> Option<Policy> {
     let congestion = Congestion::from_str(name, false).ok()?;
+    let fits = (threshold_nanos.is_none() || has_threshold(congestion))
+        && (skips.is_none() || has_skips(congestion));
     let sound = threshold_nanos.is_none_or(|nanos| NANOS.contains(&nanos))
         && skips.is_none_or(|skips| (1..=SKIPS_MAX).contains(&skips));
     let limits = Limits { threshold: threshold_nanos.map(Time), skips };
-    (sound && limits.check(congestion).is_ok()).then(|| policy(congestion, limits))
+    (sound && fits).then(|| policy(congestion, limits))
 }
 
 /// A time as people write it: `20ms`, `1.5s`, `800us`.

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use haul_model::Code;
+use haul_model::limits::SLOTS_MAX;
 use haul_mover::Error;
 use haul_storage::sink::{Decision, SinkRoot};
 use haul_storage::source::is_lent;
@@ -66,25 +67,33 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     setting!("object-size", object_bytes, size(settings.object_bytes.value));
     let tuning = settings.tuning(false);
     let (least, most) = (tuning.slots_least(), tuning.slots);
-    let slots =
-        format!("at most {} ({least} to {most} slots, as the path needs)", size(settings.memory.value));
+    let of_slots = |slots: u32| size(u64::from(slots) * u64::from(tuning.object_bytes));
+    // No end has more slots than that.
+    let is_cut = most == SLOTS_MAX;
+    let bytes = if is_cut { of_slots(most) } else { size(settings.memory.value) };
+    let slots = format!("at most {bytes} ({least} to {most} slots, as the path needs)");
     let far = match &plan.direction {
         _ if !settings.memory_grows() => String::new(),
+        _ if is_cut => String::new(),
         Direction::Local => String::new(),
         Direction::Push(host) => format!("; {host} more, if the network is long and it has the memory"),
         Direction::Pull(_) => match slots_far_here(most, tuning.object_bytes) {
             far if far == most => "; more would not fit here".into(),
-            far => {
-                let far = size(u64::from(far) * u64::from(tuning.object_bytes));
-                format!("; here up to {far}, if the network is long")
-            }
+            far => format!("; here up to {}, if the network is long", of_slots(far)),
         },
     };
-    setting!("memory", memory, slots + &far);
+    let bound = if is_cut { "; no end has more slots" } else { "" };
+    setting!("memory", memory, slots + &far + bound);
     if let Ok((bytes, locked_bytes)) = tuning.lockable() {
         row("buffers", locked(bytes, locked_bytes), "here".into());
     }
-    setting!("bundle-below", bundle_below, size(settings.bundle_below.value));
+    let bundle = match tuning.bundle_bytes_max {
+        below if below < settings.bundle_below.value => {
+            format!("{}, as an object holds no more", size(below))
+        }
+        below => size(below),
+    };
+    setting!("bundle-below", bundle_below, bundle);
     setting!("io-threads", io_threads, settings.io_threads.value.to_string());
     let (engine, io) = settings.engines().words();
     setting!("engine", engine, engine.to_owned());

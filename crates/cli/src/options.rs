@@ -114,7 +114,7 @@ pub struct Copy {
     /// Bytes of an object, a power of two from 64KiB to 64MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub object_size: Option<u64>,
-    /// Files up to this size travel in bundles; 0: only empty ones
+    /// Files up to this size, and to that of an object, travel in bundles; 0: only empty ones
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub bundle_below: Option<u64>,
     /// Threads of each end that read or write contents
@@ -485,10 +485,10 @@ pub struct TopologyEnds {
     /// Where a transfer writes
     #[arg(long, value_name = "WHAT")]
     pub to: Option<OsString>,
-    /// Threads that read or write contents [default: as haul cp]
+    /// Threads that read or write contents [default: one for each CPU that may be used, from 2 to 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub io_threads: Option<u16>,
-    /// Data streams [default: as haul cp]
+    /// Data streams [default: one for each CPU that may be used, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub streams: Option<u16>,
     /// Which device is on which node, where nobody else tells (docs/guide/placement.md)

@@ -17,7 +17,7 @@ use haul_storage::layout::stripe::StripeSpec;
 use haul_topology::memory_available;
 use haul_topology::placer::host;
 
-use crate::congestion::{Limits, SKIPS_MAX, Time, policy};
+use crate::congestion::{Limits, SKIPS_MAX, Time, has_skips, has_threshold, policy};
 use crate::options::{
     Congestion, Copy, EngineWord, HashWord, IoWord, Listen, LogMechanism, LogMethod, LogWriter, Neighbours,
     Seating, parse_ports, parse_rate, parse_size,
@@ -86,6 +86,12 @@ impl Origin {
             Origin::Flag(_) | Origin::Default(_) => format!("--{name}"),
         }
     }
+}
+
+/// Two settings that cannot both be, as whoever wrote them finds them.
+fn contradict(one: &Origin, name: &str, other: &Origin, other_name: &str) -> Error {
+    let about = format!("{} and {} contradict each other", one.of(name), other.of(other_name));
+    Error::new(Code::Usage, about)
 }
 
 /// A value with its origin.
@@ -200,12 +206,15 @@ impl Layers {
     }
 }
 
-/// `--port` or `--port-range`, whichever is said nearer to the command; at the same place one of them is.
+/// `--port` or `--port-range`, whichever is said nearer to the command.
 fn ports(layers: &Layers, arguments: &Copy) -> Result<Setting<(u16, u16)>, Error> {
     let one = |text: &str| number::<u16>(text).map(|port| (port, port));
     let why = "the system chooses a free one";
     let port = layers.pick("port", arguments.port.map(|port| (port, port)), one, (0, 0), why)?;
     let range = layers.pick("port-range", arguments.port_range, parse_ports, (0, 0), why)?;
+    if port.origin.rank() == range.origin.rank() && port.origin.rank() > 0 {
+        return Err(contradict(&port.origin, "port", &range.origin, "port-range"));
+    }
     Ok(if port.origin.rank() > range.origin.rank() { port } else { range })
 }
 
@@ -245,7 +254,7 @@ impl Settings {
             "large enough that an object's bookkeeping does not show",
         )?;
         let memory = memory(memory_available(&host()), object_bytes.value);
-        let settings = Settings {
+        let mut settings = Settings {
             object_bytes,
             memory: layers.pick(
                 "memory",
@@ -436,8 +445,25 @@ impl Settings {
                 "a transfer without a log is better than none",
             )?,
         };
+        settings.yield_to_nearer();
         settings.check()?;
         Ok(settings)
+    }
+
+    /// What is for another setting alone, and was said farther from the command than that, is for other commands.
+    fn yield_to_nearer(&mut self) {
+        let unused = || Origin::Default("not for this command");
+        if self.spill.value.is_none() && self.spill_max.origin.rank() < Origin::Flag("").rank() {
+            self.spill_max = Setting { value: None, origin: unused() };
+        }
+        let congestion = self.congestion.origin.rank();
+        let threshold = &self.congestion_threshold.origin;
+        if !has_threshold(self.congestion.value) && threshold.rank() < congestion {
+            self.congestion_threshold = Setting { value: None, origin: unused() };
+        }
+        if !has_skips(self.congestion.value) && self.congestion_skips.origin.rank() < congestion {
+            self.congestion_skips = Setting { value: None, origin: unused() };
+        }
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -454,7 +480,8 @@ impl Settings {
             return out_of_range(&self.memory.origin, "memory", "must hold at least two objects");
         }
         if self.spill.value.is_some() && self.congestion.value == Congestion::None {
-            return wrong("--spill and --congestion none contradict each other");
+            let (spill, congestion) = (&self.spill.origin, &self.congestion.origin);
+            return Err(contradict(spill, "spill", congestion, "congestion none"));
         }
         if self.spill_max.value.is_some_and(|max| max < object) {
             return out_of_range(&self.spill_max.origin, "spill-max", "must hold at least one object");
@@ -473,7 +500,9 @@ impl Settings {
             return out_of_range(origin, "log-transaction-files", "must be from 1 to 1000000");
         }
         if self.log_required.value && self.log_mechanism.value == LogMechanism::None {
-            return wrong("--log-required and --log-mechanism none contradict each other");
+            let (required, mechanism) = (&self.log_required.origin, &self.log_mechanism.origin);
+            let error = contradict(required, "log-required", mechanism, "log-mechanism none");
+            return Err(error.hint("HAUL_LOG_REQUIRED=no, before a command, is nearer than a file"));
         }
         if !HANG_AFTER_SECONDS.contains(&self.hang_after.value.unwrap_or(1)) {
             let origin = &self.hang_after.origin;
@@ -487,7 +516,23 @@ impl Settings {
             let origin = &self.congestion_skips.origin;
             return out_of_range(origin, "congestion-skips", "must be from 1 to 1000000");
         }
-        self.limits().check(self.congestion.value).or_else(wrong)
+        self.check_limits()
+    }
+
+    /// Each policy has limits of its own.
+    fn check_limits(&self) -> Result<(), Error> {
+        let misplaced = |origin: &Origin, name: &str, policies: &str| {
+            Err(Error::new(Code::Usage, format!("{} is for --congestion {policies}", origin.of(name))))
+        };
+        let congestion = self.congestion.value;
+        if self.congestion_skips.value.is_some() && !has_skips(congestion) {
+            return misplaced(&self.congestion_skips.origin, "congestion-skips", "lads");
+        }
+        let threshold = &self.congestion_threshold;
+        if threshold.value.is_some() && !has_threshold(congestion) {
+            return misplaced(&threshold.origin, "congestion-threshold", "lads or adaptive");
+        }
+        Ok(())
     }
 
     fn limits(&self) -> Limits {

@@ -598,12 +598,54 @@ fn limits_of_congestion_come_from_anywhere_and_have_to_make_sense() {
     let text = explained(&[]);
     assert!(row(&text, "congestion-skips").unwrap().starts_with("congestion-skips 8 "), "{text}");
     assert!(row(&text, "hang-after").unwrap().contains("config.toml"), "{text}");
-    says(&bed.haul(&["explain", "--congestion", "adaptive", "x", "y"]), 2, &["--congestion-skips"]);
+    // Another policy is nearer than what the file says of its own.
+    let text = explained(&["--congestion", "adaptive"]);
+    assert_eq!(row(&text, "congestion-skips"), None);
+    bed.write("home/.config/haul/config.toml", b"congestion-skips = 8\n");
+    assert_eq!(row(&explained(&["--congestion", "adaptive"]), "congestion-skips"), None);
+    says(&bed.haul(&["explain", "x", "y"]), 2, &["config.toml: congestion-skips is for --congestion lads"]);
     bed.write("home/.config/haul/config.toml", b"");
     let wrong = bed.haul(&["cp", "--congestion-threshold", "20", "x", "y"]);
     assert!(code(&wrong) == 2 && stderr(&wrong).contains("20ms"), "{}", stderr(&wrong));
     let none = ["cp", "--congestion", "none", "--congestion-threshold", "20ms", "x", "y"];
     says(&bed.haul(&none), 2, &["--congestion-threshold"]);
+}
+
+#[test]
+fn what_contradicts_is_named_as_whoever_wrote_it_finds_it() {
+    let bed = Bed::new();
+    bed.write("x", b"content");
+    let with = |settings: &str, arguments: &[&str]| {
+        bed.write("home/.config/haul/config.toml", settings.as_bytes());
+        bed.haul(&[&["explain"], arguments, &["x", "y"]].concat())
+    };
+    // Only for those commands that have a --spill.
+    assert_eq!(code(&with("spill-max = \"10GiB\"\n", &[])), 0);
+    let output = with("spill = \"/flash\"\n", &["--congestion", "none"]);
+    says(&output, 2, &["config.toml: spill and --congestion none contradict each other"]);
+    let output = with("log-required = true\n", &["--log-mechanism", "none"]);
+    says(&output, 2, &["config.toml: log-required and --log-mechanism none", "HAUL_LOG_REQUIRED=no"]);
+    let output = with("port = 50000\nport-range = \"6000-6001\"\n", &[]);
+    says(&output, 2, &["config.toml: port and ", "config.toml: port-range contradict each other"]);
+    assert_eq!(code(&with("port = 50000\n", &["--port-range", "6000-6001"])), 0);
+}
+
+#[test]
+fn what_is_explained_is_what_is_used() {
+    let bed = Bed::new();
+    bed.write("x", b"content");
+    let explained = |arguments: &[&str]| {
+        let output = bed.haul(&[&["explain"], arguments, &["x", "localhost:y"]].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let words = String::from_utf8(output.stdout).unwrap();
+        words.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = explained(&["--bundle-below", "32MiB", "--memory", "32GiB"]);
+    assert!(text.contains("bundle-below 4.0 MiB, as an object holds no more (--bundle-below)"), "{text}");
+    assert!(text.contains("memory at most 16.0 GiB (") && text.contains(" to 4096 slots"), "{text}");
+    assert!(text.contains("; no end has more slots (--memory)"), "{text}");
+    let text = explained(&["--object-size", "64KiB"]);
+    assert!(text.contains("bundle-below 64.0 KiB, as an object holds no more (default"), "{text}");
 }
 
 #[test]
