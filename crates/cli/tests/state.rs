@@ -3,7 +3,8 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -281,4 +282,56 @@ fn a_pull_that_goes_on_counts_what_was_there() {
     let second = pull_until(&|bytes| bytes > 0);
     assert!(began.elapsed() < Duration::from_secs(3), "too slow to tell");
     assert!((first - (4 << 20)..64 << 20).contains(&second), "{second}, and {first} before");
+}
+
+/// Somebody else than who runs the tests, if that is root: root may read everything.
+const USER: u32 = 1_987_654_322;
+
+#[test]
+fn a_state_directory_that_is_out_of_reach_for_a_moment_is_not_one_without_records() {
+    let bed = Bed::new();
+    bed.write("src/a", b"data");
+    for directory in ["closed/state", "closed/anothers", "tmp", "home"] {
+        fs::create_dir_all(bed.path(directory)).unwrap();
+    }
+    // Where it was built nobody else may look.
+    fs::copy(env!("CARGO_BIN_EXE_haul"), bed.path("program")).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        for path in ["", "src", "src/a", "closed", "closed/state", "tmp", "home"] {
+            std::os::unix::fs::chown(bed.path(path), Some(USER), Some(USER)).unwrap();
+        }
+    }
+    let copy = |state: &str, to: &str| {
+        let haul = bed.command();
+        let mut command = Command::new(bed.path("program"));
+        command.args(["cp", "-r", "src", to]).current_dir(haul.get_current_dir().unwrap());
+        command.env_clear().envs(haul.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("HAUL_STATE_DIR", bed.path(state)).env("TMPDIR", bed.path("tmp"));
+        if is_root {
+            command.uid(USER).gid(USER);
+        }
+        command.output().unwrap()
+    };
+    let close =
+        |path: &str, mode| fs::set_permissions(bed.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(code(&copy("closed/state", "new")), 0);
+    close("closed", 0);
+    let refused = copy("closed/state", "new");
+    assert_eq!(code(&refused), 1, "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("job.json") && !stderr(&refused).contains("set HAUL_STATE_DIR"),
+        "{}",
+        stderr(&refused)
+    );
+    close("closed", 0o700);
+    assert_eq!(code(&copy("closed/state", "new")), 0);
+    assert!(bed.path("new/a").exists() && !bed.path("new/src").exists());
+    // In the home directory of another user nothing was ever kept.
+    if is_root {
+        close("closed/anothers", 0o700);
+        let other = copy("closed/anothers/below", "other");
+        assert_eq!(code(&other), 0, "{}", stderr(&other));
+        assert!(stderr(&other).contains("with the same TMPDIR"), "{}", stderr(&other));
+    }
 }

@@ -749,4 +749,42 @@ mod tests {
         writes.join().unwrap();
         assert_eq!(lost, Ok(Some(NO_ANSWER.into())));
     }
+
+    #[test]
+    fn what_a_log_holds_counts_though_another_cannot_be_read_and_nothing_can_be_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let (id, path, token) = (EntryId(1), b"file".to_vec(), haul_model::Token([7; 16]));
+        let begin = LogOp::Begin {
+            id,
+            path: path.clone(),
+            identity: haul_model::Identity::default(),
+            object_bytes: 4096,
+            objects: 3,
+            token,
+        };
+        let mut keeper = keeper(directory.path());
+        keeper.write_all([begin, LogOp::Record { id, index: 1 }]);
+        keeper.close();
+        drop(keeper);
+        let names: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+        // Neither is a file that can be read, or written.
+        for name in ["file-7.log", "probe"] {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        let settings = |required| Settings {
+            config: Some(Config::default()),
+            writer: Writer::default(),
+            required,
+            hash: HashKind::default(),
+        };
+        let log = SourceLog::open(directory.path(), settings(false)).unwrap();
+        assert!(log.summary.lost.is_some());
+        let kept = log.kept.unwrap();
+        let found: Vec<_> = kept.iter().map(|(path, logged)| (path.to_vec(), logged.done.count())).collect();
+        assert_eq!(found, [(path, 1)]);
+        let refused = SourceLog::open(directory.path(), settings(true)).err().unwrap();
+        assert_eq!(refused.failure.code, Code::LogUnwritable);
+    }
 }
