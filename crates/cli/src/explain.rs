@@ -180,7 +180,11 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     row("durability", "an object is acknowledged when it is durable".into(), "always".into());
     ended(show(&rows, arguments.json))?;
     let earlier = record.and_then(|record| record.decision);
-    let checked = check_files_of_settings(&plan).and_then(|()| check_destination(&plan, earlier.as_deref()));
+    let checked = plan
+        .check_policy()
+        .and_then(|()| crate::job::known(&job).map(drop))
+        .and_then(|()| check_files_of_settings(&plan))
+        .and_then(|()| check_destination(&plan, earlier.as_deref()));
     let decided = match checked {
         Ok(decided) => decided,
         Err(error) => {
@@ -213,7 +217,7 @@ fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<Option<Decisi
     if matches!(plan.direction, Direction::Push(_)) {
         return Ok(None);
     }
-    let file = local && is_file(&plan.sources, plan.recursive);
+    let file = plan.is_one_file() || (local && is_file(&plan.sources, plan.recursive));
     let decided = decision(&plan.destination, &plan.names, file, earlier)?;
     SinkRoot::open(Path::new(&plan.destination), decided, &plan.names)
         .map_err(|failure| root_error(&failure))?;

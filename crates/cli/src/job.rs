@@ -382,7 +382,7 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Error> {
 
 /// What is kept of the job in `directory`; none if it is new. A job of which nobody can tell what it has decided does not begin
 /// anew: DEST may be there since.
-fn known(directory: &Path) -> Result<Option<Record>, Error> {
+pub fn known(directory: &Path) -> Result<Option<Record>, Error> {
     let path = directory.join("job.json");
     let hint = "to begin anew, see what DEST is by now, and remove the directory that this file is in";
     let text = match std::fs::read(&path) {

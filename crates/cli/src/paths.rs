@@ -47,6 +47,12 @@ impl Place {
             b"" => b".",
             path => path,
         };
+        // The home directory of somebody else, to whoever types it; haul asks no shell for it.
+        if path.starts_with(b"~") && !matches!(path, [_] | [_, b'/', ..]) {
+            let name = show(path);
+            return Err(Error::new(Code::Usage, format!("{shown}: only ~ and ~/... are known"))
+                .hint(format!("say where that is; a file of this name is {host}:./{name}")));
+        }
         Ok(Place::There { host: host.to_owned(), path: OsStr::from_bytes(path).to_owned() })
     }
 

@@ -142,6 +142,21 @@ fn direction(sources: &[Place], destination: &Place) -> Result<Direction, Error>
     }
 }
 
+impl Plan {
+    /// The one SOURCE, wherever it is, can be copied only if it is no directory.
+    pub fn is_one_file(&self) -> bool {
+        self.sources.len() == 1 && !self.recursive
+    }
+
+    /// May data of this host leave it as the command says?
+    pub fn check_policy(&self) -> Result<(), Error> {
+        if self.settings.plain.value && self.direction != Direction::Local {
+            crate::policy::check_plain()?;
+        }
+        Ok(())
+    }
+}
+
 /// What DEST means: as an earlier session decided, else as cp would. `file` as [`is_file`] says it.
 pub fn decision(
     destination: &OsStr,
@@ -207,19 +222,22 @@ pub fn root_error(failure: &RootFailure) -> Error {
     Error { failure: failure.failure, about, hint }
 }
 
-/// What is wrong there is not to be put right here.
-pub fn error_of_host(host: &str, error: Error) -> Error {
-    use Code::{SinkMissing, SinkNotDirectory, SinkPermission, SinkReadOnly, SinkSpecial, StateUnwritable};
+/// What the other end refuses is to be put right there, but for what is wrong with the command, and for DEST where it is here.
+pub fn error_of_host(host: &str, push: bool, error: Error) -> Error {
+    use Code::{PeerVersion, SinkMissing, SinkNotDirectory, SinkPermission, SinkReadOnly, SinkSpecial};
+    use Code::{StateUnwritable, Superseded, Usage};
     match error.failure.code {
+        Usage | PeerVersion | Superseded => error,
         StateUnwritable => Error { about: format!("{host}:{}", error.about), ..error }.hint(format!(
             "on {host}, make room there, or name a directory as HAUL_STATE_DIR in a file that its shell reads at login"
         )),
+        SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial if !push => error,
         SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial => Error {
             about: format!("{host}:{}", error.about),
             hint: error.hint.map(|hint| format!("on {host}, {hint}")),
             ..error
         },
-        _ => error,
+        _ => Error { about: format!("{host}: {}", error.about), ..error },
     }
 }
 

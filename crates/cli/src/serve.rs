@@ -47,8 +47,10 @@ const FIRST_CONNECTION_WITHOUT_SSH: Duration = Duration::from_secs(5);
 pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
     ignore_hangup();
     let mut input = BufReader::new(std::io::stdin());
-    let request = match bootstrap::read(&mut input)? {
-        Some(Line::Request(request)) => request,
+    let request = match bootstrap::read(&mut input) {
+        Ok(Some(Line::Request(request))) => request,
+        // Of another version, most likely.
+        Err(error) => return refuse(&error),
         _ => {
             return Err(Error::new(Code::Usage, "haul serve --stdio is started by haul cp, through ssh"));
         }
@@ -66,14 +68,17 @@ pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
     });
     match run(&request, hinted) {
         Ok(code) => Ok(code),
-        Err(error) => {
-            let told = bootstrap::write(std::io::stdout(), &Line::Refusal(Refusal::from(&error)));
-            if told.is_err() {
-                report::error(&error);
-            }
-            Ok(error.failure.code.exit())
-        }
+        Err(error) => refuse(&error),
     }
+}
+
+/// Tells the initiator why.
+fn refuse(error: &Error) -> Result<u8, Error> {
+    let told = bootstrap::write(std::io::stdout(), &Line::Refusal(Refusal::from(error)));
+    if told.is_err() {
+        report::error(error);
+    }
+    Ok(error.failure.code.exit())
 }
 
 /// A terminal or ssh that goes away does not end the session.
@@ -153,9 +158,10 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
     let (oldest, newest) = haul_mover::PROTOCOL;
     if request.protocol.1 < oldest || request.protocol.0 > newest {
         let about = format!(
+            // It is read where the greeting comes from.
             "haul {} there speaks another protocol than haul {} here",
-            request.haul,
-            env!("CARGO_PKG_VERSION")
+            env!("CARGO_PKG_VERSION"),
+            request.haul
         );
         return Err(
             Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts")

@@ -40,11 +40,19 @@ use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::typed::Typed;
 use crate::within::{self, Mark, Marker, Presence};
-use crate::{past, policy, report, signals};
+use crate::{past, report, signals};
 
 /// `haul cp`
 pub fn copy(arguments: &Copy) -> Result<u8, Error> {
-    run(arguments, Instant::now(), Plan::new(arguments)?)
+    let started = Instant::now();
+    match Plan::new(arguments) {
+        Ok(plan) => run(arguments, started, plan),
+        // Nothing has begun that could be finished but for some files.
+        Err(error) => {
+            report::error(&error);
+            Ok(report::exit_of_job(error.failure.code))
+        }
+    }
 }
 
 /// A transfer that is measured: like any other, but for what `measure` says.
@@ -54,19 +62,15 @@ pub fn measured(arguments: &Copy, measure: Measure) -> Result<u8, Error> {
 
 /// What was planned by a command that was started then.
 fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
-    if plan.settings.plain.value && plan.direction != Direction::Local {
-        policy::check_plain()?;
-    }
-    let state = state_directory()?;
-    let here = plan.destination_here();
-    let required = plan.settings.log_required.value;
-    let (mut job, log_trouble) = Job::open_anywhere(&state, required, &plan.id, |state| {
-        let (sources, destination) = (plan.sources_shown.clone(), plan.destination_shown.clone());
-        Job::open(state, &plan.id, sources, destination, here.as_deref(), plan.recursive)
-    })?;
-    job.log_trouble = log_trouble;
     let how = [arguments.json, arguments.verbose, arguments.quiet];
     let reporter = Shared::new(plan.id.to_string(), started, how);
+    let (state, mut job) = match open(&plan) {
+        Ok(opened) => opened,
+        Err(error) => {
+            let summary = of_one_that_never_began(error);
+            return Ok(reporter.with(|reporter| reporter.finish(&summary, &Setup::default())));
+        }
+    };
     reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     reporter.with(|reporter| reporter.set_profile(arguments.profile || arguments.verbose));
     reporter.with(|reporter| reporter.set_buffers_told(state.join("buffers-told")));
@@ -85,14 +89,7 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
         && result.as_ref().err().is_some_and(|error| error.failure.code == Code::Usage);
     let (summary, mut setup) = match result {
         Ok(ended) => ended,
-        Err(error) => {
-            // A session that never began reports like one that failed at once.
-            let outcome = Outcome { failure: Some(error.failure), stats: Stats::default() };
-            let error = Some(error);
-            let profiles = Profiles::default();
-            let summary = Summary { outcome, error, profiles, log: None, hanging: 0 };
-            (summary, Setup::default())
-        }
+        Err(error) => (of_one_that_never_began(error), Setup::default()),
     };
     if !never_was {
         record(&mut job, &summary, began);
@@ -110,6 +107,26 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
         }
     }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
+}
+
+/// The state directory, and the job in it.
+fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
+    plan.check_policy()?;
+    let state = state_directory()?;
+    let here = plan.destination_here();
+    let required = plan.settings.log_required.value;
+    let (mut job, log_trouble) = Job::open_anywhere(&state, required, &plan.id, |state| {
+        let (sources, destination) = (plan.sources_shown.clone(), plan.destination_shown.clone());
+        Job::open(state, &plan.id, sources, destination, here.as_deref(), plan.recursive)
+    })?;
+    job.log_trouble = log_trouble;
+    Ok((state, job))
+}
+
+/// It reports like one that failed at once.
+fn of_one_that_never_began(error: Error) -> Summary {
+    let outcome = Outcome { failure: Some(error.failure), stats: Stats::default() };
+    Summary { outcome, error: Some(error), profiles: Profiles::default(), log: None, hanging: 0 }
 }
 
 /// Keeps how far it is for `haul status`.
@@ -641,7 +658,7 @@ fn run_remote(
     let earlier = job.record.decision.clone();
     let decided = match push {
         true => None,
-        false => Some(decision(&plan.destination, &plan.names, false, earlier.as_deref())?),
+        false => Some(decision(&plan.destination, &plan.names, plan.is_one_file(), earlier.as_deref())?),
     };
     let session = new_session()?;
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
@@ -702,7 +719,7 @@ fn run_remote(
     interrupt.check()?;
     let response = match answer? {
         Line::Response(response) => response,
-        Line::Refusal(refusal) => return Err(error_of_host(host, refusal.into())),
+        Line::Refusal(refusal) => return Err(error_of_host(host, push, refusal.into())),
         _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
     };
     if response.hash != settings.hash.value.kind().name() {

@@ -5,11 +5,12 @@ use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
-/// SIGINT and SIGTERM, and SIGHUP where it is not ignored on behalf of whoever started the command, as `nohup` does.
+/// SIGTERM, and SIGINT and SIGHUP where they are not ignored on behalf of whoever started the command: by a shell that runs it in the
+/// background of a script, or `nohup`.
 pub fn that_end() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let is_ignored = ignored(&status) & (1 << (SIGHUP - 1)) != 0;
-    [SIGINT, SIGTERM].into_iter().chain(Some(SIGHUP).filter(|_| !is_ignored)).collect()
+    let is_heard = |signal: &i32| *signal == SIGTERM || ignored(&status) & (1 << (signal - 1)) == 0;
+    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(is_heard).collect()
 }
 
 /// A file that is larger than this process may make them (`ulimit -f`) fails by itself, with EFBIG.

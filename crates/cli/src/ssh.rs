@@ -146,7 +146,11 @@ impl Ssh {
         // The last words may still be on their way through the pipe.
         std::thread::sleep(Duration::from_millis(50));
         let said = self.said.lock().map(|said| said.clone()).unwrap_or_default();
-        let says = |text: &str| said.iter().any(|line| line.contains(text));
+        // What a login message says is nothing of ssh's.
+        let of_ssh = |index: usize, line: &str| index + 1 == said.len() || line.starts_with("ssh:");
+        let says = |text: &str| {
+            said.iter().enumerate().any(|(index, line)| of_ssh(index, line) && line.contains(text))
+        };
         let (host, by_hand) = (&self.host, &self.by_hand);
         let about = match said.last() {
             Some(last) => format!("{host}: {last}"),

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use haul_model::Code;
 use haul_mover::Error;
@@ -278,16 +279,25 @@ fn end(directory: &Path) -> Result<(), Error> {
     pidfd_send_signal(&process, Signal::TERM)
         .map_err(|errno| Error::os(Code::SystemRefused, format!("ending {runner}"), &errno.into()))?;
     // One that a terminal has stopped (Ctrl-Z) does not hear of it before it goes on.
-    let _ = pidfd_send_signal(process, Signal::CONT);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let _ = pidfd_send_signal(&process, Signal::CONT);
+    let began = std::time::Instant::now();
+    let mut is_asked_again = false;
     while is_running(directory) {
-        if std::time::Instant::now() >= deadline {
+        // It may wait for whoever reads what it prints. The second time it ends at once; what is durable is so.
+        if began.elapsed() >= ASKED_AGAIN_AFTER && !std::mem::replace(&mut is_asked_again, true) {
+            let _ = pidfd_send_signal(&process, Signal::TERM);
+        }
+        if began.elapsed() >= ENDS_WITHIN {
             return Err(Error::new(Code::AlreadyRunning, format!("{runner} does not end")));
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     Ok(())
 }
+
+/// How long one that is to stop may take, before it is told to stop at once, and in all.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(10);
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Whose files it makes. (The owner of its directory in /proc is root where the program has capabilities.)
 fn user_of(pid: i32) -> Option<u32> {

@@ -55,7 +55,9 @@ pub fn progress_line(stats: &Stats, totals_are_final: bool, rate: f64) -> String
         line.push_str("  still scanning");
     } else if rate >= 1.0 && stats.bytes_total > done {
         let left = (stats.bytes_total - done) as f64 / rate;
-        line.push_str(&format!("  {} left at this rate", duration(left as u64)));
+        // What has failed may be among what is left.
+        let at_most = if stats.files_failed > 0 { "at most " } else { "" };
+        line.push_str(&format!("  {at_most}{} left at this rate", duration(left as u64)));
     }
     line
 }
@@ -130,7 +132,10 @@ mod tests {
         let stats = Stats { files_total: 10, bytes_total: 1 << 30, bytes_done: 1 << 20, ..Stats::default() };
         let scanning = progress_line(&stats, false, 1e6);
         assert!(scanning.contains("10+ files") && !scanning.contains("left"), "{scanning}");
-        assert!(progress_line(&stats, true, 1e6).contains("left at this rate"));
+        let known = progress_line(&stats, true, 1e6);
+        assert!(known.contains("left at this rate") && !known.contains("at most"), "{known}");
+        let failed = Stats { files_failed: 1, ..stats };
+        assert!(progress_line(&failed, true, 1e6).contains("at most "));
         assert!(!progress_line(&stats, true, 0.0).contains("left"));
     }
 

@@ -278,7 +278,7 @@ fn one_service_is_enough_and_one_that_was_killed_is_replaced() {
     assert!(answer["plan"]["lease"].is_u64(), "{answer}");
     let said = told(&bed.topology(&[]), 0);
     assert!(said.contains("\nleased      CPUs 0-1,8\n"), "{said}");
-    service.signal(Signal::INT);
+    service.signal(Signal::TERM);
     assert_eq!(service.ended(), (Some(0), None));
     let mut errors = String::new();
     service.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
