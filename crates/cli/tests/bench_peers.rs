@@ -1,6 +1,7 @@
 //! `haul bench peers` from the command line, as small as it can be: haul and others move the same files, results are
 //! compared, and what came out is written. As root it is all in namespaces of its own.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -84,6 +85,21 @@ fn the_comparison_measures_checks_writes_and_leaves_nothing() {
     // What cannot be measured again here stays.
     evaluation.run(&["peers", "--case", "tree-disk"]);
     assert_eq!(evaluation.read("peers.md"), page);
+}
+
+#[test]
+fn a_tool_that_fails_without_a_word_was_not_measured() {
+    let evaluation = Evaluation::new();
+    let programs = evaluation.path("programs");
+    std::fs::create_dir(&programs).unwrap();
+    let cp = programs.join("cp");
+    std::fs::write(&cp, "#!/bin/sh\n/bin/cp \"$@\"\nexit 7\n").unwrap();
+    std::fs::set_permissions(&cp, PermissionsExt::from_mode(0o755)).unwrap();
+    let arguments = ["peers", "--case", "files", "--scale", "0.002", "--runs", "2", "--peer", "cp,haul-here"];
+    let said = evaluation.run_with_programs(&programs, &arguments);
+    let rows = evaluation.rows("peers-runs.csv", "files,cp,");
+    assert!(rows.len() == 1 && rows[0].contains("exit status: 7"), "{rows:?}\n{said}");
+    assert_eq!(evaluation.rows("peers-runs.csv", "files,haul-here,").len(), 2);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::trace::Stretch;
 use super::transfer::{Case, Outcome, Picture};
 use super::{End, Settings, System, TARGETS};
 pub use crate::evaluation::csv::{Made, Part};
-use crate::evaluation::csv::{read, version};
+use crate::evaluation::csv::{read, replace, version};
 
 const DEVICES: &str = "end,state,healthy_bytes_per_second,slow_bytes_per_second,busy";
 const TRANSFERS: &str = "end,slow,moving,mover,round,seconds,bound_seconds,others_seconds,others_bound_seconds,\
@@ -79,7 +79,7 @@ impl Files {
         for line in lines.iter().filter(|line| **line != self.line).chain([&self.line, &self.about]) {
             let _ = writeln!(text, "# {line}");
         }
-        fs::write(self.path(part), format!("{text}{header}\n{rows}"))
+        replace(&self.path(part), &format!("{text}{header}\n{rows}"))
     }
 
     /// How fast the targets are.

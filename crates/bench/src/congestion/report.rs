@@ -91,10 +91,33 @@ pub fn places(runs: &Runs, moving: bool) -> Vec<(End, usize)> {
 
 /// The middle of what a neighbour found in all rounds: median and p99, in milliseconds.
 pub fn latency(all: &[Latency], end: End, beside: Beside, slow: bool) -> Option<(f64, f64)> {
-    let of = |latency: &&Latency| latency.end == end && latency.beside == beside && latency.slow == slow;
-    let middle = |figure: fn(&Latency) -> f64| median(&all.iter().filter(of).map(figure).collect::<Vec<_>>());
+    let middle =
+        |figure: fn(&Latency) -> f64| median(&found(all, end, beside, slow).map(figure).collect::<Vec<_>>());
     Some((middle(|latency| latency.median)?, middle(|latency| latency.p99)?))
 }
+
+fn found(all: &[Latency], end: End, beside: Beside, slow: bool) -> impl Iterator<Item = &Latency> {
+    all.iter().filter(move |latency| latency.end == end && latency.beside == beside && latency.slow == slow)
+}
+
+/// How many requests to a slow target a neighbour had answered, over all rounds.
+fn requests(all: &[Latency], end: End, beside: Beside) -> Option<Estimate> {
+    Estimate::of(&found(all, end, beside, true).map(|latency| latency.count as f64).collect::<Vec<_>>())
+}
+
+/// How many times as long a neighbour waits at a slow target, on average, as beside one `cp`, round by round. He always waits for one
+/// request, so that is told by how many were answered in the same time. (A median of waits jumps between those within a slice of
+/// the throttle and those to the next one.)
+fn waits(all: &[Latency], end: End, beside: Beside) -> Option<Estimate> {
+    let ratios = found(all, end, beside, true).filter_map(|mine| {
+        let copy = found(all, end, Beside::OneCopy, true).find(|copy| copy.round == mine.round)?;
+        Some(copy.count as f64 / mine.count as f64)
+    });
+    Estimate::of(&ratios.collect::<Vec<_>>())
+}
+
+/// Fewer have no 99th of a hundred.
+const P99_COUNT_MIN: f64 = 100.0;
 
 /// A page, and what is written on it.
 struct Report<'a> {
@@ -180,14 +203,12 @@ impl Report<'_> {
                     &show(Some(times), 2),
                 ]);
             }
-            let of = |beside| latency(latencies, end, beside, true);
-            if let (Some(mine), Some(copy)) = (of(Beside::Transfer(Mover::Adaptive)), of(Beside::OneCopy)) {
-                let times = format!("{:.2} and {:.2}", mine.0 / copy.0, mine.1 / copy.1);
+            if let Some(times) = waits(latencies, end, Beside::Transfer(Mover::Adaptive)) {
                 self.page.row([
-                    "neighbour on a slow target, median and p99, against one cp",
+                    "neighbour on a slow target: how long it waits, against one cp",
                     place,
                     "at most 1.25",
-                    &times,
+                    &show(Some(times), 2),
                 ]);
             }
         }
@@ -395,8 +416,9 @@ impl Report<'_> {
         self.page.line(format!(
             "Somebody else asks for {} KiB from a slow target, one request after the other, and from a healthy one; at the source \
              he reads, at the sink he writes (the kernel's throttle counts the two apart). Beside him runs nothing, one `cp` of a \
-             file on the slow target, or a transfer that has run for two seconds. Milliseconds, the middle of all rounds; in \
-             parentheses against one `cp`.",
+             file on the slow target, or a transfer that has run for two seconds. How many requests were answered (in parentheses how \
+             long one took on average, against one `cp`, round by round), and milliseconds, the middle of all rounds; no 99th percentile \
+             of fewer than a hundred requests.",
             PIECE_BYTES >> 10
         ));
         for end in [End::Source, End::Sink] {
@@ -409,23 +431,24 @@ impl Report<'_> {
             }
             self.page.line(format!("\nAt the {end}:\n"));
             self.page.heading(
-                &["beside", "slow: median", "slow: p99", "healthy: median", "healthy: p99"].map(String::from),
+                &["beside", "slow: requests", "slow: median", "slow: p99", "healthy: median", "healthy: p99"]
+                    .map(String::from),
             );
-            let copy = latency(all, end, Beside::OneCopy, true);
             for &beside in &beside {
-                let times = |mine: f64, its: Option<f64>| {
-                    let against = its.map_or(String::new(), |its| format!(" ({:.2})", mine / its));
-                    format!("{mine:.1}{against}")
-                };
-                let (Some(slow), Some(healthy)) =
-                    (latency(all, end, beside, true), latency(all, end, beside, false))
-                else {
+                let (Some(slow), Some(healthy), Some(count)) = (
+                    latency(all, end, beside, true),
+                    latency(all, end, beside, false),
+                    requests(all, end, beside),
+                ) else {
                     continue;
                 };
+                let times = waits(all, end, beside)
+                    .map_or(String::new(), |times| format!(" ({})", show(Some(times), 2)));
                 self.page.row([
                     beside.name().to_owned(),
-                    times(slow.0, copy.map(|copy| copy.0)),
-                    times(slow.1, copy.map(|copy| copy.1)),
+                    format!("{:.0}{times}", count.mean),
+                    format!("{:.1}", slow.0),
+                    if count.mean < P99_COUNT_MIN { "-".into() } else { format!("{:.1}", slow.1) },
                     format!("{:.1}", healthy.0),
                     format!("{:.1}", healthy.1),
                 ]);

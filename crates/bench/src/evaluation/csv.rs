@@ -113,6 +113,13 @@ pub fn read<T>(path: &Path, header: &str, row: impl Fn(&Row) -> Option<T>) -> io
     Ok(Some((made, rows.collect::<io::Result<_>>()?)))
 }
 
+/// What was measured before stays until what is to be there now is whole.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let fresh = path.with_extension("csv.new");
+    fs::write(&fresh, text)?;
+    fs::rename(&fresh, path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,7 +14,7 @@ use super::recovery::{Case, Outcome, Recovery};
 use super::space::Room;
 use super::transfer::Fault;
 use super::variant::{Variant, Workload};
-use crate::evaluation::csv::{self, Made, Row};
+use crate::evaluation::csv::{self, Made, Row, replace};
 use crate::machine;
 
 /// The directory of the files.
@@ -52,7 +52,7 @@ impl Files {
     ) -> io::Result<()> {
         let Workload { name, files, file_bytes } = workload;
         let text = format!("{}# files={files} file_bytes={file_bytes}{extra}\n{header}\n{rows}", self.made);
-        fs::write(self.path(name, part), text)
+        replace(&self.path(name, part), &text)
     }
 
     /// Figures 5 to 7.

@@ -14,6 +14,7 @@ use super::Settings;
 use super::transfer::{Fault, Running, Setup, reap};
 use super::variant::{Variant, Workload};
 use crate::evaluation::{Lottery, say};
+use crate::process::leave_the_rest_to_the_end;
 use crate::statistics::Estimate;
 use crate::tree::remove;
 
@@ -67,44 +68,55 @@ impl Recovery {
         Some(difference.times(100.0 / Estimate::of(without)?.mean))
     }
 
-    fn estimate(&self, case: Case, quantity: impl Fn(&Outcome, f64) -> Option<f64>) -> Option<Estimate> {
-        let undisturbed = self.undisturbed_seconds(case.variant)?;
-        let values: Vec<f64> =
-            self.outcomes.get(&case)?.iter().filter_map(|outcome| quantity(outcome, undisturbed)).collect();
-        Estimate::of(&values)
+    fn values(&self, case: Case, quantity: impl Fn(&Outcome) -> Option<f64>) -> Option<Vec<f64>> {
+        Some(self.outcomes.get(&case)?.iter().filter_map(quantity).collect())
+    }
+
+    fn estimate(&self, case: Case, quantity: impl Fn(&Outcome) -> Option<f64>) -> Option<Estimate> {
+        Estimate::of(&self.values(case, quantity)?)
+    }
+
+    /// How much more than an undisturbed run: both were measured, so both have their error.
+    fn beyond(&self, case: Case, quantity: impl Fn(&Outcome) -> Option<f64>) -> Option<Estimate> {
+        Estimate::difference(&self.values(case, quantity)?, self.undisturbed.get(&case.variant)?)
     }
 
     /// ER = TBF + TAF - TT, in seconds.
     pub fn recovery_seconds(&self, case: Case) -> Option<Estimate> {
-        self.estimate(case, |outcome, undisturbed| Some(outcome.recovery_seconds(undisturbed)))
+        self.beyond(case, |outcome| Some(outcome.seconds()))
     }
 
     /// ER without the time that the work in flight takes to be sent again and without the start of the new run, in
     /// percent of TT.
     pub fn overhead_percent(&self, case: Case) -> Option<Estimate> {
         let bandwidth = self.bandwidth as f64;
-        self.estimate(case, |outcome, undisturbed| {
+        let rest = self.beyond(case, |outcome| {
             let in_flight = outcome.bytes_again? as f64 / bandwidth;
-            let start = outcome.first_object_seconds?;
-            Some((outcome.recovery_seconds(undisturbed) - in_flight - start) / undisturbed * 100.0)
-        })
+            Some(outcome.seconds() - in_flight - first_object(case, outcome)?)
+        })?;
+        Some(rest.times(100.0 / self.undisturbed_seconds(case.variant)?))
     }
 
     /// Bytes sent again.
     pub fn bytes_again(&self, case: Case) -> Option<Estimate> {
-        self.estimate(case, |outcome, _| outcome.bytes_again.map(|bytes| bytes as f64))
+        self.estimate(case, |outcome| outcome.bytes_again.map(|bytes| bytes as f64))
     }
 
     /// Seconds until the first new object moves.
     pub fn first_object_seconds(&self, case: Case) -> Option<Estimate> {
-        self.estimate(case, |outcome, _| outcome.first_object_seconds)
+        self.estimate(case, |outcome| first_object(case, outcome))
     }
 }
 
+/// Behind a cut of the network that is when the pace has let a whole object pass, which is no start of anything.
+fn first_object(case: Case, outcome: &Outcome) -> Option<f64> {
+    outcome.first_object_seconds.filter(|_| !matches!(case.fault, Some((Fault::Network, _))))
+}
+
 impl Outcome {
-    /// ER of equation 1.
-    pub fn recovery_seconds(&self, undisturbed: f64) -> f64 {
-        self.before_seconds + self.after_seconds - undisturbed
+    /// TBF + TAF of equation 1.
+    pub fn seconds(&self) -> f64 {
+        self.before_seconds + self.after_seconds
     }
 }
 
@@ -162,6 +174,7 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
                     let setup = Setup { variant: case.variant, directory, ..base.clone() };
                     // One more try: a machine that stalls for a minute is not what is measured.
                     let result = play(&setup, case, settings).or_else(|error| {
+                        leave_the_rest_to_the_end();
                         say(&format!("{case:?}: {error}; once more"));
                         play(&setup, case, settings)
                     });

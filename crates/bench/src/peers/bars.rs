@@ -161,7 +161,8 @@ impl List<'_> {
     }
 
     fn found(&self, case: Case, name: &str) -> Found {
-        let tool = from_name(name)?;
+        // As for the fastest: one that has failed once is no measure.
+        let tool = from_name(name).filter(|tool| self.medians.problem(case, tool).is_none())?;
         self.medians.of(case, tool).map(|figures| (tool, figures))
     }
 
@@ -187,7 +188,7 @@ impl List<'_> {
         let named =
             if peer.is_none() || peer_name == title { String::new() } else { format!(" ({peer_name})") };
         let what = format!("{}: {quantity} {ours} against {title}{named}", case.name());
-        let measured = match (self.medians.named(case, ours), peer) {
+        let measured = match (self.found(case, ours).map(|(_, figures)| figures), peer) {
             (Some(mine), Some((_, theirs))) => Ok(ratio(&mine, &theirs)),
             (None, _) => Err(self.why(case, ours)),
             (_, None) => Err(match from_name(title) {

@@ -11,7 +11,7 @@ use super::case::{Case, Dataset};
 use super::cost::{Cost, Kind};
 use super::run::Sample;
 use super::tool::{self, Tool};
-use crate::evaluation::csv::{Row, field, read, version};
+use crate::evaluation::csv::{Row, field, read, replace, version};
 
 const CASES: &str = "case,files,bytes,storage,load_before,title,command";
 const RUNS: &str = "case,tool,round,seconds,near_processor_seconds,far_processor_seconds,near_resident_bytes,\
@@ -109,7 +109,7 @@ impl Files {
     }
 
     fn write_made(&self, part: &str, made: &str, header: &str, rows: &str) -> io::Result<()> {
-        fs::write(self.path(part), format!("# {made}\n{header}\n{rows}"))
+        replace(&self.path(part), &format!("# {made}\n{header}\n{rows}"))
     }
 
     /// Everything.

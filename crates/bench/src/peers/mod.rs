@@ -33,6 +33,7 @@ use servers::Servers;
 use tool::{TOOLS, Tool};
 
 use crate::evaluation::{Lottery, say, tool as system};
+use crate::process::leave_the_rest_to_the_end;
 use crate::tree::Totals;
 use crate::{process, tree};
 
@@ -298,6 +299,13 @@ impl Contest<'_> {
         Ok(())
     }
 
+    /// Nothing comes of a run that a signal has ended together with all else.
+    fn run(&self, tool: &'static Tool) -> io::Result<run::Sample> {
+        let result = self.stage.run(tool);
+        leave_the_rest_to_the_end();
+        result
+    }
+
     /// The run that does not count: its result is compared with the source.
     fn first(&self, tool: &'static Tool, results: &mut Results) -> io::Result<Runner> {
         if let Some(problem) = self.stage.servers.problem(tool) {
@@ -306,7 +314,7 @@ impl Contest<'_> {
         let case = self.stage.dataset.case;
         let command = self.stage.with_place(|place| tool::shown(&tool.command(place), place));
         results.used.push(Used { case, tool, version: tool.version(&self.settings.haul), command });
-        let sample = self.stage.run(tool)?;
+        let sample = self.run(tool)?;
         let expected = self.stage.check(tool)?;
         self.stage.clear()?;
         let is_slow = sample.seconds > SLOW_SECONDS;
@@ -316,7 +324,7 @@ impl Contest<'_> {
     }
 
     fn again(&self, runner: &Runner) -> io::Result<run::Sample> {
-        let sample = self.stage.run(runner.tool)?;
+        let sample = self.run(runner.tool)?;
         let found = self.stage.totals()?;
         self.stage.clear()?;
         if found == runner.expected {

@@ -187,7 +187,11 @@ impl Stage<'_> {
             say(&format!("{} left processes behind: its processor time is not complete", tool.name));
         }
         let said = fs::read_to_string(&errors).unwrap_or_default();
-        if !status.success() && !said.lines().all(|line| tool.forgives(line)) {
+        // One that ends without a word, or by a signal, has not done what it can.
+        let is_forgiven = status.code().is_some()
+            && !said.trim().is_empty()
+            && said.lines().all(|line| tool.forgives(line));
+        if !status.success() && !is_forgiven {
             let lines: Vec<&str> =
                 said.lines().filter(|line| !line.trim().is_empty()).rev().take(3).collect();
             return Err(io::Error::other(format!("{status}: {}", lines.join(" / "))));

@@ -9,7 +9,7 @@ use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
 
-use super::{absolute, command_line, this_program};
+use super::{absolute, command_line, conclude, this_program};
 use crate::options::{
     BenchCongestion, BenchCongestionPart, BenchEnd, BenchFileSystem, BenchMotion, BenchThrottle,
 };
@@ -48,12 +48,7 @@ pub fn run(arguments: &BenchCongestion) -> Result<u8, Error> {
         own_mounts().map_err(|error| Error::os(Code::SystemRefused, "a mount namespace", &error))?;
     }
     process::end_all_on_signal(leave_nothing);
-    evaluate(&settings).map_err(|error| {
-        process::end_descendants(process::own_pid());
-        leave_nothing();
-        Error::os(Code::BenchFailed, "the evaluation", &error)
-    })?;
-    Ok(0)
+    conclude(evaluate(&settings), "the evaluation", leave_nothing)
 }
 
 fn settings(arguments: &BenchCongestion) -> Result<Settings, Error> {

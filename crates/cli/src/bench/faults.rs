@@ -7,7 +7,7 @@ use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
 
-use super::{command_line, this_program};
+use super::{command_line, conclude, this_program};
 use crate::options::{BenchFault, BenchFaults, BenchPart, BenchWorkload, LogWriter};
 
 /// `haul bench faults`
@@ -56,11 +56,7 @@ pub fn run(arguments: &BenchFaults) -> Result<u8, Error> {
         }),
         seed: arguments.seed,
     };
-    evaluate(&settings).map_err(|error| {
-        process::end_descendants(process::own_pid());
-        Error::os(Code::BenchFailed, "the evaluation", &error)
-    })?;
-    Ok(0)
+    conclude(evaluate(&settings), "the evaluation", leave_nothing)
 }
 
 fn log(name: &str) -> Result<Variant, Error> {

@@ -12,6 +12,7 @@ mod shell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
 use haul_storage::synthetic::{Sizes, SyntheticSpec};
@@ -48,6 +49,17 @@ fn command_line() -> String {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     format!("haul {}", words.join(" "))
+}
+
+/// What came of what was measured, unless a signal ends everything.
+fn conclude(result: std::io::Result<()>, about: &str, leave_nothing: fn()) -> Result<u8, Error> {
+    process::leave_the_rest_to_the_end();
+    result.map_err(|error| {
+        process::end_descendants(process::own_pid());
+        leave_nothing();
+        Error::os(Code::BenchFailed, about, &error)
+    })?;
+    Ok(0)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {

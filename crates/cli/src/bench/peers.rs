@@ -10,7 +10,7 @@ use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
 
-use super::{absolute, command_line, this_program};
+use super::{absolute, command_line, conclude, this_program};
 use crate::options::{BenchCase, BenchPeers, BenchPeersPart, BenchRaw, BenchRawReceive};
 
 /// `haul bench peers`
@@ -23,12 +23,7 @@ pub fn run(arguments: &BenchPeers) -> Result<u8, Error> {
         own_network().map_err(|error| Error::os(Code::SystemRefused, "a network namespace", &error))?;
     }
     process::end_all_on_signal(leave_nothing);
-    compare(&settings).map_err(|error| {
-        process::end_descendants(process::own_pid());
-        leave_nothing();
-        Error::os(Code::BenchFailed, "the comparison", &error)
-    })?;
-    Ok(0)
+    conclude(compare(&settings), "the comparison", leave_nothing)
 }
 
 fn settings(arguments: &BenchPeers) -> Result<Settings, Error> {

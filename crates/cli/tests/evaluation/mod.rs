@@ -27,7 +27,15 @@ impl Evaluation {
 
     /// `haul bench ...` with a report and a scratch directory of its own; it must succeed. What it said.
     pub fn run(&self, arguments: &[&str]) -> String {
+        self.run_with_programs(Path::new("/nowhere"), arguments)
+    }
+
+    /// The same, with the programs of a directory before all others.
+    pub fn run_with_programs(&self, directory: &Path, arguments: &[&str]) -> String {
+        let all = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::iter::once(directory.to_owned()).chain(std::env::split_paths(&all));
         let output = Command::new(Self::haul())
+            .env("PATH", std::env::join_paths(all).unwrap())
             .arg("bench")
             .args(arguments)
             .arg("--report")
