@@ -63,13 +63,8 @@ impl Connector for InitiatorConnector {
         if self.listen == Listen::Here {
             return self.accept(introduction, patience);
         }
-        let mut dialer = Dialer {
-            dial: TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT },
-            session: self.session.clone(),
-            streams: self.streams,
-            connected: false,
-            greeter: self.greeter.take(),
-        };
+        let dial = TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT };
+        let mut dialer = Dialer::new(dial, self.session.clone(), self.streams, self.greeter.take());
         match dialer.connect(introduction, patience) {
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
                 self.accept(introduction, patience.min(Duration::from_secs(20))).map_err(|_| error)

@@ -7,12 +7,13 @@ use std::ffi::OsString;
 use std::io::BufReader;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::TryRecvError;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use haul_model::{Code, HashKind, JobId, SessionId};
-use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Introduction, TcpDial};
+use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Greeter, Introduction, TcpDial};
 use haul_mover::end::Common;
 use haul_mover::owner::{Owner, Started};
 use haul_mover::{Error, Tuning, log};
@@ -57,16 +58,18 @@ pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
     };
     // Later lines are only hints about where to dial.
     let (hints, hinted) = std::sync::mpsc::channel();
+    // The initiator keeps it open as long as it lives.
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let tells = Arc::clone(&has_ended);
     let _ = std::thread::Builder::new().name("haul-greeting".into()).spawn(move || {
         while let Ok(Some(line)) = bootstrap::read(&mut input) {
-            if let Line::Dial { port } = line
-                && hints.send(port).is_err()
-            {
-                return;
+            if let Line::Dial { port } = line {
+                let _ = hints.send(port);
             }
         }
+        tells.store(true, Ordering::Release);
     });
-    match run(&request, hinted) {
+    match run(&request, hinted, has_ended) {
         Ok(code) => Ok(code),
         Err(error) => refuse(&error),
     }
@@ -83,8 +86,6 @@ fn refuse(error: &Error) -> Result<u8, Error> {
 
 /// A terminal or ssh that goes away does not end the session.
 fn ignore_hangup() {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
     let _ = signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::new(AtomicBool::new(false)));
 }
 
@@ -154,7 +155,11 @@ fn log_settings(words: &TuningWords) -> Option<log::Settings> {
     Some(log::Settings { config, writer, required: words.log_required, hash })
 }
 
-fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, Error> {
+fn run(
+    request: &Request,
+    hinted: std::sync::mpsc::Receiver<u16>,
+    has_ended: Arc<AtomicBool>,
+) -> Result<u8, Error> {
     let (oldest, newest) = haul_mover::PROTOCOL;
     if request.protocol.1 < oldest || request.protocol.0 > newest {
         let about = format!(
@@ -268,6 +273,7 @@ fn run(request: &Request, hinted: std::sync::mpsc::Receiver<u16>) -> Result<u8, 
         acceptor: listener.map(|accept| Acceptor { accept, streams: request.streams }),
         dialer: None,
         hinted,
+        has_ended,
         client,
         session: keys,
         streams: request.streams,
@@ -395,6 +401,8 @@ struct FarConnector {
     acceptor: Option<Acceptor<Listener>>,
     dialer: Option<Dialer<TcpDial>>,
     hinted: std::sync::mpsc::Receiver<u16>,
+    /// The ssh connection, and the initiator with it.
+    has_ended: Arc<AtomicBool>,
     client: Option<String>,
     session: Session,
     streams: u16,
@@ -450,6 +458,7 @@ impl FarConnector {
             .map_err(|error| Error::stream("dialing back", &error))?;
         let dial = TcpDial { addresses, timeout: DIAL_TIMEOUT };
         let (session, streams) = (self.session.clone(), self.streams);
-        Ok(Dialer { dial, session, streams, connected: false, greeter: None })
+        let greeter = Some(Greeter::Told(Arc::clone(&self.has_ended)));
+        Ok(Dialer::new(dial, session, streams, greeter))
     }
 }

@@ -36,6 +36,11 @@ trait Meddler: Send + Sync + 'static {
         false
     }
 
+    /// A connection is cut before anything has passed.
+    fn cuts(&self) -> bool {
+        false
+    }
+
     /// The stream is cut, and for some time all others are refused.
     fn refuses(&self) -> bool {
         false
@@ -127,6 +132,9 @@ fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler, listener: &Tcp
             Err(_) => thread::sleep(Duration::from_millis(5)),
         }
     };
+    if meddler.cuts() {
+        return near.shutdown(Shutdown::Both);
+    }
     let mut far = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     near.set_read_timeout(Some(PATIENCE))?;
     let (mut from_far, mut to_near) = (far.try_clone()?, near.try_clone()?);
@@ -283,6 +291,31 @@ fn who_refuses_for_a_while_ends_nothing() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(meddler.0.load(Ordering::SeqCst) > 1 && began.elapsed() >= REFUSES, "{}", said(&output));
     assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+}
+
+/// Cuts the first connections.
+struct Cuts {
+    connections: usize,
+    come: AtomicUsize,
+}
+
+impl Meddler for Cuts {
+    fn cuts(&self) -> bool {
+        self.come.fetch_add(1, Ordering::SeqCst) < self.connections
+    }
+}
+
+#[test]
+fn a_first_connection_that_is_cut_while_it_is_made_is_tried_again() {
+    for (connections, expected) in [(1, 0), (usize::MAX, 4)] {
+        let bed = Bed::new();
+        let meddler = Arc::new(Cuts { connections, come: AtomicUsize::new(0) });
+        let began = Instant::now();
+        let output = bed.push(meddler.clone(), &[]);
+        assert_eq!(output.status.code(), Some(expected), "{}", said(&output));
+        assert_eq!(bed.path("sink/file").exists(), expected == 0);
+        assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+    }
 }
 
 /// How long nothing comes counts, not how long a payload takes.

@@ -1,13 +1,14 @@
 //! Connections of a session: one control stream and N data streams, made together.
 //!
 //! One end dials, the other accepts; either may be the source. The control stream comes first: both ends send CONNECT
-//! on it, and the dialer's frame proposes the epoch, one higher than any before. Then come the data streams, each of
+//! on it, and the dialer's frame proposes the epoch, higher than any before. Then come the data streams, each of
 //! which starts with the epoch, so that a late stream of an abandoned attempt is not taken for one of this.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -96,19 +97,27 @@ impl Dial for TcpDial {
     }
 }
 
-/// The process through which the other end was started, and which lives as long as it does: ssh.
-pub struct Greeter(OwnedFd);
+/// The ssh through which the other end was started, or started this one, and which lives as long as that does.
+pub enum Greeter {
+    /// Its process.
+    Process(OwnedFd),
+    /// Its end is told here.
+    Told(Arc<AtomicBool>),
+}
 
 impl Greeter {
     /// A child of this process that has not been waited for; none where that cannot be watched.
     pub fn of(child: i32) -> Option<Greeter> {
         let pid = rustix::process::Pid::from_raw(child)?;
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().map(Greeter)
+        rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().map(Greeter::Process)
     }
 
     /// Has it not ended? It may without the other end.
     fn lives(&self) -> bool {
-        !has_ended(&self.0)
+        match self {
+            Greeter::Process(process) => !has_ended(process),
+            Greeter::Told(has_ended) => !has_ended.load(Ordering::Acquire),
+        }
     }
 }
 
@@ -124,11 +133,22 @@ pub struct Dialer<D> {
     pub connected: bool,
     /// Tells of the other end where nothing listens.
     pub greeter: Option<Greeter>,
+    /// The highest epoch that it has proposed.
+    proposed: u32,
+}
+
+impl<D> Dialer<D> {
+    /// One that has not connected yet.
+    pub fn new(dial: D, session: Session, streams: u16, greeter: Option<Greeter>) -> Dialer<D> {
+        Dialer { dial, session, streams, connected: false, greeter, proposed: 0 }
+    }
 }
 
 impl<D: Dial> Connector for Dialer<D> {
     fn connect(&mut self, introduction: &Introduction, _patience: Duration) -> Result<Established, Error> {
-        let epoch = next_epoch(introduction.epoch)?;
+        // A stream of an attempt that failed may still come to the other end.
+        let epoch = next_epoch(introduction.epoch.max(self.proposed))?;
+        self.proposed = epoch;
         let (address, mut control) = self.control()?;
         self.dial.prefer(address);
         send_connect(&mut control, introduction, epoch)?;
@@ -208,16 +228,24 @@ impl<D: Dial> Dialer<D> {
     }
 
     fn failed(&self, cause: Cause, addresses: &[SocketAddr], about: String) -> Error {
-        // The far end listens as long as it lives. What refuses meanwhile may be a router or a firewall.
-        if self.connected && cause == Cause::Refused {
-            if self.greeter.as_ref().is_some_and(Greeter::lives) {
-                return Error::new(Code::ConnectionLost, about);
+        // The other end listens as long as it lives. What refuses meanwhile, or answers something else, may be a router, a
+        // firewall or a proxy: nobody who has proven to be the other end.
+        let is_somebody_else = matches!(
+            cause,
+            Cause::Refused | Cause::Malformed | Cause::Unproven | Cause::Excess | Cause::Version
+        );
+        match (self.connected, cause) {
+            (true, _) if is_somebody_else => {
+                if self.greeter.as_ref().is_some_and(Greeter::lives) {
+                    return Error::new(Code::ConnectionLost, about);
+                }
+                let all: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+                Error::new(Code::PeerEnded, all.join(", ")).hint("run the same command again to continue")
             }
-            let all: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
-            return Error::new(Code::PeerEnded, all.join(", "))
-                .hint("run the same command again to continue");
+            // No firewall: it came through before.
+            (true, Cause::Filtered) => Error::new(Code::ConnectionLost, about),
+            _ => Error::new(cause.code(), about),
         }
-        Error::new(cause.code(), about)
     }
 }
 

@@ -71,6 +71,8 @@ pub(crate) const INPUTS_MAX: usize = 4096;
 const TICK: Duration = Duration::from_millis(50);
 /// Neighbours are told so often.
 const BEAT: Duration = Duration::from_millis(BEAT_MILLIS as u64);
+/// So often the first connection of a session may break while it is made.
+const FIRST_ATTEMPTS: u32 = 3;
 /// A PING goes out after this much silence of ours.
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The other end is taken for gone after this much silence of its.
@@ -189,6 +191,8 @@ struct Running<M: Machine> {
     said: Instant,
     neighbours: usize,
     retry_at: Option<Instant>,
+    /// Attempts to connect for the first time that were broken off.
+    broken_at_first: u32,
     in_vain: InVain,
     /// When the last connection was made.
     since_connected: Instant,
@@ -239,6 +243,7 @@ impl<M: Machine> Running<M> {
             said: now,
             neighbours: 0,
             retry_at: None,
+            broken_at_first: 0,
             in_vain: InVain::default(),
             since_connected: now,
             missing: Missing::new(now),
@@ -564,12 +569,15 @@ impl<M: Machine> Running<M> {
         self.event(Event::Stop(failure));
     }
 
-    /// An attempt has failed. The first connection of a session is not tried again by the end that dials: what is wrong
-    /// then will not pass by itself. A lost one is, until the patience ends.
+    /// An attempt has failed. The first connection of a session is not tried again by the end that dials, but for one that broke while
+    /// it was made: what is wrong then will not pass by itself. A lost one is, until the patience ends.
     fn on_unreachable(&mut self, error: Error) {
         let Wire::Wanted { since, first } = self.wire else { return };
         let hopeless = error.failure.code.retry() != haul_model::error::Retry::Reconnect;
-        if first || hopeless || since.elapsed() >= self.master.tuning.reconnect {
+        let is_broken = error.failure.code == Code::ConnectionLost;
+        self.broken_at_first += u32::from(first && is_broken);
+        let is_last = first && (!is_broken || self.broken_at_first >= FIRST_ATTEMPTS);
+        if is_last || hopeless || since.elapsed() >= self.master.tuning.reconnect {
             return self.stop(error);
         }
         self.last_error = Some(error);

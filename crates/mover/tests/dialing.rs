@@ -1,7 +1,8 @@
 //! How the end that dials finds the other one.
 
 use std::net::SocketAddr;
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use haul_model::{Code, JobId, SessionId};
@@ -88,7 +89,7 @@ fn several_data_streams_are_dialed_at_a_time() {
     let listener = listen(sink, "127.0.0.1", 0);
     let dial = TcpDial { addresses: vec![listener.address()], timeout: LONG };
     let dial = InPairs { dial, opened: Mutex::default(), more: Condvar::new() };
-    let mut dialer = Dialer { dial, session: source, streams: 20, connected: false, greeter: None };
+    let mut dialer = Dialer::new(dial, source, 20, None);
     assert_eq!(connect(&mut dialer, listener), (Some(20), Some(20)));
 }
 
@@ -100,7 +101,7 @@ fn where_somebody_else_listens_the_next_address_is_tried() {
     // Another transfer with the same port, on another host of the same name.
     let wrong = listen(sessions().1, "127.0.0.1", port);
     let dial = TcpDial { addresses: vec![wrong.address(), there], timeout: LONG };
-    let mut dialer = Dialer { dial, session: source, streams: 3, connected: false, greeter: None };
+    let mut dialer = Dialer::new(dial, source, 3, None);
     assert_eq!(connect(&mut dialer, right), (Some(3), Some(3)));
     assert_eq!(dialer.dial.addresses, [there, wrong.address()], "where it is comes first from now on");
     assert_eq!(wrong.refusals().count, 1, "data streams go to the right one");
@@ -112,7 +113,7 @@ fn where_the_other_end_is_at_no_address_each_is_told_with_its_reason() {
     let (one, other) = (listen(sessions().1, "127.0.0.1", 0), listen(sessions().1, "127.0.0.1", 0));
     let addresses = vec![one.address(), other.address()];
     let dial = TcpDial { addresses: addresses.clone(), timeout: LONG };
-    let mut dialer = Dialer { dial, session: source, streams: 1, connected: false, greeter: None };
+    let mut dialer = Dialer::new(dial, source, 1, None);
     let mut attempt = |connected| {
         dialer.connected = connected;
         dialer.connect(&introduction(haul_wire::Role::Source), LONG).err().expect("nobody is there")
@@ -135,11 +136,36 @@ fn who_lives_has_not_ended_whatever_refuses() {
     drop(listener);
     let mut ssh = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let greeter = Greeter::of(ssh.id() as i32);
-    let mut dialer = Dialer { dial, session: source, streams: 1, connected: true, greeter };
+    let mut dialer = Dialer::new(dial, source, 1, greeter);
+    dialer.connected = true;
     let mut attempt =
         || dialer.connect(&introduction(haul_wire::Role::Source), LONG).err().unwrap().failure.code;
     assert_eq!(attempt(), Code::ConnectionLost);
     ssh.kill().unwrap();
     ssh.wait().unwrap();
     assert_eq!(attempt(), Code::PeerEnded);
+}
+
+/// A proxy, a router's own page, another program at the port of one that has ended.
+#[test]
+fn who_answers_something_else_is_not_the_other_end_that_was_there() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = vec![listener.local_addr().unwrap()];
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = std::io::Write::write_all(&mut stream.unwrap(), b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let dial = TcpDial { addresses, timeout: LONG };
+    let greeter = Some(Greeter::Told(Arc::clone(&has_ended)));
+    let mut dialer = Dialer::new(dial, sessions().0, 1, greeter);
+    let mut attempt = |connected| {
+        dialer.connected = connected;
+        dialer.connect(&introduction(haul_wire::Role::Source), LONG).err().unwrap().failure.code
+    };
+    assert_eq!(attempt(false), Code::Protocol);
+    assert_eq!(attempt(true), Code::ConnectionLost);
+    has_ended.store(true, Ordering::Release);
+    assert_eq!(attempt(true), Code::PeerEnded);
 }
