@@ -29,7 +29,8 @@ pub fn substitute(error: &Error, required: bool) -> Option<(PathBuf, String)> {
     if !is_own(&substitute) {
         return None;
     }
-    let cause = format!("{error}{KEPT_IN}{} for now", substitute.display());
+    let why = if std::env::var_os("TMPDIR").is_some() { ", as TMPDIR says" } else { "" };
+    let cause = format!("{error}{KEPT_IN}{} for now{why}", substitute.display());
     Some((substitute, cause))
 }
 
@@ -67,8 +68,13 @@ fn is_anothers(state: &Path) -> bool {
     if std::fs::metadata(state).is_ok() {
         return false;
     }
-    let nearest = state.ancestors().find_map(|directory| std::fs::metadata(directory).ok());
-    nearest.is_some_and(|found| found.uid() != rustix::process::geteuid().as_raw())
+    let nearest =
+        state.ancestors().find_map(|directory| Some((directory, std::fs::metadata(directory).ok()?)));
+    nearest.is_some_and(|(directory, found)| {
+        // It is that one which lets nobody look, and not what is mounted in it.
+        let refuses = rustix::fs::access(directory, rustix::fs::Access::EXEC_OK).is_err();
+        refuses && found.uid() != rustix::process::geteuid().as_raw()
+    })
 }
 
 /// The same for a log of the other host, where nothing is decided.

@@ -19,7 +19,7 @@ use crate::engines;
 use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
-use crate::plan::{Direction, Plan, decision, is_file, root_error};
+use crate::plan::{Direction, Plan, check_can_become, decision, is_file, root_error};
 use crate::report::{self, ended, locked};
 use crate::session::{lends, read_layout_file, spill_error};
 use crate::settings::{Settings, slots_far_here};
@@ -37,7 +37,10 @@ fn known(plan: &Plan) -> Result<(PathBuf, Option<Record>), Error> {
 
 /// `haul explain`
 pub fn explain(arguments: &Copy) -> Result<u8, Error> {
-    let plan = Plan::new(arguments)?;
+    let plan = match Plan::new(arguments) {
+        Ok(plan) => plan,
+        Err(error) => return Ok(report::not_begun(&error)),
+    };
     let settings = &plan.settings;
     let way = match &plan.direction {
         Direction::Local => "both ends in this process".to_owned(),
@@ -187,10 +190,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         .and_then(|()| check_destination(&plan, earlier.as_deref()));
     let decided = match checked {
         Ok(decided) => decided,
-        Err(error) => {
-            report::error(&error);
-            return Ok(report::exit_of_job(error.failure.code));
-        }
+        Err(error) => return Ok(report::not_begun(&error)),
     };
     let mut refused: Vec<Error> = match plan.direction {
         Direction::Pull(_) => Vec::new(),
@@ -217,8 +217,9 @@ fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<Option<Decisi
     if matches!(plan.direction, Direction::Push(_)) {
         return Ok(None);
     }
-    let file = plan.is_one_file() || (local && is_file(&plan.sources, plan.recursive));
-    let decided = decision(&plan.destination, &plan.names, file, earlier)?;
+    let file = local && is_file(&plan.sources, plan.recursive);
+    let decided = decision(&plan.destination, &plan.names, file || (!local && plan.is_one_file()), earlier)?;
+    check_can_become(&plan.destination, file, decided)?;
     SinkRoot::open(Path::new(&plan.destination), decided, &plan.names)
         .map_err(|failure| root_error(&failure))?;
     Ok(Some(decided))

@@ -157,7 +157,8 @@ impl Plan {
     }
 }
 
-/// What DEST means: as an earlier session decided, else as cp would. `file` as [`is_file`] says it.
+/// What DEST means: as an earlier session decided, else as cp would. `file` as [`is_file`] says it, or, where that is not known,
+/// [`Plan::is_one_file`].
 pub fn decision(
     destination: &OsStr,
     names: &[SourceName],
@@ -166,7 +167,7 @@ pub fn decision(
 ) -> Result<Decision, Error> {
     let failed = |failure: RootFailure| root_error(&failure);
     let path = PathBuf::from(destination);
-    let decided = match earlier {
+    Ok(match earlier {
         Some("into") => Decision::Into,
         // What was a directory then may be a file now; and a file does not become a directory that was made since.
         Some("as") if !(file && (ends_in_slash(destination) || path.is_dir())) => Decision::As,
@@ -174,8 +175,7 @@ pub fn decision(
             let there: Destination = probe(&path).map_err(failed)?;
             decide(&path, there, names).map_err(failed)?
         }
-    };
-    check_can_become(destination, file, decided).map(|()| decided)
+    })
 }
 
 /// A file goes into `DEST/`, and never becomes it.

@@ -264,9 +264,6 @@ impl Reporter {
                     self.event(json!({"event": "log_lost", "cause": cause}));
                 } else {
                     let what_follows = match is_kept(&cause) {
-                        true if std::env::var_os("TMPDIR").is_some() => {
-                            "this transfer can be resumed as long as that directory is there, with the same TMPDIR"
-                        }
                         true => "this transfer can be resumed as long as that directory is there",
                         false => "from here on this transfer cannot be resumed",
                     };
@@ -635,6 +632,12 @@ pub fn verdict(summary: &Summary) -> (&'static str, u8) {
 /// A row that is about one file fails the job with 1 when it ends the job.
 pub fn exit_of_job(code: Code) -> u8 {
     if code.exit() == 3 { 1 } else { code.exit() }
+}
+
+/// Tells why nothing has begun that could be finished but for some files; the exit code.
+pub fn not_begun(error: &Error) -> u8 {
+    self::error(error);
+    exit_of_job(error.failure.code)
 }
 
 fn with_hint(mut error: Error) -> Error {

@@ -220,7 +220,11 @@ fn run(
     }
     let decided = match (is_sink, request.decision.as_deref()) {
         (false, None) => return Err(Error::new(Code::Protocol, "the greeting lacks the decision")),
-        (true, earlier) => decision(&destination, &names, request.file, earlier)?,
+        (true, earlier) => {
+            let decided = decision(&destination, &names, request.file, earlier)?;
+            check_can_become(&destination, request.file, decided)?;
+            decided
+        }
         (false, earlier) => {
             let decided = decision(&destination, &names, false, earlier)?;
             check_can_become(&destination, is_file(&sources, request.recursive), decided)?;

@@ -34,7 +34,9 @@ use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
-use crate::plan::{Direction, Plan, decision, decision_word, error_of_host, is_file, labels, root_error};
+use crate::plan::{
+    Direction, Plan, check_can_become, decision, decision_word, error_of_host, is_file, labels, root_error,
+};
 use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
@@ -47,11 +49,7 @@ pub fn copy(arguments: &Copy) -> Result<u8, Error> {
     let started = Instant::now();
     match Plan::new(arguments) {
         Ok(plan) => run(arguments, started, plan),
-        // Nothing has begun that could be finished but for some files.
-        Err(error) => {
-            report::error(&error);
-            Ok(report::exit_of_job(error.failure.code))
-        }
+        Err(error) => Ok(report::not_begun(&error)),
     }
 }
 
@@ -64,6 +62,7 @@ pub fn measured(arguments: &Copy, measure: Measure) -> Result<u8, Error> {
 fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     let how = [arguments.json, arguments.verbose, arguments.quiet];
     let reporter = Shared::new(plan.id.to_string(), started, how);
+    reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     let (state, mut job) = match open(&plan) {
         Ok(opened) => opened,
         Err(error) => {
@@ -71,7 +70,6 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
             return Ok(reporter.with(|reporter| reporter.finish(&summary, &Setup::default())));
         }
     };
-    reporter.with(|reporter| reporter.set_hash(plan.settings.hash.value.kind()));
     reporter.with(|reporter| reporter.set_profile(arguments.profile || arguments.verbose));
     reporter.with(|reporter| reporter.set_buffers_told(state.join("buffers-told")));
     if let Some(every) = plan.measure.progress_every() {
@@ -522,6 +520,7 @@ pub fn lends(plan: &Plan) -> bool {
 fn decide(plan: &Plan, job: &mut Job) -> Result<Decision, Error> {
     let file = is_file(&plan.sources, plan.recursive);
     let decided = decision(&plan.destination, &plan.names, file, job.record.decision.as_deref())?;
+    check_can_become(&plan.destination, file, decided)?;
     store_decision(job, decided)?;
     Ok(decided)
 }

@@ -147,7 +147,10 @@ impl Ssh {
         std::thread::sleep(Duration::from_millis(50));
         let said = self.said.lock().map(|said| said.clone()).unwrap_or_default();
         // What a login message says is nothing of ssh's.
-        let of_ssh = |index: usize, line: &str| index + 1 == said.len() || line.starts_with("ssh:");
+        let begins = ["ssh:", "channel ", "kex_exchange_identification:", "connect to ", "Connection "];
+        let of_ssh = |index: usize, line: &str| {
+            index + 1 == said.len() || begins.iter().any(|begins| line.starts_with(begins))
+        };
         let says = |text: &str| {
             said.iter().enumerate().any(|(index, line)| of_ssh(index, line) && line.contains(text))
         };

@@ -542,6 +542,20 @@ fn homes_of_others_are_no_directories_of_that_name() {
 }
 
 #[test]
+fn what_is_refused_is_explained_with_the_same_exit_code() {
+    let bed = Bed::new();
+    bed.write("directory/file", b"content");
+    for paths in [["directory", "new/"], ["missing", "new/"], ["directory/file", "new/"], ["missing", "new"]]
+    {
+        let output = bed.haul(&[&["cp"], &paths[..]].concat());
+        let explained = bed.haul(&[&["explain"], &paths[..]].concat());
+        assert_eq!(code(&explained), code(&output), "{paths:?}: {} {}", stderr(&output), stderr(&explained));
+        let (text, explained) = (stderr(&output), stderr(&explained));
+        assert_eq!(explained.lines().next(), text.lines().next(), "{paths:?}");
+    }
+}
+
+#[test]
 fn what_never_began_has_a_summary_too() {
     let bed = Bed::new();
     bed.write("file", b"content");

@@ -67,8 +67,10 @@ const SLOTS_PER_THREAD: usize = 2;
 /// And so many that wait for one of the two.
 const SLOTS_BETWEEN: usize = 1;
 
-/// Addresses that slots leave to the stacks and heaps of threads, as far as the process may have so many.
+/// Addresses that slots leave to the stacks and heaps of threads, or the few slots that are always used, where the process may not
+/// have so many.
 const ADDRESSES_SPARE: usize = 512 << 20;
+const ADDRESSES_SPARE_LEAST: usize = 128 << 20;
 
 impl Tuning {
     /// How many slots are used in any case; more of them as the path needs it.
@@ -254,20 +256,22 @@ impl Common {
     fn pool(&mut self, slots: u32) -> Result<Arc<Pool>, Error> {
         const SLOTS_MIN: u32 = 2;
         let Tuning { object_bytes, slots: always, .. } = self.tuning;
-        let (mut wanted, mut spare_bytes) = (slots.max(always), ADDRESSES_SPARE);
-        let pool = loop {
-            match Pool::beside(wanted, object_bytes, spare_bytes) {
-                Ok(pool) => break pool,
-                Err(_) if wanted > always => wanted = always,
-                Err(_) if wanted > SLOTS_MIN => wanted = (wanted / 2).max(SLOTS_MIN),
-                // Threads may be few enough.
-                Err(_) if spare_bytes > 0 => spare_bytes = 0,
-                Err(error) => {
-                    return Err(Error::os(Code::SystemRefused, "allocating the slot pool", &error).hint(
-                        "this process may have too few addresses (ulimit -v): try a smaller --object-size",
-                    ));
-                }
-            }
+        let halved = |from: u32, to: u32| {
+            std::iter::successors(Some(from), move |slots| (*slots > to).then(|| (slots / 2).max(to)))
+        };
+        let least = self.tuning.slots_least();
+        let many = std::iter::once(slots.max(always)).chain(halved(always, least));
+        let tries = many.map(|slots| (slots, ADDRESSES_SPARE));
+        let tries = tries.chain(halved(least, SLOTS_MIN).map(|slots| (slots, ADDRESSES_SPARE_LEAST)));
+        // Beside it there may be as large a one of the other end, in this process.
+        let room = |(slots, spare)| (slots, slots as usize * object_bytes as usize + spare);
+        let mut refused = std::io::ErrorKind::OutOfMemory.into();
+        let found = tries.map(room).chain([(SLOTS_MIN, 0)]).find_map(|(slots, spare_bytes)| {
+            Pool::beside(slots, object_bytes, spare_bytes).map_err(|error| refused = error).ok()
+        });
+        let Some(pool) = found else {
+            return Err(Error::os(Code::SystemRefused, "allocating the slot pool", &refused)
+                .hint("this process may have too few addresses (ulimit -v): try a smaller --object-size"));
         };
         self.tuning.slots = always.min(pool.count());
         (self.reports)(Report::Buffers { bytes: pool.bytes(), locked_bytes: pool.locked_bytes() });

@@ -342,20 +342,24 @@ enum Work {
 /// Of the log thread, as whoever gives it work sees it.
 #[derive(Default)]
 struct Progress {
-    /// Grows with all that the thread brings to an end.
+    /// Grows with each operation, write and sync that the thread brings to an end.
     ended: Arc<AtomicU64>,
-    /// What it was when something waited, and since when it has not grown.
-    seen: Option<(u64, Instant)>,
+    /// What it was when something waited, when that was looked at last, and how long it had stood then.
+    seen: Option<(u64, Instant, Duration)>,
 }
 
 impl Progress {
-    /// Something has waited too long for the thread to come for it.
+    /// Something has waited too long for the thread to come for it. Of the time between two looks not more than a step counts: all of
+    /// this process may have been stopped.
     fn has_stopped(&mut self, waits: bool) -> bool {
-        let ended = self.ended.load(Ordering::Relaxed);
-        if !waits || self.seen.is_none_or(|(seen, _)| seen != ended) {
-            self.seen = waits.then(|| (ended, Instant::now()));
-        }
-        self.seen.is_some_and(|(_, since)| since.elapsed() > SERVE_MAX)
+        const STEPS: u32 = 60;
+        let (ended, now) = (self.ended.load(Ordering::Relaxed), Instant::now());
+        let stood = match self.seen {
+            Some((seen, at, stood)) if seen == ended => stood + (now - at).min(SERVE_MAX / STEPS),
+            _ => Duration::ZERO,
+        };
+        self.seen = waits.then_some((ended, now, stood));
+        waits && stood >= SERVE_MAX
     }
 }
 
@@ -416,6 +420,7 @@ impl Logger {
             },
         );
         let found = Box::new(Found(found.collect()));
+        let progress = Progress::default();
         let keeper = Keeper {
             log,
             hash,
@@ -424,6 +429,7 @@ impl Logger {
             shared: shared.clone(),
             unsynced_since: None,
             lost,
+            ended: Arc::clone(&progress.ended),
         };
         let work = match settings.writer {
             Writer::Comm => Work::comm(keeper),
@@ -431,11 +437,9 @@ impl Logger {
                 let (operations, queue) = unbounded();
                 let muster = muster.clone();
                 let (keep, kept) = bounded::<Keeper>(1);
-                let progress = Progress::default();
-                let ended = Arc::clone(&progress.ended);
                 let run = move || {
                     let _there = muster.join(ThreadKind::Log);
-                    kept.into_iter().for_each(|keeper| keeper.run(&queue, &ended));
+                    kept.into_iter().for_each(|keeper| keeper.run(&queue));
                 };
                 match threads::start("haul-log", run) {
                     Ok(thread) => {
@@ -542,11 +546,13 @@ struct Keeper {
     shared: Arc<Mutex<LogSummary>>,
     unsynced_since: Option<Instant>,
     lost: bool,
+    /// See [`Progress`].
+    ended: Arc<AtomicU64>,
 }
 
 impl Keeper {
     /// The thread of the log.
-    fn run(mut self, queue: &crossbeam_channel::Receiver<LogOp>, ended: &AtomicU64) {
+    fn run(mut self, queue: &crossbeam_channel::Receiver<LogOp>) {
         loop {
             let wait = self.unsynced_since.map_or(Duration::from_secs(3600), |since| {
                 (since + SYNC_EVERY).saturating_duration_since(Instant::now())
@@ -556,7 +562,6 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            ended.fetch_add(1, Ordering::Relaxed);
         }
         self.close();
     }
@@ -602,6 +607,7 @@ impl Keeper {
         if let Err(error) = result {
             self.lose(error.to_string());
         }
+        self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
     fn sync(&mut self) {
@@ -620,6 +626,7 @@ impl Keeper {
         write: impl FnOnce(&mut ObjectLog<DirectoryStore>) -> Result<(), E>,
     ) {
         let result = write(&mut self.log);
+        self.ended.fetch_add(1, Ordering::Relaxed);
         let Usage { bytes_peak, files_peak, .. } = self.log.usage();
         let mut summary = lock(&self.shared);
         (summary.bytes_peak, summary.files_peak) = (bytes_peak, files_peak);
@@ -682,6 +689,7 @@ mod tests {
             shared: hanging().0.shared,
             unsynced_since: None,
             lost: false,
+            ended: Arc::default(),
         }
     }
 
@@ -703,18 +711,27 @@ mod tests {
         assert_eq!(told, [NO_ANSWER], "it is told once");
         assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
 
-        // Few wait, but long.
+        // Few wait, but long. A pause of the whole process is none of its.
         let (mut logger, _storage) = hanging();
-        assert_eq!((logger.run(LogOp::Clear), logger.run(LogOp::Clear)), (None, None));
-        std::thread::sleep(SERVE_MAX + Duration::from_millis(50));
-        assert_eq!(logger.run(LogOp::Clear).as_deref(), Some(NO_ANSWER));
+        assert_eq!(logger.run(LogOp::Clear), None);
+        for _ in 0..2 {
+            assert_eq!(logger.run(LogOp::Clear), None);
+            std::thread::sleep(SERVE_MAX + Duration::from_millis(50));
+        }
+        let began = Instant::now();
+        while logger.run(LogOp::Clear).is_none() {
+            assert!(began.elapsed() < SERVE_MAX * 10 && matches!(logger.work, Work::Thread { .. }));
+            std::thread::sleep(SERVE_MAX / 50);
+        }
+        assert!(began.elapsed() > SERVE_MAX / 2, "{:?}", began.elapsed());
 
         // It takes long, and goes on.
         let (mut logger, _storage) = hanging();
-        for _ in 0..3 {
-            assert_eq!((logger.run(LogOp::Clear), logger.run(LogOp::Clear)), (None, None));
-            std::thread::sleep(SERVE_MAX * 6 / 10);
-            let Work::Thread { progress, .. } = &logger.work else { panic!("it is lost") };
+        for _ in 0..90 {
+            assert_eq!(logger.run(LogOp::Clear), None);
+            std::thread::sleep(SERVE_MAX / 60);
+            let Work::Thread { operations, progress, .. } = &logger.work else { panic!("it is lost") };
+            assert!(operations.len() < WAITING_MAX);
             progress.ended.fetch_add(1, Ordering::Relaxed);
         }
 

@@ -142,17 +142,22 @@ fn towards(tree: &Tree<'_>, address: IpAddr) -> Reached {
     }
 }
 
-/// Addresses of this host are in no table that can be read. But only they can be bound, where the system does not allow it of
-/// all (`net.ipv4.ip_nonlocal_bind`), and only to them do packets come from the same address. Nothing is sent.
+/// Addresses of this host are in no table that can be read, but only they can be bound. Where the system allows that of all
+/// (`ip_nonlocal_bind`), packets to them come from the same address, to primary ones at least. Nothing is sent.
 fn is_own(address: IpAddr) -> bool {
-    let any: IpAddr =
-        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let (version, any): (_, IpAddr) = match address {
+        IpAddr::V4(_) => ("ipv4", Ipv4Addr::UNSPECIFIED.into()),
+        IpAddr::V6(_) => ("ipv6", Ipv6Addr::UNSPECIFIED.into()),
+    };
+    let setting = std::fs::read_to_string(format!("/proc/sys/net/{version}/ip_nonlocal_bind"));
+    let any_can_be_bound = setting.is_ok_and(|setting| setting.trim() == "1");
     let from = || {
         let socket = UdpSocket::bind((any, 0))?;
         socket.connect((address, 9))?;
         socket.local_addr()
     };
-    UdpSocket::bind((address, 0)).is_ok() && from().is_ok_and(|from| from.ip() == address)
+    UdpSocket::bind((address, 0)).is_ok()
+        && (!any_can_be_bound || from().is_ok_and(|from| from.ip() == address))
 }
 
 /// The network interface towards a peer; none for an address of this host.

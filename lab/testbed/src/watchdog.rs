@@ -39,10 +39,6 @@ pub fn start(limit: Duration, let_go: fn(), leave_nothing: fn()) {
         loop {
             std::thread::sleep(LOOKS_EVERY);
             let Some((name, since)) = lock().clone() else { continue };
-            if since.elapsed() > 2 * limit {
-                eprintln!("testbed: {name} does not end at all");
-                end_all(leave_nothing, 1);
-            }
             if since.elapsed() > limit && told != Some(since) {
                 told = Some(since);
                 eprintln!(
@@ -52,6 +48,9 @@ pub fn start(limit: Duration, let_go: fn(), leave_nothing: fn()) {
                 );
                 LET_GO.store(true, Ordering::SeqCst);
                 let_go();
+            } else if since.elapsed() > 2 * limit {
+                eprintln!("testbed: {name} does not end at all");
+                end_all(leave_nothing, 1);
             }
         }
     });

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use haul_model::limits::FILES_OPEN_MAX;
 use haul_model::op::{Lane, Prepared, SinkDone, SinkOp};
 use haul_model::{Code, EntryId, Failure, Target, Token};
 
@@ -209,6 +210,12 @@ impl Sink {
         Share { group: None, part: share.part, targets }
     }
 
+    /// An unfinished file may hold a descriptor until it is removed; a member of a bundle does not.
+    fn discards_aside_max(&self, id: EntryId) -> usize {
+        let has_objects = self.entries.get(id).is_some_and(|held| held.objects.is_some());
+        if has_objects { FILES_OPEN_MAX } else { DISCARDS_ASIDE_MAX }
+    }
+
     /// Nor is one that could only join those that take long.
     fn on_barred(
         &mut self,
@@ -221,7 +228,7 @@ impl Sink {
             // Nobody waits for a file to be removed: its entry does not stay for it, or those of all that is given up meanwhile
             // would be too many.
             if let About::Discard(id) = about
-                && self.errands.waiting_aside() < DISCARDS_ASIDE_MAX
+                && self.errands.waiting_aside() < self.discards_aside_max(id)
             {
                 self.errands.ask_aside(op, About::Nothing, targets);
                 return self.on_discarded(id);
