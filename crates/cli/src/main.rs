@@ -2,7 +2,8 @@
 //!
 //! The binary only parses, plans and reports. `options` is the command line, `settings` finds each value and its origin,
 //! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
-//! `ssh` and greeted by `bootstrap`), `serve` is that far end, `report` tells the user, of paths as they were `typed`;
+//! `ssh` and greeted by `bootstrap`) until it has ended or `interrupt` ends it, `serve` is that far end, `report` tells the
+//! user, of paths as they were `typed`;
 //! `within` finds a directory that would be copied into itself; `log_show` shows what `log_document` has read of object
 //! logs; `layout` looks up layouts, which `layout_report` shows; `topology` shows the host and serves plans.
 
@@ -13,6 +14,7 @@ mod elsewhere;
 mod engines;
 mod explain;
 mod initiator;
+mod interrupt;
 mod job;
 mod layout;
 mod layout_report;

@@ -1,17 +1,17 @@
 //! `haul cp`: plans, starts the ends, waits, reports.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
 use haul_model::{Code, HashKind, SessionId};
 use haul_mover::connection::{Connector, Greeter, local};
-use haul_mover::end::{Common, Outcome, Profiles, Running, Stopper, Summary};
+use haul_mover::end::{Common, Outcome, Profiles, Running, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::owner::Started;
-use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log, threads};
+use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log};
 use haul_storage::SourceStorage;
 use haul_storage::engine::{self, Engines, Note, Told, Wish};
 use haul_storage::layout::stripe::StripeSpec;
@@ -30,6 +30,7 @@ use crate::bench::Measure;
 use crate::bootstrap::{Line, Request, Response, TuningWords, told};
 use crate::congestion::{self, Time};
 use crate::initiator::{InitiatorConnector, Way};
+use crate::interrupt::Interrupt;
 use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
@@ -42,7 +43,7 @@ use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::typed::Typed;
 use crate::within::{self, Mark, Marker, Presence};
-use crate::{past, report, signals};
+use crate::{past, report};
 
 /// `haul cp`
 pub fn copy(arguments: &Copy) -> Result<u8, Error> {
@@ -143,78 +144,6 @@ fn record(job: &mut Job, summary: &Summary, began: bool) {
     job.record.error = summary.error.as_ref().map(ToString::to_string);
     if let Err(error) = job.save() {
         report::error(&error);
-    }
-}
-
-/// SIGINT, SIGTERM and, where it is not ignored, SIGHUP end the session in order; a second one ends the process at once.
-pub struct Interrupt {
-    stopper: Arc<std::sync::Mutex<Option<Stopper>>>,
-    asked: Arc<AtomicBool>,
-    /// What is waited for that nothing else would end: the ssh that is connecting, and the one that is asked for a host's name;
-    /// 0: none.
-    connecting: Arc<[AtomicI32; 2]>,
-}
-
-impl Interrupt {
-    /// Does what may wait for these, unless it is interrupted.
-    fn while_connecting<T>(
-        &self,
-        waits_for: [i32; 2],
-        act: impl FnOnce() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let wait_for = |pids: [i32; 2]| {
-            self.connecting.iter().zip(pids).for_each(|(held, pid)| held.store(pid, Ordering::SeqCst));
-        };
-        wait_for(waits_for);
-        let done = self.check().and_then(|()| act());
-        wait_for([0, 0]);
-        done
-    }
-
-    /// Takes the signals over.
-    pub fn install() -> Result<Interrupt, Error> {
-        let mut signals = signal_hook::iterator::Signals::new(signals::that_end())
-            .map_err(|error| Error::os(Code::SystemRefused, "signals", &error))?;
-        let interrupt =
-            Interrupt { stopper: Arc::default(), asked: Arc::default(), connecting: Arc::default() };
-        let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
-        let connecting = interrupt.connecting.clone();
-        let watch = move || {
-            for _signal in signals.forever() {
-                if asked.swap(true, Ordering::SeqCst) {
-                    std::process::exit(130);
-                }
-                for ssh in connecting.iter() {
-                    if let Some(ssh) = rustix::process::Pid::from_raw(ssh.load(Ordering::SeqCst)) {
-                        // It may have ended by itself.
-                        let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
-                    }
-                }
-                if let Ok(stopper) = stopper.lock()
-                    && let Some(stopper) = stopper.as_ref()
-                {
-                    stopper.stop(Code::Interrupted.into());
-                }
-            }
-        };
-        threads::start("haul-signals", watch)?;
-        Ok(interrupt)
-    }
-
-    /// From now on this end is stopped.
-    fn watch(&self, running: &Running) {
-        let stopper = running.stopper();
-        if let Ok(mut place) = self.stopper.lock() {
-            *place = Some(stopper.clone());
-        }
-        // Whoever asked before that did not find it.
-        if self.asked.load(Ordering::SeqCst) {
-            stopper.stop(Code::Interrupted.into());
-        }
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        if self.asked.load(Ordering::SeqCst) { Err(Error::new(Code::Interrupted, "")) } else { Ok(()) }
     }
 }
 

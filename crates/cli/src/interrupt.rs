@@ -1,0 +1,83 @@
+//! How a command ends that is told to: [`signals::that_end`] says by what.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use haul_model::Code;
+use haul_mover::end::{Running, Stopper};
+use haul_mover::{Error, threads};
+
+use crate::signals;
+
+/// The first signal ends the session in order; a second one ends the process at once.
+pub struct Interrupt {
+    stopper: Arc<Mutex<Option<Stopper>>>,
+    asked: Arc<AtomicBool>,
+    /// What is waited for that nothing else would end: the ssh that is connecting, and the one that is asked for a host's name;
+    /// 0: none.
+    connecting: Arc<[AtomicI32; 2]>,
+}
+
+impl Interrupt {
+    /// Does what may wait for these, unless it is interrupted.
+    pub fn while_connecting<T>(
+        &self,
+        waits_for: [i32; 2],
+        act: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let wait_for = |pids: [i32; 2]| {
+            self.connecting.iter().zip(pids).for_each(|(held, pid)| held.store(pid, Ordering::SeqCst));
+        };
+        wait_for(waits_for);
+        let done = self.check().and_then(|()| act());
+        wait_for([0, 0]);
+        done
+    }
+
+    /// Takes the signals over.
+    pub fn install() -> Result<Interrupt, Error> {
+        let mut signals = signal_hook::iterator::Signals::new(signals::that_end())
+            .map_err(|error| Error::os(Code::SystemRefused, "signals", &error))?;
+        let interrupt =
+            Interrupt { stopper: Arc::default(), asked: Arc::default(), connecting: Arc::default() };
+        let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
+        let connecting = interrupt.connecting.clone();
+        let watch = move || {
+            for _signal in signals.forever() {
+                if asked.swap(true, Ordering::SeqCst) {
+                    std::process::exit(130);
+                }
+                for ssh in connecting.iter() {
+                    if let Some(ssh) = rustix::process::Pid::from_raw(ssh.load(Ordering::SeqCst)) {
+                        // It may have ended by itself.
+                        let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
+                    }
+                }
+                if let Ok(stopper) = stopper.lock()
+                    && let Some(stopper) = stopper.as_ref()
+                {
+                    stopper.stop(Code::Interrupted.into());
+                }
+            }
+        };
+        threads::start("haul-signals", watch)?;
+        Ok(interrupt)
+    }
+
+    /// From now on this end is stopped.
+    pub fn watch(&self, running: &Running) {
+        let stopper = running.stopper();
+        if let Ok(mut place) = self.stopper.lock() {
+            *place = Some(stopper.clone());
+        }
+        // Whoever asked before that did not find it.
+        if self.asked.load(Ordering::SeqCst) {
+            stopper.stop(Code::Interrupted.into());
+        }
+    }
+
+    /// Was it asked for?
+    pub fn check(&self) -> Result<(), Error> {
+        if self.asked.load(Ordering::SeqCst) { Err(Error::new(Code::Interrupted, "")) } else { Ok(()) }
+    }
+}

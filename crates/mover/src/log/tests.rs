@@ -1,0 +1,159 @@
+//! Logs that hang, that cannot be read, and that cannot be written.
+
+use super::*;
+
+/// A log whose thread is at something that does not end while `_storage` is held.
+fn hanging() -> (Logger, QueueSender<()>) {
+    let (operations, queue) = unbounded();
+    let (storage, answers) = bounded::<()>(0);
+    let run = move || {
+        let _queue: crossbeam_channel::Receiver<LogOp> = queue;
+        let _ = answers.recv();
+    };
+    let thread = std::thread::spawn(run);
+    let summary = LogSummary {
+        mechanism: String::new(),
+        method: String::new(),
+        writer: String::new(),
+        bytes_peak: 0,
+        files_peak: 0,
+        location: PathBuf::new(),
+        lost: None,
+        closing: Duration::ZERO,
+    };
+    let shared = Arc::new(Mutex::new(summary));
+    (
+        Logger {
+            required: false,
+            shared,
+            work: Work::Thread { operations, thread, progress: Progress::default() },
+        },
+        storage,
+    )
+}
+
+/// Of a log in this directory.
+fn keeper(directory: &Path) -> Keeper {
+    Keeper {
+        log: open_log(directory, Config::default()).unwrap().0,
+        hash: HashKind::default(),
+        handles: HashMap::new(),
+        inputs: bounded(1).0,
+        shared: hanging().0.shared,
+        unsynced_since: None,
+        lost: false,
+        ended: Arc::default(),
+    }
+}
+
+#[test]
+fn a_log_that_is_never_idle_is_durable_every_second_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut keeper = keeper(directory.path());
+    keeper.write_all([LogOp::Clear]);
+    assert!(keeper.unsynced_since.is_some(), "not yet");
+    keeper.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
+    keeper.write_all([LogOp::Clear]);
+    assert!(keeper.unsynced_since.is_none());
+}
+
+#[test]
+fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for() {
+    let (mut logger, _storage) = hanging();
+    let told: Vec<String> = (0..2 * WAITING_MAX).filter_map(|_| logger.run(LogOp::Clear)).collect();
+    assert_eq!(told, [NO_ANSWER], "it is told once");
+    assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
+
+    // Few wait, but long. A pause of the whole process is none of its.
+    let (mut logger, _storage) = hanging();
+    assert_eq!(logger.run(LogOp::Clear), None);
+    for _ in 0..2 {
+        assert_eq!(logger.run(LogOp::Clear), None);
+        std::thread::sleep(SERVE_MAX + Duration::from_millis(50));
+    }
+    let began = Instant::now();
+    while logger.run(LogOp::Clear).is_none() {
+        assert!(began.elapsed() < SERVE_MAX * 10 && matches!(logger.work, Work::Thread { .. }));
+        std::thread::sleep(SERVE_MAX / 50);
+    }
+    assert!(began.elapsed() > SERVE_MAX / 2, "{:?}", began.elapsed());
+
+    // It takes long, and goes on.
+    let (mut logger, _storage) = hanging();
+    for _ in 0..90 {
+        assert_eq!(logger.run(LogOp::Clear), None);
+        std::thread::sleep(SERVE_MAX / 60);
+        let Work::Thread { operations, progress, .. } = &logger.work else { panic!("it is lost") };
+        assert!(operations.len() < WAITING_MAX);
+        progress.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    let (mut logger, _storage) = hanging();
+    assert_eq!(logger.run(LogOp::Clear), None);
+    let began = Instant::now();
+    assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
+    assert!((FINISH_MAX..FINISH_MAX * 10).contains(&began.elapsed()));
+
+    let (logger, storage) = hanging();
+    drop(storage);
+    assert_eq!(logger.finish().lost, None);
+
+    // One that the comm thread writes.
+    let directory = tempfile::tempdir().unwrap();
+    let keeper = keeper(directory.path());
+    let (shared, work) = (Arc::clone(&keeper.shared), Work::comm(keeper));
+    let logger = Logger { required: false, shared, work };
+    let (begins, begun) = bounded(0);
+    let (storage, answers) = bounded::<()>(0);
+    let comm = logger.comm().unwrap();
+    let writes = std::thread::spawn(move || {
+        let _keeper = lock(&comm.0);
+        begins.send(()).unwrap();
+        let _ = answers.recv();
+    });
+    begun.recv().unwrap();
+    let (ended, ends) = bounded(1);
+    std::thread::spawn(move || ended.send(logger.finish().lost));
+    let lost = ends.recv_timeout(FINISH_MAX * 10);
+    drop(storage);
+    writes.join().unwrap();
+    assert_eq!(lost, Ok(Some(NO_ANSWER.into())));
+}
+
+#[test]
+fn what_a_log_holds_counts_though_another_cannot_be_read_and_nothing_can_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let (id, path, token) = (EntryId(1), b"file".to_vec(), haul_model::Token([7; 16]));
+    let begin = LogOp::Begin {
+        id,
+        path: path.clone(),
+        identity: haul_model::Identity::default(),
+        object_bytes: 4096,
+        objects: 3,
+        token,
+    };
+    let mut keeper = keeper(directory.path());
+    keeper.write_all([begin, LogOp::Record { id, index: 1 }]);
+    keeper.close();
+    drop(keeper);
+    let names: Vec<_> =
+        std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    // Neither is a file that can be read, or written.
+    for name in ["file-7.log", "probe"] {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+    }
+    let settings = |required| Settings {
+        config: Some(Config::default()),
+        writer: Writer::default(),
+        required,
+        hash: HashKind::default(),
+    };
+    let log = SourceLog::open(directory.path(), settings(false)).unwrap();
+    assert!(log.summary.lost.is_some());
+    let kept = log.kept.unwrap();
+    let found: Vec<_> = kept.iter().map(|(path, logged)| (path.to_vec(), logged.done.count())).collect();
+    assert_eq!(found, [(path, 1)]);
+    let refused = SourceLog::open(directory.path(), settings(true)).err().unwrap();
+    assert_eq!(refused.failure.code, Code::LogUnwritable);
+}
