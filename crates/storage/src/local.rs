@@ -63,10 +63,14 @@ pub(crate) fn tells_of_errors(descriptor: impl AsFd) -> rustix::io::Result<bool>
     Ok(kind == KNOWN[3] || KNOWN.contains(&kind) && kernel() >= OF_PAGES)
 }
 
-/// Does it say when the last transaction could not be written?
-pub(crate) fn tells_of_the_journal() -> bool {
-    const OF_JOURNALS: (u32, u32) = (5, 17);
-    kernel() >= OF_JOURNALS
+/// Does it say there when the last transaction could not be written?
+pub(crate) fn tells_of_the_journal(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(tells_of_the_journal_since(kind(descriptor)?) <= kernel())
+}
+
+/// ext4 that has stopped for an error had nothing to say for a while, and from 6.12 on does not look read-only either.
+fn tells_of_the_journal_since(kind: u64) -> (u32, u32) {
+    if kind == KNOWN[0] { (6, 13) } else { (5, 17) }
 }
 
 /// Of the running kernel.

@@ -176,20 +176,21 @@ impl Attempt<'_> {
         if self.way.io == Io::Buffered {
             return Ok(Some(Door { file, unit: 1, is_direct: false }));
         }
-        match reach.direct(file).filter(|_| !self.engines.trouble.no_direct) {
-            Some(direct) if offset.is_multiple_of(direct.unit as u64) => {
+        let direct = if self.engines.trouble.no_direct { Err(Errno::INVAL) } else { reach.direct(file) };
+        match direct {
+            Ok(direct) if offset.is_multiple_of(direct.unit as u64) => {
                 if let Some(bytes) = file_bytes {
                     (*reach.room.get_or_init(|| direct::set_aside(file, bytes)))?;
                 }
                 Ok(Some(Door { file: &direct.file, unit: direct.unit, is_direct: true }))
             }
-            Some(_) => {
+            Ok(_) => {
                 self.is_disturbed();
                 Ok(None)
             }
-            None => {
+            Err(errno) => {
                 self.is_disturbed();
-                self.engines.refuse_direct(self.device);
+                self.engines.refuse_direct_unless_alone(self.device, errno);
                 Ok(None)
             }
         }

@@ -25,16 +25,16 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Of what is open there; `None` where that cannot be had.
-    pub fn open(file: &OwnedFd) -> Option<Direct> {
-        let unit = unit(file)?;
+    /// Of what is open there.
+    pub fn open(file: &OwnedFd) -> Result<Direct, Errno> {
+        let unit = unit(file).ok_or(Errno::OPNOTSUPP)?;
         let keep = OFlags::ACCMODE | OFlags::NOATIME;
-        let flags = (fs::fcntl_getfl(file).ok()? & keep) | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let flags = (fs::fcntl_getfl(file)? & keep) | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let opened = retry_on_intr(|| fs::open(path.as_str(), flags, Mode::empty())).ok()?;
+        let opened = retry_on_intr(|| fs::open(path.as_str(), flags, Mode::empty()))?;
         // Somebody may have mounted something else on /proc.
-        let same = Status::of(file).ok()?.place() == Status::of(&opened).ok()?.place();
-        same.then_some(Direct { file: opened, unit })
+        let same = Status::of(file)?.place() == Status::of(&opened)?.place();
+        if same { Ok(Direct { file: opened, unit }) } else { Err(Errno::OPNOTSUPP) }
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
         let file: OwnedFd = File::open(&path).unwrap().into();
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, vec![2; 8192]).unwrap();
-        let Some(direct) = Direct::open(&file) else {
+        let Ok(direct) = Direct::open(&file) else {
             return haul_testkit::lacks_here("direct I/O where it is built");
         };
         assert!(direct.unit >= 4096 && fs::fcntl_getfl(&direct.file).unwrap().contains(OFlags::DIRECT));

@@ -19,6 +19,7 @@ mod way;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -47,6 +48,8 @@ struct Device {
     number: u64,
     /// There is nothing to choose.
     usual: bool,
+    /// A file there could be opened past the page cache.
+    has_direct: AtomicBool,
     choice: Mutex<Choice>,
 }
 
@@ -59,15 +62,19 @@ impl Device {
 /// How an open file is reached.
 pub(crate) struct Reach {
     device: Arc<Device>,
-    /// A second descriptor, past the page cache, once somebody needed it. `None`: it cannot be had.
-    direct: OnceLock<Option<Direct>>,
+    /// A second descriptor, past the page cache, once somebody needed it.
+    direct: OnceLock<Result<Direct, Errno>>,
     /// What came of making room for all of the file, once somebody needed it.
     room: OnceLock<Result<(), Errno>>,
 }
 
 impl Reach {
-    fn direct(&self, file: &OwnedFd) -> Option<&Direct> {
-        self.direct.get_or_init(|| Direct::open(file)).as_ref()
+    fn direct(&self, file: &OwnedFd) -> Result<&Direct, Errno> {
+        let direct = self.direct.get_or_init(|| Direct::open(file)).as_ref();
+        if direct.is_ok() {
+            self.device.has_direct.store(true, Ordering::Relaxed);
+        }
+        direct.map_err(|errno| *errno)
     }
 }
 
@@ -95,7 +102,8 @@ impl Engines {
         let device = known.unwrap_or_else(|| {
             let ways = if self.is_worth_a_look(file) { self.wish.ways() } else { vec![Way::USUAL] };
             let choice = Choice::new(&ways, self.processors);
-            let new = Device { number: device, usual: choice.is_usual(), choice: Mutex::new(choice) };
+            let (usual, choice) = (choice.is_usual(), Mutex::new(choice));
+            let new = Device { number: device, usual, has_direct: AtomicBool::new(false), choice };
             // Another thread may have been first.
             Arc::clone(lock(&self.devices).entry(device).or_insert_with(|| Arc::new(new)))
         });
@@ -161,6 +169,14 @@ impl Engines {
         self.note(Note::NoRing(errno));
         let devices = lock(&self.devices);
         devices.values().for_each(|device| lock(&device.choice).refuse(|way| way.engine == Engine::Uring));
+    }
+
+    /// A file could not be opened past the page cache: does no file of the device go that way, or this one, or none at the moment?
+    fn refuse_direct_unless_alone(&self, device: &Device, errno: Errno) {
+        let for_now = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM);
+        if !for_now && !device.has_direct.load(Ordering::Relaxed) {
+            self.refuse_direct(device);
+        }
     }
 
     fn refuse_direct(&self, device: &Device) {

@@ -99,9 +99,10 @@ impl Hooks {
             let result = match reach {
                 Reach::Data => fs::fdatasync(descriptor),
                 Reach::Everything => fs::fsync(descriptor),
-                Reach::FileSystem if local::tells_of_the_journal() => fs::syncfs(descriptor),
-                // What it keeps to itself the anchor says.
-                Reach::FileSystem => fs::syncfs(descriptor).and_then(|()| fs::fsync(descriptor)),
+                Reach::FileSystem => fs::syncfs(descriptor).and_then(|()| {
+                    // What it keeps to itself the anchor says.
+                    if local::tells_of_the_journal(descriptor)? { Ok(()) } else { fs::fsync(descriptor) }
+                }),
             };
             if result != Err(Errno::INTR) {
                 return result;

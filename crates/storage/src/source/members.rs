@@ -19,7 +19,7 @@ use super::directories::{Directories, Location};
 use super::early::{EarlyHashes, FILE_BYTES_MIN};
 use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_object};
-use super::status::Status;
+use super::status::{self, Status};
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, TOGETHER_BYTES, are_better_together, whole_hash, whole_hashes};
 use crate::leases::Leases;
@@ -163,6 +163,8 @@ pub(crate) struct MemberReader<'a> {
     last: Option<(EntryId, Arc<OwnedFd>)>,
     /// The device of the last file, and whether that is memory.
     memory: Option<(u64, bool)>,
+    /// And whether this kernel knows all that is true of it.
+    coherent: Option<(u64, bool)>,
 }
 
 impl<'a> MemberReader<'a> {
@@ -177,6 +179,7 @@ impl<'a> MemberReader<'a> {
             left: IN_PLACE_MAX,
             last: None,
             memory: None,
+            coherent: None,
         }
     }
 
@@ -233,6 +236,9 @@ impl<'a> MemberReader<'a> {
         if space.is_empty() {
             is_empty(&file)?;
         } else {
+            if !self.is_coherent(&file, &status) {
+                status::refresh(&file);
+            }
             check_version(&file, &entry.identity)?;
         }
         Ok(Packed::in_slot(hash))
@@ -242,6 +248,17 @@ impl<'a> MemberReader<'a> {
     pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, Status), Failure> {
         let location = self.locate(entry)?;
         open_regular(self.directories, &location, self.noatime, entry, Leases::Awaited)
+    }
+
+    /// Is what is said of a file there what is true now? A client of a network file system may have been told a while ago.
+    fn is_coherent(&mut self, file: &OwnedFd, status: &Status) -> bool {
+        let device = status.place().device;
+        let coherent = match self.coherent {
+            Some((known, coherent)) if known == device => coherent,
+            _ => local::is_known(file).unwrap_or(false),
+        };
+        self.coherent = Some((device, coherent));
+        coherent
     }
 
     /// A file that was opened, before it is read.
