@@ -115,7 +115,8 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     if let Some(destination) = plan.destination_here() {
         row("  writing here", end(&destination), String::new());
     }
-    let stripe = settings.stripe.value.as_ref().map_or("by size".into(), ToString::to_string);
+    let stripe =
+        settings.stripe.value.as_ref().map_or("as at the source, or by size".into(), ToString::to_string);
     setting!("stripe", stripe, stripe);
     if let Some(file) = &settings.layout_file.value {
         setting!("layout-file", layout_file, file.display().to_string());

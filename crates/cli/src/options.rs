@@ -83,7 +83,7 @@ pub struct Copy {
     /// Copy directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Also keep owner and group (needs root at the destination); modes and times are always kept
+    /// Also keep owner and group, by number (needs root at the destination); modes and times are always kept
     #[arg(short, long)]
     pub preserve: bool,
     /// Name each file as it is done
@@ -117,7 +117,7 @@ pub struct Copy {
     /// Files up to this size, and to that of an object, travel in bundles; 0: only empty ones
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub bundle_below: Option<u64>,
-    /// Threads of each end that read or write contents
+    /// Threads of each end that read or write contents [default: two for each target, one for each core at least]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub io_threads: Option<u16>,
     /// How objects of big files are read and written at each end: posix, uring (several requests at a time) or auto: measured
@@ -149,7 +149,8 @@ pub struct Copy {
     /// [default: auto]
     #[arg(long, value_enum, value_name = "HOW", hide_possible_values = true)]
     pub topology: Option<Seating>,
-    /// Stripes of new files on Lustre: COUNT[:SIZE[:POOL]], e.g. 8:4MiB; -1 is all targets [default: one for each GiB]
+    /// Stripes of new files on Lustre: COUNT[:SIZE[:POOL]], e.g. 8:4MiB; -1 is all targets
+    /// [default: as chosen at the source, else one for each GiB]
     #[arg(long, value_name = "STRIPES", allow_negative_numbers = true)]
     pub stripe: Option<StripeSpec>,
     /// Where files are whose file system does not tell (docs/spec/layout-file.md); of this host

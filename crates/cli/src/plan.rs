@@ -212,7 +212,14 @@ pub fn decision_word(decision: Decision) -> &'static str {
 pub fn root_error(failure: &RootFailure) -> Error {
     let about = crate::paths::show(failure.path.as_os_str().as_bytes());
     let hint = match failure.failure.code {
-        Code::SinkMissing => Some(format!("make it first: mkdir -p {}", crate::ssh::quoted(&about))),
+        // As it is shown it may be another name.
+        Code::SinkMissing if about.as_bytes() != failure.path.as_os_str().as_bytes() => {
+            Some("make that directory first".into())
+        }
+        Code::SinkMissing => {
+            let dashes = if about.starts_with('-') { "-- " } else { "" };
+            Some(format!("make it first: mkdir -p {dashes}{}", crate::ssh::quoted(&about)))
+        }
         Code::SinkNotDirectory => Some("name a directory as DEST, or a new name".into()),
         Code::Usage => Some("two SOURCEs have the same name; copy them to different directories".into()),
         Code::SinkPermission => Some("choose a directory that you may write to".into()),

@@ -348,7 +348,7 @@ impl Settings {
                 arguments.stripe.clone().map(Some),
                 |text| text.parse().map(Some),
                 None,
-                "one stripe for each GiB",
+                "what somebody chose there, else one stripe for each GiB",
             )?,
             layout_file: layers.pick(
                 "layout-file",

@@ -484,7 +484,8 @@ fn where_sources_meet_none_closes_a_directory_to_another() {
         for (number, modes) in
             [[0o755, 0], [0o755, 0o400], [0, 0o755], [0o600, 0o500], [0, 0o600]].iter().enumerate()
         {
-            let settings = SinkSettings { faults: Some(Arc::new(far())), ..scratch.settings(ONE) };
+            let faults = Arc::new(far());
+            let settings = SinkSettings { faults: Some(Arc::clone(&faults)), ..scratch.settings(ONE) };
             let contents = [SourceName::Contents, SourceName::Contents];
             let driver = Driver::new(Box::new(scratch.with(settings, &contents)));
             let directory = |parent, name: &str, mode| {
@@ -504,6 +505,10 @@ fn where_sources_meet_none_closes_a_directory_to_another() {
                 }
             }
             assert_eq!(driver.finish(), [], "{modes:?}");
+            // Each of 22 when its turn comes, and of those that are closed to us the eight below once more at the end.
+            let sync = Fault::Sync(SyncPoint::DirectoryAttributes);
+            let syncs = faults.seen().iter().filter(|fault| **fault == sync).count();
+            assert!(syncs >= 22 + 8, "{modes:?}: {syncs} syncs");
             let mode = |path: &str| look(&scratch.path(path.as_bytes())).unwrap().mode;
             let open = |path: &str| {
                 let path = scratch.path(path.as_bytes());

@@ -101,9 +101,21 @@ impl PosixSink {
         if self.may_meet && !record.made {
             self.sweep(directory.as_fd());
         }
-        let set = self.set_directory_attributes(&directory, closed, id, record).map_err(attributes_failure);
+        let set = if record.is_holder() {
+            // DEST itself, of which only the contents are a SOURCE's: a home directory, or one that many share.
+            Ok(())
+        } else {
+            self.set_directory_attributes(&directory, closed, id, record).or_else(|errno| {
+                // Who has put something into a directory of somebody else's has no say in what it looks like.
+                if errno == Errno::PERM && !record.made && is_of_somebody_else(&directory)? {
+                    Ok(())
+                } else {
+                    Err(errno)
+                }
+            })
+        };
         // Its names are made durable even where its attributes could not be set.
-        set.and(self.sync_finished(&directory, record))
+        set.map_err(attributes_failure).and(self.sync_finished(&directory, record))
     }
 
     /// The mode that it did not get in its turn.
@@ -137,7 +149,7 @@ impl PosixSink {
         if let Some(directory) = known {
             return Ok(directory);
         }
-        if record.parent == RecordId::HOLDER && record.name.is_empty() {
+        if record.is_holder() {
             return self.directories.descriptor(&self.holder);
         }
         let parent = self.open_parent(open, record.parent)?;
@@ -279,6 +291,10 @@ fn set_if(
         }
         Ok(())
     }
+}
+
+fn is_of_somebody_else(directory: &OwnedFd) -> rustix::io::Result<bool> {
+    Ok(status(directory.as_fd())?.uid != rustix::process::geteuid().as_raw())
 }
 
 fn spool_failure(errno: Errno) -> Failure {

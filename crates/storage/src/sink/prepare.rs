@@ -116,7 +116,8 @@ impl PosixSink {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = || -> rustix::io::Result<Found> {
             let descriptor = fs::openat(&held, c".", flags, Mode::empty())?;
-            let status = ensure_writable(descriptor.as_fd(), status(descriptor.as_fd())?)?;
+            // As its owner wants it to be: only what is in it is a SOURCE's.
+            let status = status(descriptor.as_fd())?;
             Ok(Found { descriptor, status, made: false })
         };
         let found = self.directories.retry_without_cache(opened).map_err(sink_failure)?;

@@ -45,6 +45,13 @@ pub(crate) struct Record {
     pub attributes: Attributes,
 }
 
+impl Record {
+    /// The held destination itself.
+    pub fn is_holder(&self) -> bool {
+        self.parent == RecordId::HOLDER && self.name.is_empty()
+    }
+}
+
 const LENGTH_BYTES: u64 = 4;
 const FIXED_BYTES: usize = 8 + 8 + 8 + 1 + 4 + 4 + 4 + 12 + 12;
 const BLOCK_BYTES: usize = 64 << 10;
