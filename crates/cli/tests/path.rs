@@ -225,6 +225,33 @@ fn bytes_that_are_altered_are_not_believed_whatever_hash_follows_them() {
     }
 }
 
+/// Alters one byte of the first payload's header.
+struct Readdresses {
+    byte: usize,
+    passed: AtomicUsize,
+}
+
+impl Meddler for Readdresses {
+    fn passes(&self, header: &mut [u8; 24], _bytes: &mut Vec<u8>) {
+        if self.passed.fetch_add(1, Ordering::SeqCst) == 0 {
+            header[self.byte] ^= 1;
+        }
+    }
+}
+
+/// Its mark, its connection, what it is, where it goes.
+#[test]
+fn a_header_that_is_altered_costs_a_connection_and_not_the_transfer() {
+    for byte in [0, 4, 8, 15, 19] {
+        let bed = Bed::new();
+        let meddler = Arc::new(Readdresses { byte, passed: AtomicUsize::new(0) });
+        let output = bed.push(meddler.clone(), &[]);
+        assert_eq!(output.status.code(), Some(0), "{byte}: {}", said(&output));
+        assert!(meddler.passed.load(Ordering::SeqCst) > 1, "{byte}: it was sent again");
+        assert!(fs::read(bed.path("sink/file")).unwrap() == content(1), "{byte}");
+    }
+}
+
 #[test]
 fn who_alters_everything_prevents_a_transfer_and_nothing_else() {
     let bed = Bed::new();

@@ -146,11 +146,11 @@ impl<D> Dialer<D> {
 
 impl<D: Dial> Connector for Dialer<D> {
     fn connect(&mut self, introduction: &Introduction, _patience: Duration) -> Result<Established, Error> {
+        let (address, mut control) = self.control()?;
+        self.dial.prefer(address);
         // A stream of an attempt that failed may still come to the other end.
         let epoch = next_epoch(introduction.epoch.max(self.proposed))?;
         self.proposed = epoch;
-        let (address, mut control) = self.control()?;
-        self.dial.prefer(address);
         send_connect(&mut control, introduction, epoch)?;
         let (header, peer) = receive_connect(&mut control, introduction)?;
         if header.epoch != epoch {

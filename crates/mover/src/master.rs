@@ -3,6 +3,8 @@
 //! The same loop serves both ends; what differs is the [`Machine`]. The loop also keeps the connection: it feeds frames
 //! through the link, notices silence, lets a lost connection go, asks for a new one within `--reconnect`.
 
+mod connecting;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,23 +18,24 @@ use haul_model::{Code, Failure};
 use haul_protocol::link::Link;
 use haul_protocol::scheduler::Said;
 use haul_protocol::{Action, Event, LogOp, Outcome};
-use haul_transport::rate::{self, Limit};
-use haul_wire::{FEATURE_PROFILE, FrameHeader, LogStatus, Message, Role};
+use haul_transport::rate::Limit;
+use haul_wire::{FrameHeader, LogStatus, Message, Role};
 
-use crate::comm::{Connection, Weight};
+use crate::comm::Weight;
 use crate::connection::{Connector, Established, Introduction};
 use crate::end::Profiles;
 use crate::log::{LogSummary, Logger};
 use crate::missing::Missing;
 use crate::muster::Muster;
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
-use crate::patience::{self, InVain};
+use crate::patience::InVain;
 use crate::payload::Outgoing;
 use crate::profile::Profiler;
 use crate::report::Report;
 use crate::report_queue::ReportQueue;
 use crate::workers::Workers;
 use crate::{Error, Tuning, threads};
+use connecting::Wire;
 
 /// What reaches a master.
 pub(crate) enum Input {
@@ -71,8 +74,6 @@ pub(crate) const INPUTS_MAX: usize = 4096;
 const TICK: Duration = Duration::from_millis(50);
 /// Neighbours are told so often.
 const BEAT: Duration = Duration::from_millis(BEAT_MILLIS as u64);
-/// So often the first connection of a session may break while it is made.
-const FIRST_ATTEMPTS: u32 = 3;
 /// A PING goes out after this much silence of ours.
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The other end is taken for gone after this much silence of its.
@@ -158,22 +159,6 @@ pub(crate) struct Ended {
     pub(crate) hanging: usize,
 }
 
-/// The state of the connection, as the loop sees it.
-enum Wire {
-    /// None, and one was asked for.
-    Wanted { since: Instant, first: bool },
-    /// It stands.
-    Up(Connection),
-    /// Its threads are ending.
-    Ending { since: Instant },
-}
-
-impl Wire {
-    fn is_up(&self, epoch: u32) -> bool {
-        matches!(self, Wire::Up(connection) if connection.epoch == epoch)
-    }
-}
-
 /// A message as it came: decoded it would take up to ten times as much memory.
 struct PutAside {
     kind: u8,
@@ -196,6 +181,8 @@ struct Running<M: Machine> {
     in_vain: InVain,
     /// When the last connection was made.
     since_connected: Instant,
+    /// What has come with it was not what was announced.
+    distrusted: bool,
     /// Of that.
     missing: Missing,
     last_error: Option<Error>,
@@ -246,6 +233,7 @@ impl<M: Machine> Running<M> {
             broken_at_first: 0,
             in_vain: InVain::default(),
             since_connected: now,
+            distrusted: false,
             missing: Missing::new(now),
             last_error: None,
             stopped: false,
@@ -343,6 +331,11 @@ impl<M: Machine> Running<M> {
         while let Some(action) = self.master.machine.next_action() {
             self.carry_out(action);
         }
+        if std::mem::take(&mut self.distrusted)
+            && let Wire::Up(connection) = &self.wire
+        {
+            self.on_lost(connection.epoch, "a payload is not what was announced".into());
+        }
     }
 
     fn carry_out(&mut self, action: Action) {
@@ -369,6 +362,7 @@ impl<M: Machine> Running<M> {
                     self.stop(Error::new(Code::Protocol, what));
                 }
             }
+            Action::Distrust => self.distrusted = true,
             Action::Hands(count) => self.master.workers.grow(count as usize),
             Action::Replace(block, part) => self.master.workers.replace((block, part)),
             Action::Errand { number, lane, threads, op } => {
@@ -496,143 +490,12 @@ impl<M: Machine> Running<M> {
         }
     }
 
-    /// Asks for a connection, for as long as `--reconnect` still allows.
-    fn request(&mut self) {
-        let Wire::Wanted { since, first } = self.wire else { return };
-        self.retry_at = None;
-        self.master.introduction.received = self.master.link.received();
-        let patience = patience::in_all(self.master.tuning.reconnect, first).saturating_sub(since.elapsed());
-        let request = Request { introduction: self.master.introduction.clone(), patience };
-        let _ = self.master.connector.try_send(request);
-    }
-
-    fn on_connected(&mut self, mut established: Established) {
-        if !matches!(self.wire, Wire::Wanted { .. }) {
-            return;
-        }
-        let epoch = established.epoch;
-        self.master.introduction.epoch = epoch;
-        let again = self
-            .check_received(established.peer_received)
-            .and_then(|()| self.master.link.connected(epoch, established.peer_received));
-        let again = match again {
-            Ok(again) => again,
-            Err(failure) => return self.event(Event::Stop(failure)),
-        };
-        let cipher = established.data.first().and_then(|stream| stream.about().cipher);
-        // Where bytes go through a processor's cache to be encrypted, they can be hashed there; clear streams take them from
-        // their files without looking.
-        let hashes_on_the_way = !established.data.is_empty()
-            && established
-                .data
-                .iter()
-                .all(|stream| stream.about().same_host && stream.about().cipher.is_some());
-        let round_trip = established.data.iter().filter_map(|stream| stream.about().round_trip).min();
-        self.master.reports.put(Report::Connected { streams: established.data.len(), cipher });
-        let peer = established.peer.clone();
-        self.tells_profile = peer.features & FEATURE_PROFILE != 0;
-        self.master.profiler.connected(established.shared, round_trip);
-        if let (Role::Source, Some(limit)) = (M::ROLE, &self.limit) {
-            let data = std::mem::take(&mut established.data);
-            established.data = data.into_iter().map(|stream| rate::wrap(stream, limit)).collect();
-        }
-        let log = self.master.logger.as_ref().and_then(Logger::comm);
-        let peer_address = established.data.first().and_then(|stream| stream.about().peer);
-        self.master.muster.placer.begin(peer_address.map(|address| address.ip()));
-        let (pool, inputs) = (&self.master.pool, &self.master.inputs_sender);
-        let connection = Connection::start(established, M::ROLE, pool, log, inputs, &self.master.muster);
-        let connection = match connection {
-            Ok(connection) => connection,
-            // A next connection would need them, too.
-            Err(error) => return self.stop(error),
-        };
-        self.written = Arc::clone(&connection.written);
-        again.into_iter().for_each(|frame| drop(connection.frames.send(frame)));
-        self.wire = Wire::Up(connection);
-        self.heard = Instant::now();
-        self.since_connected = self.heard;
-        self.missing = Missing::new(self.heard);
-        if let (Role::Sink, Some(round_trip)) = (M::ROLE, round_trip) {
-            self.event(Event::RoundTrip { nanos: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX) });
-        }
-        if M::ROLE == Role::Source {
-            self.event(Event::HashesOnTheWay(hashes_on_the_way));
-        }
-        self.event(Event::LinkUp { epoch, peer });
-    }
-
     /// It cannot go on.
     fn stop(&mut self, error: Error) {
         let failure = error.failure;
         self.last_error = Some(error);
         self.stopped = true;
         self.event(Event::Stop(failure));
-    }
-
-    /// An attempt has failed. The first connection of a session is not tried again by the end that dials, but for one that broke while
-    /// it was made: what is wrong then will not pass by itself. A lost one is, until the patience ends.
-    fn on_unreachable(&mut self, error: Error) {
-        let Wire::Wanted { since, first } = self.wire else { return };
-        let hopeless = error.failure.code.retry() != haul_model::error::Retry::Reconnect;
-        let is_broken = error.failure.code == Code::ConnectionLost;
-        self.broken_at_first += u32::from(first && is_broken);
-        let is_last = first && (!is_broken || self.broken_at_first >= FIRST_ATTEMPTS);
-        if is_last || hopeless || since.elapsed() >= self.master.tuning.reconnect {
-            return self.stop(error);
-        }
-        self.last_error = Some(error);
-        self.retry_at = Some(Instant::now() + patience::pause(since.elapsed()));
-    }
-
-    fn on_lost(&mut self, epoch: u32, cause: String) {
-        if !self.wire.is_up(epoch) {
-            return;
-        }
-        let ending = Wire::Ending { since: Instant::now() };
-        // Whoever receives would wait until there is less of it.
-        self.put_aside.iter_mut().for_each(|message| message.weight = None);
-        if let Wire::Up(connection) = std::mem::replace(&mut self.wire, ending) {
-            let have_ended = connection.tear_down();
-            self.last_error = Some(Error::new(Code::ConnectionLost, cause.clone()));
-            let progress = self.master.machine.stats().progress();
-            self.in_vain.lost(progress, self.since_connected.elapsed(), Instant::now());
-            self.master.reports.put(Report::Reconnecting { cause });
-            if have_ended {
-                self.take_what_waits();
-                self.on_down();
-            }
-        }
-    }
-
-    /// What the threads of a connection that have ended reported last may wait behind the news of its loss: to the machine it must
-    /// not come after it.
-    fn take_what_waits(&mut self) {
-        for _ in 0..self.master.inputs.len() {
-            if let Ok(input) = self.master.inputs.try_recv() {
-                self.on_input(input);
-            }
-        }
-    }
-
-    fn on_down(&mut self) {
-        let Wire::Ending { since } = self.wire else { return };
-        self.master.link.disconnected();
-        // It has been confirmed, and the machine must not hear of it after the loss.
-        while !self.put_aside.is_empty() {
-            self.take_back();
-        }
-        self.event(Event::LinkDown);
-        self.wire = Wire::Wanted { since, first: false };
-        let now = Instant::now();
-        if self.in_vain.is_hopeless(self.master.tuning.reconnect, now) {
-            let cause = self.last_error.take().map(|error| error.about).unwrap_or_default();
-            let told = format!("one connection after the other is lost before anything has passed: {cause}");
-            return self.stop(Error::new(Code::ConnectionLost, told));
-        }
-        match self.in_vain.pause(now) {
-            None => self.request(),
-            Some(pause) => self.retry_at = Some(now + pause),
-        }
     }
 
     fn tick_if_due(&mut self) {

@@ -202,9 +202,11 @@ const LEVELS: usize = 4;
 
 /// Makes a directory that only its owner may enter, with its parents, durably.
 ///
-/// The names above it are synced even if they were there: an earlier process may have made them a moment before the
-/// power went. A record whose directory vanishes would let the next run decide again what DEST means.
+/// The names above it are synced up to what was there before, those of the state directory's own tree even if they were:
+/// an earlier process may have made them a moment before the power went. A record whose directory vanishes would let the
+/// next run decide again what DEST means.
 pub fn make_directory(directory: &Path) -> Result<(), Error> {
+    let missing = directory.ancestors().take_while(|above| !above.exists()).count();
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| unwritable(directory, &error))?;
     for found in directory.ancestors().take(OWN_LEVELS).filter(|found| !found.as_os_str().is_empty()) {
@@ -212,7 +214,7 @@ pub fn make_directory(directory: &Path) -> Result<(), Error> {
             break;
         }
     }
-    for parent in directory.ancestors().skip(1).take(LEVELS) {
+    for parent in directory.ancestors().skip(1).take(LEVELS.max(missing)) {
         match File::open(parent).and_then(|held| durable::sync(StatePoint::StateDirectories, &held)) {
             // A parent that may be entered but not read, or is on a file system that cannot be written, is none of ours.
             Err(error) if is_foreign(&error) => break,
@@ -425,9 +427,9 @@ fn wait_for(lock: &File, time: Duration, say: impl Fn()) -> bool {
     false
 }
 
-/// Raises the epoch. Each session may use a range of them, one for each connection.
+/// Raises the epoch. Each session may use a range of them, one for each attempt to connect: a week has no more.
 fn next_epoch(directory: &Path) -> Result<u32, Error> {
-    const CONNECTIONS_MAX: u32 = 1 << 12;
+    const CONNECTIONS_MAX: u32 = 1 << 17;
     let path = directory.join("epoch");
     let mut text = String::new();
     let before = match File::open(&path) {

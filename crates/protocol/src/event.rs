@@ -129,6 +129,9 @@ pub enum Action {
     /// Sink: the payload that was allowed into this slot was lost with an earlier connection, says the source. None has come with
     /// this one then, not in part either; else the session ends.
     TakeBack(SlotId),
+    /// Sink: what has come with this connection is not what was announced: somebody on the path of a clear stream may have altered
+    /// it. The connection is to be made again, and what is missing then is sent again.
+    Distrust,
     /// Source: to storage.
     Source(SourceOp),
     /// Sink: to storage.

@@ -71,6 +71,7 @@ bugs! {
     GrantsUsedInPart       "sink: does not allow a payload again of which a part had come when its connection was lost";
     OldEpochAccepted       "sink: accepts a payload of an older connection";
     OldAnnouncementAwaited "sink: waits for a payload that was announced on an older connection";
+    MismatchAwaited        "sink: goes on with a connection whose payload was not what was announced";
     LostPayloadForgotten   "sink: does not ask again for what was lost with a connection";
     SealWithoutAll         "both: a file is closed one object early, and sealed all the same";
     DiscardWhileWriting    "sink: removes an unfinished file while objects are being written into it";

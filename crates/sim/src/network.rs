@@ -339,15 +339,22 @@ impl World {
         let Some(end) = self.source.as_mut().filter(connected) else { return false };
         end.sending -= 1;
         let mut payload = end.slots[local.0 as usize].clone();
+        let mut arriving = block;
         if !payload.in_files.is_empty() {
             payload = self.left_files(payload);
         }
         if self.random.chance(self.rates().alter) && !payload.pieces.is_empty() {
-            payload = self.altered(payload);
+            if self.random.chance(250) {
+                note!(self, "the header of block {} is altered on its way", block.0);
+                arriving.0 ^= 1 << self.random.below(8);
+            } else {
+                payload = self.altered(payload);
+            }
         }
         let stale = self.connection.cut;
         if !stale || self.random.chance(300) {
             let nanos = if stale { STALE_NANOS } else { self.plan.delays.payload };
+            let block = arriving;
             self.after(nanos, Happening::Arrive { session, epoch, block, slot, length, payload });
         }
         note!(self, "payload of block {} has left", block.0);

@@ -135,6 +135,13 @@ impl World {
                     self.violate(format!("{slot:?} is taken back, and a payload has come for it"));
                 }
             }
+            Action::Distrust => {
+                let up = self.sink_of(session).and_then(|end| end.up);
+                if present && up == Some(self.connection.epoch) {
+                    note!(self, "the sink distrusts its connection");
+                    self.sever();
+                }
+            }
             Action::Sink(op) => self.start_write(session, op),
             Action::Errand { number, lane, threads, op } => {
                 note!(self, "sink starts errand {number}, to {}", Short(&op));

@@ -153,6 +153,7 @@ impl World {
             Action::Grant(_)
             | Action::Revoke(_)
             | Action::TakeBack(_)
+            | Action::Distrust
             | Action::Sink(_)
             | Action::Errand { .. }
             | Action::Relieve { .. } => self.violate("the source acts as a sink".into()),

@@ -3,7 +3,7 @@
 use haul_sim::many::{Batch, run_many};
 use haul_sim::plan::Plan;
 use haul_sim::random::{Random, mix};
-use haul_sim::{Options, run};
+use haul_sim::{Bug, Options, run};
 
 /// Enough to reach every row of the state tables.
 const HISTORIES: u64 = if cfg!(debug_assertions) { 4_000 } else { 20_000 };
@@ -64,7 +64,9 @@ fn entries_that_are_open_are_bounded_however_many_files_there_are() {
 #[test]
 fn histories_that_found_a_bug_once_hold() {
     let seeds = include_str!("../seeds.txt");
-    for line in seeds.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+    let lines = || seeds.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    assert!(lines().count() >= Bug::ALL.len());
+    for line in lines() {
         let seed = line.split_whitespace().next().and_then(|seed| seed.parse().ok());
         let seed = seed.unwrap_or_else(|| panic!("no seed in {line:?}"));
         assert_eq!(run(seed, &Options::default()).0.violation, None, "{line}");

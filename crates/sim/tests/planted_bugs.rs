@@ -35,6 +35,7 @@ fn without_a_planted_bug_the_same_histories_hold() {
 #[test]
 fn seeds_of_past_bugs_still_find_them() {
     let seeds = include_str!("../seeds.txt");
+    let mut found = Vec::new();
     for line in seeds.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let mut words = line.split_whitespace();
         let seed = words.next().and_then(|seed| seed.parse().ok());
@@ -44,5 +45,8 @@ fn seeds_of_past_bugs_still_find_them() {
         let bug = bug.unwrap_or_else(|| panic!("no bug {name}"));
         let (report, _) = run(seed, &Options { bug: Some(bug), ..Options::default() });
         assert!(report.violation.is_some(), "{line}");
+        found.push(bug);
     }
+    let without: Vec<_> = Bug::ALL.iter().filter(|bug| !found.contains(bug)).collect();
+    assert!(without.is_empty(), "no seed is recorded for {without:?}");
 }

@@ -148,7 +148,17 @@ impl Sink {
                 let work = work.with_hashes(hashes)?;
                 self.write(block, slot, length, work)
             }
+            Slot::Arrived { .. } => {
+                self.distrust();
+                self.on_lost(slot, work)
+            }
             _ => Err(Failure::new(Code::Protocol)),
+        }
+    }
+
+    fn distrust(&mut self) {
+        if !self.config.planted.has(Bug::MismatchAwaited) {
+            self.actions.push_back(Action::Distrust);
         }
     }
 
@@ -180,6 +190,11 @@ impl Sink {
                 self.write(block, slot, length, work)
             }
             _ if old => Ok(()),
+            // What was announced has been lost, as the end of the connection will tell.
+            Slot::Announced { .. } => {
+                self.distrust();
+                Ok(())
+            }
             _ => Err(Failure::new(Code::Protocol)),
         }
     }
