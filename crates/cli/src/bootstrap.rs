@@ -253,6 +253,91 @@ fn marked(line: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
+    /// The names of all fields, also of those within.
+    fn fields(value: &serde_json::Value) -> Vec<String> {
+        let serde_json::Value::Object(fields_here) = value else { return Vec::new() };
+        fields_here.iter().flat_map(|(name, value)| [vec![name.clone()], fields(value)].concat()).collect()
+    }
+
+    #[test]
+    fn each_field_is_specified() {
+        let tuning = TuningWords {
+            object_bytes: 1 << 20,
+            slots: 2,
+            memory_grows: false,
+            io_threads: 1,
+            io_threads_max: 1,
+            congestion: "adaptive".into(),
+            engine: auto(),
+            io: auto(),
+            congestion_threshold_nanos: None,
+            congestion_skips: None,
+            hang_after: None,
+            alone: false,
+            unplaced: false,
+            stripe: None,
+            spill: None,
+            spill_max: None,
+            hash: blake3(),
+            bundle_bytes_max: 0,
+            reconnect_seconds: 0,
+            report_done: false,
+            bandwidth: None,
+            log_mechanism: "none".into(),
+            log_method: String::new(),
+            log_transaction_files: 1,
+            log_writer: String::new(),
+            log_required: false,
+        };
+        let request = Request {
+            haul: String::new(),
+            protocol: (1, 1),
+            role: "sink".into(),
+            job: String::new(),
+            instance: String::new(),
+            session: String::new(),
+            started: None,
+            fingerprint: String::new(),
+            key: None,
+            streams: 1,
+            ports: (0, 0),
+            listen: true,
+            sources: Vec::new(),
+            names: Vec::new(),
+            destination: String::new(),
+            decision: None,
+            file: false,
+            marks: Vec::new(),
+            recursive: false,
+            preserve: false,
+            tuning,
+            measure: Measure::default(),
+        };
+        let response = Response {
+            haul: String::new(),
+            fingerprint: String::new(),
+            port: 0,
+            addresses: Vec::new(),
+            epoch: 0,
+            decision: None,
+            hash: blake3(),
+        };
+        let refusal = Refusal { code: 0, errno: 0, about: String::new(), hint: None };
+        let lines = [
+            Line::Request(Box::new(request)),
+            Line::Response(response),
+            Line::Refusal(refusal),
+            Line::Dial { port: 1 },
+        ];
+        let page = include_str!("../../../docs/spec/greeting.md");
+        let names: Vec<String> =
+            lines.iter().flat_map(|line| fields(&serde_json::to_value(line).unwrap())).collect();
+        assert!(names.len() > 60, "{names:?}");
+        for name in names {
+            assert!(page.contains(&format!("`{name}`")), "{name} is not in docs/spec/greeting.md");
+        }
+    }
+
     #[test]
     fn a_login_message_without_a_line_end_is_passed_over() {
         let mut bytes = b"Welcome!\n\x1b]0;title\x07HAUL ".to_vec();
