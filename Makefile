@@ -69,8 +69,8 @@ syncs: build ## Remove each sync from the program in turn: a power cut must show
 	$(CARGO) build --locked --profile $(PROFILE) --workspace
 	$(BUILT)/testbed syncs --haul $(BUILT)/haul-faults
 
-striped: build ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root, for FUSE)
-	$(BUILT)/testbed striped --haul $(BUILT)/haul
+striped: build ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root or with sudo -n, for FUSE)
+	$(AS_ROOT) $(BUILT)/testbed striped --haul $(BUILT)/haul
 
 gluster: build ## Copy to, from and between GlusterFS volumes of this machine; kill haul, kill and stop bricks (as root or with sudo -n)
 	lab/deps.sh gluster

@@ -107,6 +107,7 @@ impl Bed {
 /// Another user than this one listens there. None where this one is not root.
 fn served_by_another_user(socket: &Path) -> Option<UnixListener> {
     if !rustix::process::geteuid().is_root() {
+        haul_testkit::lacks("root, to be another user");
         return None;
     }
     fs::set_permissions(socket.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();

@@ -102,6 +102,9 @@ struct Plan {
     idle_run: bool,
 }
 
+/// On each host: all but the account is for haul to make, as for somebody who has no `.local` yet.
+const STATE: &str = "account/.local/state/haul";
+
 /// Runs the loop.
 pub fn run(settings: &Settings) -> io::Result<Verdict> {
     let program = Program::new(&settings.haul)?;
@@ -109,7 +112,7 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
     for host in ["near", "far"] {
         fs::create_dir_all(directory.join(host))?;
     }
-    let states = (directory.join("near/state"), directory.join("far/state"));
+    let states = (directory.join("near").join(STATE), directory.join("far").join(STATE));
     let world = World::new(program, &directory.join("world"), Some(states))?;
     let datasets = Datasets::new(&directory.join("datasets"), settings.seed)?;
     println!("crash: seed {}, {} rounds, in {}", settings.seed, settings.rounds, directory.display());
@@ -220,8 +223,9 @@ impl Loop {
         };
         let disks = Disks { near: mount("near", seed)?, far: mount("far", seed.wrapping_add(1))? };
         for host in ["near", "far"] {
-            fs::create_dir(directory.join(host).join("state"))?;
-            fs::create_dir(directory.join(host).join("data"))?;
+            for made in ["account", "data"] {
+                fs::create_dir(directory.join(host).join(made))?;
+            }
         }
         if job.into {
             fs::create_dir(&job.destination)?;

@@ -117,6 +117,8 @@ pub struct Report {
     pub violations: Vec<String>,
     /// What was done to it, by kind; only what hit.
     pub attacks: Vec<&'static str>,
+    /// The same, whether it hit or found nobody.
+    pub tried: Vec<&'static str>,
     /// Runs until it was done.
     pub runs: u32,
     /// Bytes sent more than once, and how many there may be.
@@ -164,6 +166,7 @@ pub struct Summary {
     failed: u64,
     runs: u64,
     attacks: BTreeMap<&'static str, u64>,
+    tried: BTreeMap<&'static str, u64>,
     violations: BTreeMap<String, u64>,
     sent_again: Vec<u64>,
     /// Of what was allowed.
@@ -182,6 +185,7 @@ impl Summary {
             failed: 0,
             runs: 0,
             attacks: BTreeMap::new(),
+            tried: BTreeMap::new(),
             violations: CLASSES.iter().map(|class| ((*class).to_owned(), 0)).collect(),
             sent_again: Vec::new(),
             shares: Vec::new(),
@@ -195,6 +199,9 @@ impl Summary {
         self.runs += u64::from(report.runs);
         for attack in &report.attacks {
             *self.attacks.entry(attack).or_insert(0) += 1;
+        }
+        for attack in &report.tried {
+            *self.tried.entry(attack).or_insert(0) += 1;
         }
         let mut line = format!("{number:>5} {head} | {}", report.story.join("; "));
         if let Some((again, bound)) = report.sent_again {
@@ -241,15 +248,30 @@ impl Summary {
             println!("{name:<34} {value}");
         }
         println!("\n{}: {} passed, {} failed", self.what, self.rounds - self.failed, self.failed);
+        let in_vain = in_vain(&self.tried, &self.attacks);
+        for name in &in_vain {
+            println!(
+                "{}: FAILED: {name} was tried {} times and never hit anybody",
+                self.what, self.tried[name]
+            );
+        }
         Verdict {
             what: self.what,
-            passed: self.failed == 0 && self.rounds > 0,
+            passed: self.failed == 0 && self.rounds > 0 && in_vain.is_empty(),
             violations,
             attacks: self.attacks,
             rows,
             shares: self.shares,
         }
     }
+}
+
+/// Attacks that were tried often enough and never hit: what they show is nothing.
+fn in_vain(tried: &BTreeMap<&'static str, u64>, hit: &BTreeMap<&'static str, u64>) -> Vec<&'static str> {
+    // Of a few each may have come when the run had just ended.
+    const OFTEN: u64 = 5;
+    let never = |name: &&'static str| hit.get(name).is_none_or(|count| *count == 0);
+    tried.iter().filter(|(_, count)| **count >= OFTEN).map(|(name, _)| *name).filter(never).collect()
 }
 
 /// What a loop came to.
@@ -381,4 +403,16 @@ fn is_in_memory(place: &Path) -> bool {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     const RAMFS_MAGIC: u64 = 0x8584_58f6;
     rustix::fs::statfs(place).is_ok_and(|found| matches!(found.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attacks_that_never_hit_are_told() {
+        let tried = BTreeMap::from([("cut", 9), ("pause", 9), ("kill ssh", 5), ("kill far", 4)]);
+        let hit = BTreeMap::from([("pause", 1), ("kill ssh", 0)]);
+        assert_eq!(in_vain(&tried, &hit), ["cut", "kill ssh"]);
+    }
 }

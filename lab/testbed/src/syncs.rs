@@ -168,13 +168,18 @@ impl Stage<'_> {
         let root = directory.join("disk");
         let disk = Disk::new(medium, 1, &root, &directory.join("image"))?;
         // The power of an ext4 host takes only the sink's disk: its log would be committed with it.
-        let state = if medium == Medium::Crashfs { root.join("state") } else { directory.join("state") };
+        let host = if medium == Medium::Crashfs { root.as_path() } else { directory };
+        // As for an account without `.local`: what is above the state directory is not there either.
+        let (account, temporary) = (host.join("account"), host.join("temporary"));
         let result = root.join("data/result");
         fs::create_dir(root.join("data"))?;
-        tree::remove(&state)?;
-        fs::create_dir(&state)?;
+        for directory in [&account, &temporary] {
+            tree::remove(directory)?;
+            fs::create_dir(directory)?;
+        }
         disk.sync()?;
-        let host = Host { stage: self, state, result, log: directory.join("events") };
+        let state = account.join(".local/state/haul");
+        let host = Host { stage: self, state, temporary, result, log: directory.join("events") };
         match self.scenario {
             Scenario::End => host.end(&self.sources.tree, &disk, medium),
             Scenario::Bare => host.end(&self.sources.bare, &disk, medium),
@@ -188,6 +193,7 @@ impl Stage<'_> {
 struct Host<'a> {
     stage: &'a Stage<'a>,
     state: PathBuf,
+    temporary: PathBuf,
     result: PathBuf,
     log: PathBuf,
 }
@@ -196,7 +202,7 @@ impl Host<'_> {
     fn haul(&self) -> Command {
         let mut command = Command::new(self.stage.haul);
         // Nobody else keeps jobs there, which `status` would show, too.
-        command.env("HAUL_STATE_DIR", &self.state).env("TMPDIR", &self.state);
+        command.env("HAUL_STATE_DIR", &self.state).env("TMPDIR", &self.temporary);
         match self.stage.removed.map(|name| name.strip_prefix("state/").ok_or(name)) {
             Some(Ok(name)) => drop(command.env("HAUL_TEST_SKIP_STATE_SYNC", name)),
             Some(Err(name)) => drop(command.env("HAUL_TEST_SKIP_SYNC", name)),

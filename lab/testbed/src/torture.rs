@@ -112,8 +112,8 @@ pub fn run(settings: &Settings) -> io::Result<Verdict> {
     .into_iter()
     .filter(|option| !program.has(option))
     .collect();
-    if !missing.is_empty() {
-        println!("torture: not varied, as this haul has no {}", missing.join(" "));
+    if !missing.is_empty() && !program.is_stand_in() {
+        return Err(io::Error::other(format!("this haul has no {}, which rounds vary", missing.join(" "))));
     }
     let mut summary = Summary::new("torture");
     let started = std::time::Instant::now();
@@ -283,6 +283,7 @@ impl Loop {
             }
             let connected = run.is_connected();
             let mut hit = Vec::new();
+            report.tried.push(attack.name());
             // Who is not there yet is hit as soon as it is.
             wait_until(VICTIM_LIMIT, || {
                 hit = attack.strike(&run);

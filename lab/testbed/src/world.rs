@@ -54,12 +54,24 @@ impl Program {
             io::Error::new(error.kind(), format!("{}: {error}; `make build` makes it", path.display()))
         })?;
         let output = Command::new(&path).args(["cp", "--help"]).stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(format!(
+                "{} cp --help ends with {}",
+                path.display(),
+                output.status
+            )));
+        }
         Ok(Program { path, help: String::from_utf8_lossy(&output.stdout).into_owned() })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Is it the one with bugs that loops are tried with? It has no options.
+    pub fn is_stand_in(&self) -> bool {
+        self.path.file_name().is_some_and(|name| name == "stand-in")
     }
 
     /// Does `cp` have this option?
