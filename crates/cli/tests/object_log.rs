@@ -226,6 +226,87 @@ fn without_a_log_a_killed_file_starts_again() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
+/// Killed half-way, then run where something cannot be read, then as at first: what was logged of it counts.
+fn goes_on_after_a_run_without_it(
+    bed: &Bed,
+    sources: &[&str],
+    run: impl Fn(Command) -> Command,
+    away: impl Fn(bool),
+) {
+    let copy = |options: &[&str]| {
+        let mut command = bed.copy(options, sources[0], "sink");
+        let dest = command.get_args().last().unwrap().to_owned();
+        command = {
+            let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+            let mut again = bed.command();
+            again.args(&arguments[..arguments.len() - 1]).args(&sources[1..]).arg(dest);
+            again
+        };
+        run(command)
+    };
+    bed.kill_when(copy(&["--bandwidth", "6MiB"]), |_| logged(bed) >= OBJECTS_ALL / 4);
+    let known = logged(bed);
+    away(true);
+    let output = copy(&[]).output().unwrap();
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    away(false);
+    let output = copy(&[]).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let told = events(&output).pop().unwrap();
+    // Files that were complete at the kill are skipped as files.
+    let complete = told["bytes_skipped"].as_u64().unwrap() / OBJECT_BYTES as u64;
+    assert!(complete >= known, "{known} were logged: {told}");
+    assert_eq!(logs(&bed.state), Vec::<PathBuf>::new(), "nothing is left of a log");
+}
+
+#[test]
+fn a_source_that_was_away_for_a_run_goes_on() {
+    let bed = Bed::new();
+    bed.dataset();
+    for directory in ["other", "sink"] {
+        fs::create_dir(bed.path(directory)).unwrap();
+    }
+    fs::write(bed.path("other/file"), b"content").unwrap();
+    let away = |away: bool| {
+        let (here, there) = (bed.path("source"), bed.path("unmounted"));
+        let (from, to) = if away { (here, there) } else { (there, here) };
+        fs::rename(from, to).unwrap();
+    };
+    goes_on_after_a_run_without_it(&bed, &["source", "other"], |command| command, away);
+}
+
+#[test]
+fn a_directory_that_could_not_be_listed_for_a_run_goes_on() {
+    let bed = Bed::new();
+    bed.dataset();
+    fs::create_dir(bed.path("outer")).unwrap();
+    fs::rename(bed.path("source"), bed.path("outer/inner")).unwrap();
+    let root = rustix::process::geteuid().is_root();
+    if root {
+        let owner = Command::new("chown").args(["-R", "65534"]).arg(bed.directory.path()).status();
+        assert!(owner.unwrap().success());
+    }
+    // Root reads everything.
+    let run = |command: Command| {
+        if !root {
+            return command;
+        }
+        let mut ordinary = alone("setpriv", bed.directory.path());
+        ordinary
+            .args(["--reuid", "65534", "--clear-groups"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        ordinary.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        fs::set_permissions(bed.path("tmp"), fs::Permissions::from_mode(0o777)).unwrap();
+        ordinary
+    };
+    let away = |away: bool| {
+        let mode = if away { 0 } else { 0o755 };
+        fs::set_permissions(bed.path("outer/inner"), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    goes_on_after_a_run_without_it(&bed, &["outer"], run, away);
+}
+
 #[test]
 fn contradictions_are_usage_errors() {
     let bed = Bed::new();

@@ -403,7 +403,10 @@ pub enum SinkOp {
     },
     /// Everything is settled: set the attributes of all directories of this session, deepest first, and make them
     /// durable.
-    FinishDirectories,
+    FinishDirectories {
+        /// All below the SOURCEs was listed, so what is left over of earlier sessions of this job goes, where it could not before.
+        whole: bool,
+    },
 }
 
 /// Completions of [`SinkOp`].
@@ -489,7 +492,9 @@ impl SinkOp {
     /// Which kind of thread runs it, unless what it is about is on slow targets.
     pub fn lane(&self) -> Lane {
         match self {
-            SinkOp::Prepare { .. } | SinkOp::Forget { .. } | SinkOp::FinishDirectories => Lane::Ordered,
+            SinkOp::Prepare { .. } | SinkOp::Forget { .. } | SinkOp::FinishDirectories { .. } => {
+                Lane::Ordered
+            }
             SinkOp::WriteObject { .. } | SinkOp::WriteMembers { .. } => Lane::Data,
             SinkOp::Lay { .. } => Lane::Lay,
             SinkOp::Seal { .. }

@@ -319,7 +319,7 @@ fn at_sink(op: &SinkOp) -> At {
         | SinkOp::Publish { .. }
         | SinkOp::Discard { .. }
         | SinkOp::Forget { .. }
-        | SinkOp::FinishDirectories => haul_meter::at(Stage::Names),
+        | SinkOp::FinishDirectories { .. } => haul_meter::at(Stage::Names),
         SinkOp::Sync { .. } | SinkOp::SyncNames { .. } => haul_meter::at(Stage::Sync),
     }
 }

@@ -62,7 +62,9 @@ impl SinkStorage for Keepless {
                 self.named.fetch_add(entries.len() as u64, Ordering::Relaxed);
                 SinkDone::SyncedNames { group, failed: Vec::new() }
             }
-            SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: FailedPaths::default() },
+            SinkOp::FinishDirectories { .. } => {
+                SinkDone::DirectoriesFinished { failed: FailedPaths::default() }
+            }
             SinkOp::Forget { .. } => return None,
             SinkOp::Lay { .. }
             | SinkOp::WriteObject { .. }

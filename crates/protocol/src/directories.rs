@@ -11,7 +11,7 @@ use haul_model::limits::{DEPTH_MAX, DIRECTORIES_OPEN_MAX, SOURCES_MAX};
 use haul_model::{Code, EntryId, Failure};
 
 /// Four times the longest path that a system call takes. No message takes more.
-const TOLD_BYTES_MAX: usize = 16 << 10;
+pub(crate) const TOLD_BYTES_MAX: usize = 16 << 10;
 /// In front of what is left of a longer one.
 const CUT: &[u8] = b"...";
 

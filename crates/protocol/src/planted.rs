@@ -58,6 +58,8 @@ bugs! {
     DroppedCounts          "source: what was durable of a file that it has dropped counts on";
     BeforeUncounted        "sink: does not count what was durable before of a file that goes on";
     NoticeUncounted        "sink: does not count among all files what is only named";
+    UnlistedSwept          "sink: removes the unfinished files of what could not be listed this time";
+    LogClearedUnlisted     "source: forgets what it logged of what could not be listed this time";
     LastStepTakesAll       "sink: removes a file of which all is durable as its last step fails";
     LostWriteKept          "sink: keeps what was written while a sync of its file failed";
     LateWriteInGroup       "sink: counts a write that finished during a sync as covered by it";

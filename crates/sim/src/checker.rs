@@ -516,6 +516,9 @@ impl World {
             let held = self.source.iter().flat_map(|end| end.log.held());
             let done = |id: &EntryId| self.checker.record(*id).is_some_and(|it| it.end == Some(End::Done));
             let left: Vec<EntryId> = held.filter(done).collect();
+            if !self.checker.unreadable.is_empty() {
+                self.violate("the log is cleared, though not all could be listed".into());
+            }
             if let Some(id) = left.first() {
                 self.violate(format!("the log still has the entry of {id:?}, which is done"));
             }

@@ -30,6 +30,7 @@ mod network;
 pub mod plan;
 pub mod queue;
 pub mod random;
+mod refused;
 pub mod report;
 pub mod scheduler;
 mod session;

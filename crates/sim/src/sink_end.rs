@@ -11,7 +11,8 @@ use haul_protocol::{Action, Event, Outcome};
 use haul_wire::{Message, Role};
 
 use crate::content::Payload;
-use crate::sink_storage::{Context, SinkStorage, Started, refused};
+use crate::refused::refused;
+use crate::sink_storage::{Context, SinkStorage, Started};
 use crate::trace::Short;
 use crate::world::{Happening, World, note};
 
@@ -334,6 +335,7 @@ impl World {
             late: started.late || started.told_late,
             hung: !self.checker.hung.is_empty(),
             left: &mut self.checker.hung,
+            unlisted: &self.checker.unreadable,
             dead: &self.hung.dead,
             published: vec![],
             broken: None,

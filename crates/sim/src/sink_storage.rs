@@ -60,6 +60,8 @@ pub struct Context<'a> {
     pub rates: Rates,
     /// Paths that something happened to: their failure has a reason.
     pub troubled: &'a mut Vec<bool>,
+    /// Directories that could not be listed.
+    pub unlisted: &'a [PathId],
     /// Paths of which an unfinished file stays for a later session.
     pub left: &'a mut Vec<PathId>,
     /// The operation may have been given up by now: what it is about may be gone.
@@ -246,7 +248,9 @@ impl SinkStorage {
                 self.forget(id, context);
                 return None;
             }
-            SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: self.finish(context) },
+            SinkOp::FinishDirectories { whole } => {
+                SinkDone::DirectoriesFinished { failed: self.finish(whole, context) }
+            }
         })
     }
 
@@ -279,6 +283,9 @@ impl SinkStorage {
                     answers.push((entry.id, answer.unwrap_or_else(Prepared::Fail)));
                 }
                 Prepare::End(id) => match self.directories.get(&id) {
+                    Some(Directory { path, .. }) if context.unlisted.contains(path) => {
+                        context.broken(|| format!("{id:?}, which could not be listed, is swept"));
+                    }
                     Some(Directory { path, failed: false }) => self.sweep(Some(*path), context),
                     Some(_) => {}
                     None => context.broken(|| format!("the end of {id:?}, which is not held")),
@@ -742,7 +749,7 @@ impl SinkStorage {
         }
     }
 
-    fn finish(&mut self, context: &mut Context) -> FailedPaths {
+    fn finish(&mut self, whole: bool, context: &mut Context) -> FailedPaths {
         let mut failed = FailedPaths::default();
         for path in std::mem::take(&mut self.prepared) {
             if let Err(failure) = context.fails(context.rates.finish_error, path, Code::SinkAttributes) {
@@ -752,7 +759,9 @@ impl SinkStorage {
             }
             context.disk.sync_directory(Some(path), context.tree);
         }
-        self.sweep(None, context);
+        if whole {
+            self.sweep(None, context);
+        }
         context.disk.sync_directory(None, context.tree);
         failed
     }
@@ -764,33 +773,4 @@ struct Object {
     hash: Hash,
     single: bool,
     failures: u32,
-}
-
-/// The completion of an operation that is refused because a newer session owns the destination.
-pub fn refused(op: &SinkOp) -> Option<SinkDone> {
-    let failure = Failure::new(Code::Superseded);
-    let all = |ids: &[EntryId]| ids.iter().map(|id| (*id, failure)).collect();
-    Some(match op {
-        SinkOp::Prepare { batch, items } => {
-            let refuse = |item: &Prepare| match item {
-                Prepare::Entry { entry, .. } => Some((entry.id, Prepared::Fail(failure))),
-                Prepare::End(_) => None,
-            };
-            let answers = items.iter().filter_map(refuse).collect();
-            SinkDone::Prepared { batch: *batch, answers, laid: Vec::new(), unlaid: Vec::new() }
-        }
-        SinkOp::WriteObject { block, .. } => SinkDone::Written { block: *block, result: Err(failure) },
-        SinkOp::WriteMembers { block, step, members, .. } => {
-            let results = members.iter().map(|_| Err(failure)).collect();
-            SinkDone::WrittenMembers { block: *block, step: *step, results }
-        }
-        SinkOp::Lay { entry, .. } => SinkDone::Laid { id: entry.id, result: Err(failure), unlike: None },
-        SinkOp::Seal { entry, .. } => SinkDone::Sealed { id: entry.id, result: Err(failure) },
-        SinkOp::Sync { group, files } => SinkDone::Synced { group: *group, failed: all(files) },
-        SinkOp::Publish { group, files } => SinkDone::Published { group: *group, failed: all(files) },
-        SinkOp::SyncNames { group, entries } => SinkDone::SyncedNames { group: *group, failed: all(entries) },
-        SinkOp::Discard { id, .. } => SinkDone::Discarded { id: *id },
-        SinkOp::Forget { .. } => return None,
-        SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: FailedPaths::default() },
-    })
 }

@@ -219,7 +219,7 @@ short! {
         SinkOp::Discard { id, keep: true, .. } => write!(f, "let go of {}", Short(id)),
         SinkOp::Discard { id, token, .. } => write!(f, "discard {} in {}", Short(id), Short(token)),
         SinkOp::Forget { id } => write!(f, "forget {}", Short(id)),
-        SinkOp::FinishDirectories => f.write_str("finish directories"),
+        SinkOp::FinishDirectories { .. } => f.write_str("finish directories"),
     };
     SinkDone, |done, f| match done {
         SinkDone::Prepared { batch, answers, laid, unlaid } => {

@@ -82,7 +82,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         timed(4, "sync names", SinkOp::SyncNames { group: 0, entries: ids })?;
         number += count;
     }
-    timed(5, "finish directories", SinkOp::FinishDirectories)?;
+    timed(5, "finish directories", SinkOp::FinishDirectories { whole: true })?;
     let each = |time: Duration| time.as_secs_f64() * 1e6 / files as f64;
     for (name, elapsed, used) in spent {
         println!("{name:20} {:7.2} us a file, {:6.2} of them on a processor", each(elapsed), each(used));

@@ -552,7 +552,7 @@ impl SinkStorage for MemorySink {
                 session.directories.remove(&id);
                 return None;
             }
-            SinkOp::FinishDirectories => {
+            SinkOp::FinishDirectories { .. } => {
                 SinkDone::DirectoriesFinished { failed: self.finish_directories(session) }
             }
         })

@@ -13,6 +13,7 @@ mod making;
 mod parts;
 mod prepare;
 mod receive;
+mod unlisted;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -35,6 +36,7 @@ use haul_wire::{Answer, Message, Repair, Settled};
 use self::choose::ToWrite;
 use self::errand::{About, Hanging};
 use self::receive::{Slot, Work, Write};
+use self::unlisted::Unlisted;
 use crate::clock::Clock;
 use crate::committer::Committer;
 use crate::directories::Directories;
@@ -195,6 +197,7 @@ pub struct Sink {
     room: full::Room,
     bye: bool,
     spill_told: bool,
+    unlisted: Unlisted,
     finishing: bool,
     ended: bool,
     stats: Stats,
@@ -254,6 +257,7 @@ impl Sink {
             room: full::Room::default(),
             bye: false,
             spill_told: false,
+            unlisted: Unlisted::default(),
             finishing: false,
             ended: false,
             stats: Stats::default(),
@@ -423,6 +427,7 @@ impl Sink {
                 let counted = u64::from(!self.config.planted.has(Bug::NoticeUncounted));
                 self.stats.files_total = self.stats.files_total.saturating_add(counted);
                 self.stats.files_failed = self.stats.files_failed.saturating_add(1);
+                self.unlisted.add(&path, failure);
                 self.actions.push_back(Action::Fact(Fact::Failed { path: path.into_vec(), failure }));
                 Ok(())
             }
@@ -488,7 +493,8 @@ impl Sink {
         let committed = self.committer.is_idle() && self.entries.is_empty();
         if self.bye && !self.finishing && (committed || self.config.planted.has(Bug::FinishBeforeCommit)) {
             self.finishing = true;
-            self.actions.push_back(Action::Sink(SinkOp::FinishDirectories));
+            self.actions
+                .push_back(Action::Sink(SinkOp::FinishDirectories { whole: self.unlisted.is_nothing() }));
         }
     }
 

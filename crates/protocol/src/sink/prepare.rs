@@ -30,7 +30,11 @@ impl Sink {
         for item in items {
             match item {
                 NewFile::End(id) => {
-                    steps.push(Prepare::End(id));
+                    // What is left over there of earlier sessions may be of what could not be listed this time.
+                    let stays = self.unlisted.may_be_in(|| self.directories.path(id, b""));
+                    if !stays || self.config.planted.has(Bug::UnlistedSwept) {
+                        steps.push(Prepare::End(id));
+                    }
                     self.directories.end(id, &mut ended)?;
                     if self.config.planted.has(Bug::ForgottenWhileOpen) && !ended.contains(&id) {
                         ended.push(id);

@@ -277,7 +277,10 @@ impl Source {
     pub(super) fn on_finished(&mut self, failed: FailedPaths) {
         self.stats.files_failed = self.stats.files_failed.saturating_add(failed.count());
         self.actions.extend(failed.into_facts().map(Action::Fact));
-        self.actions.push_back(Action::Log(LogOp::Clear));
+        // What has failed may not have been looked up in the log, and goes on with it another time.
+        if self.stats.files_failed == 0 || self.config.planted.has(Bug::LogClearedUnlisted) {
+            self.actions.push_back(Action::Log(LogOp::Clear));
+        }
         self.end(None);
     }
 }

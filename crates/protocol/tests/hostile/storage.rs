@@ -75,7 +75,7 @@ pub fn answer_sink(op: SinkOp, random: &mut Random) -> Option<SinkDone> {
             SinkDone::SyncedNames { group, failed: some(&entries, random) }
         }
         SinkOp::Discard { id, .. } => SinkDone::Discarded { id },
-        SinkOp::FinishDirectories => SinkDone::DirectoriesFinished { failed: FailedPaths::default() },
+        SinkOp::FinishDirectories { .. } => SinkDone::DirectoriesFinished { failed: FailedPaths::default() },
         SinkOp::Forget { .. } => return None,
     })
 }

@@ -326,7 +326,7 @@ impl Driver {
 
     /// Everything is settled; what failed.
     pub fn finish(&self) -> Vec<(Box<[u8]>, Failure)> {
-        match self.run(SinkOp::FinishDirectories) {
+        match self.run(SinkOp::FinishDirectories { whole: true }) {
             Some(SinkDone::DirectoriesFinished { failed }) => failed.named().to_vec(),
             other => panic!("a result was expected: {other:?}"),
         }

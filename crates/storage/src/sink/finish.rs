@@ -45,7 +45,7 @@ const OPEN: u32 = 0o700;
 const FAR: Duration = Duration::from_micros(50);
 
 impl PosixSink {
-    pub(super) fn finish_directories(&self) -> FailedPaths {
+    pub(super) fn finish_directories(&self, whole: bool) -> FailedPaths {
         let open = Mutex::new(Open::new(self.directories.open_max(), self.spool.lookup()));
         let closed = Mutex::new(Closed::default());
         let (failures, finished) = (Mutex::new(FailedPaths::default()), AtomicU64::new(0));
@@ -56,7 +56,7 @@ impl PosixSink {
             if given_up() {
                 return 0;
             }
-            if let Err(failure) = self.finish_directory(&open, &closed, *id, record) {
+            if let Err(failure) = self.finish_directory((&open, &closed), *id, record, whole) {
                 lock(&failures).add(failure, || self.path_of(record).into());
             }
             // Before this one.
@@ -86,19 +86,19 @@ impl PosixSink {
         let failed = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
         let unread = steps.error().map(|errno| Failure::os(Code::StateUnwritable, errno.raw_os_error()));
         // What is about all of them is named in any case.
-        let about_all = unread.into_iter().chain(self.finish_destination().err());
+        let about_all = unread.into_iter().chain(self.finish_destination(whole).err());
         failed.after(about_all.map(|failure| (self.own_name.clone(), failure)))
     }
 
     fn finish_directory(
         &self,
-        open: &Mutex<Open<'_>>,
-        closed: &Mutex<Closed>,
+        (open, closed): (&Mutex<Open<'_>>, &Mutex<Closed>),
         id: RecordId,
         record: &Record,
+        whole: bool,
     ) -> Result<(), Failure> {
         let directory = self.open_recorded(open, id, record)?;
-        if self.may_meet && !record.made {
+        if whole && self.may_meet && !record.made {
             self.sweep(directory.as_fd());
         }
         let set = if record.is_holder() {
@@ -231,9 +231,9 @@ impl PosixSink {
     }
 
     /// What remains beside the directories: the names of the SOURCEs themselves, and whole file systems.
-    fn finish_destination(&self) -> Result<(), Failure> {
+    fn finish_destination(&self, whole: bool) -> Result<(), Failure> {
         let held = self.directories.descriptor(&self.holder)?;
-        if self.holder_has_files.load(Ordering::Relaxed) {
+        if whole && self.holder_has_files.load(Ordering::Relaxed) {
             self.sweep(held.as_fd());
         }
         if self.sync == SyncMode::Never {

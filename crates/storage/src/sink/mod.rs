@@ -408,8 +408,8 @@ impl SinkStorage for PosixSink {
                 self.directories.forget(id);
                 None
             }
-            SinkOp::FinishDirectories => {
-                Some(SinkDone::DirectoriesFinished { failed: self.finish_directories() })
+            SinkOp::FinishDirectories { whole } => {
+                Some(SinkDone::DirectoriesFinished { failed: self.finish_directories(whole) })
             }
         }
     }
