@@ -287,3 +287,31 @@ fn a_wire_that_is_full_is_named_not_the_buffers_that_it_empties() {
         assert!(named.is_some(), "{options:?} {from}: not the network in three runs");
     }
 }
+
+/// Nobody is to be sent to a disk that could take more.
+#[test]
+fn writes_that_take_long_beside_each_other_are_not_what_is_waited_for() {
+    let Some(bed) = Bed::new() else { return lacks("root, for networks of its own") };
+    if !(bed.near.limit("200mbit") && bed.far.limit("200mbit")) {
+        return lacks("tc, and a kernel with its token buckets");
+    }
+    bed.write("tree/big", 40 * MIB);
+    let limit = ["--bandwidth", "12MiB", "--plain"];
+    for (options, expected) in [(&[][..], "network"), (&["--plain"], "network"), (&limit, "bandwidth-limit")]
+    {
+        let named = (0..3).any(|run| {
+            let options = [options, &["--io-threads", "6"]].concat();
+            let mut command =
+                bed.command(&options, "tree", &format!("far:{expected} {} {run}", options.len()));
+            // A MiB takes 80 ms, of six at a time.
+            let child = command.env("HAUL_TEST_SLOW", "write=80000").spawn().unwrap();
+            let [profile, summary] = told(&finish(child));
+            let is_named = summary["bottleneck"] == expected;
+            if !is_named {
+                eprintln!("{options:?}: {summary:#} {profile:#}");
+            }
+            is_named
+        });
+        assert!(named, "{options:?}: not {expected} in three runs");
+    }
+}

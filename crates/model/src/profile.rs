@@ -85,6 +85,8 @@ words! {
         Names "names",
         /// Sink: the rest of payloads that have begun to arrive.
         Arriving "arriving",
+        /// Sink: further payloads, while none arrives and storage writes a few.
+        Next "next",
     }
 }
 

@@ -240,8 +240,11 @@ impl Waits {
         let credit = waited(source, Waiting::Credit);
         let after = sink.wall_nanos.saturating_sub(source.wall_nanos) as f64;
         let settle = waited(source, Waiting::Settle) + after;
-        let (write, sync) = (waited(sink, Waiting::Write), waited(sink, Waiting::Sync));
         let settling = settle.min(waited(sink, Waiting::Settle));
+        // While storage writes a few, more could come; when all has come, the last few are what is waited for.
+        let next = waited(sink, Waiting::Next);
+        let last = next.min(settle - settling);
+        let (write, sync) = (waited(sink, Waiting::Write) + last, waited(sink, Waiting::Sync));
         let explained = (credit + settle - settling).min(write + sync);
         let part = explained / (write + sync).max(1.0);
         self.divide(write * part, &writing);
@@ -258,7 +261,7 @@ impl Waits {
         // those that wait for a slot wait for the way.
         let idle = [Waiting::Scan, Waiting::Answers, Waiting::Read, Waiting::Link];
         let idle: f64 = idle.into_iter().map(|waiting| waited(source, waiting)).sum();
-        let silent = (waited(sink, Waiting::Payload) - idle).max(0.0);
+        let silent = (waited(sink, Waiting::Payload) + next - last - idle).max(0.0);
         let buffers = (left - settle_left).min(silent);
         self.divide(buffers, &[(Bottleneck::SinkBuffers, 1.0)]);
         let arriving = left - buffers;
@@ -436,7 +439,7 @@ mod tests {
 
     #[test]
     fn what_was_waited_for_the_sink_is_divided_by_what_the_sink_waited_for() {
-        use Waiting::{Answers, Arriving, Credit, Names, Payload, Settle, Sync, Write};
+        use Waiting::{Answers, Arriving, Credit, Names, Next, Payload, Settle, Sync, Write};
         let busy = [(Stage::Write, 9, 1), (Stage::Hash, 2, 2), (Stage::Create, 1, 1), (Stage::Sync, 1, 0)];
         for (source, sink, spent, expected) in [
             (Credit, Write, &busy[..], Bottleneck::SinkWrite),
@@ -446,6 +449,8 @@ mod tests {
             (Credit, Write, &[(Stage::Create, 9, 1), (Stage::Write, 3, 2)], Bottleneck::SinkMetadata),
             (Credit, Sync, &busy, Bottleneck::SinkSync),
             (Credit, Payload, &busy, Bottleneck::SinkBuffers),
+            (Credit, Next, &busy, Bottleneck::SinkBuffers),
+            (Settle, Next, &busy, Bottleneck::SinkWrite),
             (Credit, Arriving, &busy, Bottleneck::Network),
             (Credit, Arriving, &[(Stage::Cipher, 9, 9)], Bottleneck::SinkCipher),
             (Settle, Payload, &[(Stage::Cipher, 9, 9), (Stage::Receive, 1, 1)], Bottleneck::SinkCipher),

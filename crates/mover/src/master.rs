@@ -259,7 +259,7 @@ impl<M: Machine> Running<M> {
         }
         // What it waits for stays the same until something comes.
         if self.master.inputs.is_empty() {
-            self.master.profiler.waits(self.master.machine.waiting());
+            self.master.profiler.waits(self.waiting());
         }
         // Much of what is found can be such that it is only told of, which no slot and no open entry bounds.
         let has_room = self.master.link.has_room() && !self.master.reports.is_behind();
@@ -278,6 +278,17 @@ impl<M: Machine> Running<M> {
         }
         self.master.profiler.passed(Instant::now());
         self.tick_if_due();
+    }
+
+    /// What the machine waits for, as far as it can tell.
+    fn waiting(&self) -> Option<Waiting> {
+        match (self.master.machine.waiting(), &self.wire) {
+            // More slots of the sink would only make the queue longer that waits to leave.
+            (Some(Waiting::Credit), Wire::Up(connection)) if !connection.payloads.is_empty() => {
+                Some(Waiting::Send)
+            }
+            (waiting, _) => waiting,
+        }
     }
 
     /// The next of what was put aside goes to the machine.

@@ -71,7 +71,9 @@ impl Profiler {
         let Some(waiting) = self.waiting else { return [None, None] };
         let all = nanos(self.since, now);
         let arriving = match waiting {
-            Waiting::Payload => self.meter.arriving_nanos(now).saturating_sub(self.arriving_nanos).min(all),
+            Waiting::Payload | Waiting::Next => {
+                self.meter.arriving_nanos(now).saturating_sub(self.arriving_nanos).min(all)
+            }
             _ => 0,
         };
         [Some((waiting, all - arriving)), Some((Waiting::Arriving, arriving))]

@@ -290,15 +290,18 @@ impl Sink {
         self.committer.deadline_nanos().into_iter().chain(watched).chain(making).min()
     }
 
-    /// What holds it up now.
+    /// What holds it up now: storage, if it has most of the slots that are in use.
     pub fn waiting(&self) -> Option<Waiting> {
         if !self.connected {
             return None;
         }
+        let coming = self.slots.len().saturating_sub(self.withheld.len() + self.writes.len());
         Some(if self.committer.is_full() {
             Waiting::Sync
-        } else if !self.writes.is_empty() {
+        } else if self.writes.len() >= coming.max(1) {
             Waiting::Write
+        } else if !self.writes.is_empty() {
+            Waiting::Next
         } else if self.preparing > 0 {
             Waiting::Names
         } else if self.bye || !self.committer.is_idle() {
