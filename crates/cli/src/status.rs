@@ -2,22 +2,22 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use haul_model::Code;
+use haul_model::{Code, Failure};
 use haul_mover::Error;
 use haul_mover::owner::{is_gone, remove_directory};
-use haul_storage::sink::{leftovers, leftovers_in};
+use haul_storage::sink::{SourceName, leftovers, leftovers_in};
 use serde_json::json;
 
 use crate::job::{Record, is_running, lock, now, places, read_record, runner};
 use crate::options;
-use crate::paths::{show, unhex};
+use crate::paths::{name_of, show, unhex};
 use crate::report::ended;
 use crate::told::{counted, size};
 
@@ -219,7 +219,7 @@ pub fn stop(arguments: &options::Stop) -> Result<u8, Error> {
     let forgotten;
     if arguments.discard {
         let removed = discard(&found)?;
-        forgotten = format!("forgotten{}", left(&found.record, removed));
+        forgotten = format!("forgotten{}", left(&found.record, &removed));
         told.push(&forgotten);
     }
     let mut out = io::stdout().lock();
@@ -237,16 +237,21 @@ fn stopped(directory: &Path, discard: bool) -> &'static str {
 }
 
 /// What is there no more of a transfer that is forgotten, or may still be.
-fn left(record: &Record, removed: u64) -> String {
+fn left(record: &Record, removed: &Removed) -> String {
     let Record { destination, .. } = record;
+    let mut told = String::new();
+    if record.destination_here.is_some() {
+        told = format!("; {} removed", counted(removed.count, "unfinished file"));
+        let Some(why) = &removed.missed else { return told };
+        told.push_str(&format!(", but not all of it could be looked at ({why})"));
+    }
     // Unfinished files are where complete ones will be.
-    let place = match (&record.destination_here, record.decision.as_deref()) {
-        (Some(_), _) => return format!("; {} removed", counted(removed, "unfinished file")),
-        (None, Some("into")) => format!("in {destination} or below it"),
-        (None, Some(_)) => format!("beside {destination} or below it"),
-        (None, None) => return String::new(),
+    let place = match record.decision.as_deref() {
+        Some("into") => format!("in {destination} or below it"),
+        Some(_) => format!("beside {destination} or below it"),
+        None => return told,
     };
-    format!("; unfinished files may be left {place}, with .haul- in their names")
+    format!("{told}; unfinished files may be left {place}, with .haul- in their names")
 }
 
 /// Asks the process to end, and waits until it has.
@@ -261,7 +266,8 @@ fn end(directory: &Path) -> Result<(), Error> {
         found
     };
     let Some(runner) = (0..100).find_map(look) else {
-        return Err(Error::new(Code::Internal, "the lock names no process"));
+        return Err(Error::new(Code::AlreadyRunning, "a process has this transfer, and does not say which")
+            .hint("one on another host is told of within half a minute"));
     };
     let Some(process) = runner.process() else {
         return match runner.is_here() {
@@ -306,7 +312,7 @@ fn user_of(pid: i32) -> Option<u32> {
     users.split_whitespace().nth(3)?.parse().ok()
 }
 
-fn discard(found: &Found) -> Result<u64, Error> {
+fn discard(found: &Found) -> Result<Removed, Error> {
     let places = || std::iter::once(&found.directory).chain(&found.older);
     // Nobody may begin again with what goes. Where there are no locks, nobody has one.
     let mut held = Vec::new();
@@ -317,13 +323,13 @@ fn discard(found: &Found) -> Result<u64, Error> {
             Err(_) => held.push((directory, None)),
         }
     }
-    let mut removed = 0;
+    let mut removed = Removed::default();
     let instance = unhex(&found.record.instance).unwrap_or_default();
     if let (Some(path), Some(tag)) = (&found.record.destination_here, instance.get(..6)) {
         let destination = PathBuf::from(OsString::from_vec(unhex(path).unwrap_or_default()));
         let mut job_tag = [0; 6];
         job_tag.copy_from_slice(tag);
-        removed = remove_leftovers(&destination, job_tag);
+        removed = remove_leftovers(&found.record, &destination, job_tag);
     }
     for (directory, lock) in held {
         remove_directory(directory, lock)
@@ -332,16 +338,71 @@ fn discard(found: &Found) -> Result<u64, Error> {
     Ok(removed)
 }
 
-fn remove_leftovers(destination: &Path, job_tag: [u8; 6]) -> u64 {
-    // What has the same token is the same file: its contents, and the hashes of its objects.
-    let mut removed = HashSet::new();
-    // The unfinished file of a single file lies beside its final name.
-    let beside = destination.parent().map(|parent| leftovers_in(parent, Some(job_tag)));
-    for leftovers in [leftovers(destination, Some(job_tag))].into_iter().chain(beside).flatten() {
-        let gone = leftovers.flatten().filter(|leftover| leftover.remove().is_ok());
-        removed.extend(gone.map(|leftover| leftover.token));
+/// What came of removing unfinished files.
+#[derive(Default)]
+struct Removed {
+    count: u64,
+    /// There may be more: why that is not known, the first time.
+    missed: Option<Failure>,
+}
+
+/// There is nothing there, or something else.
+fn is_no_directory(failure: Failure) -> bool {
+    use rustix::io::Errno;
+    [Errno::NOENT, Errno::NOTDIR].iter().any(|errno| errno.raw_os_error() == failure.errno)
+}
+
+/// Where unfinished files of the job are, and whether also in all below.
+fn where_unfinished(record: &Record, destination: &Path) -> Vec<(PathBuf, bool)> {
+    let name = |source: &String| {
+        let path = source.rsplit_once(':').map_or(source.as_str(), |(_, path)| path);
+        match name_of(OsStr::new(path)) {
+            // As it is shown it may be another name.
+            SourceName::Named(name) if !name.contains(&b'\\') => {
+                Some(destination.join(OsStr::from_bytes(&name)))
+            }
+            _ => None,
+        }
+    };
+    let names: Option<Vec<PathBuf>> = record.sources.iter().map(name).collect();
+    match (record.decision.as_deref(), names, destination.parent()) {
+        // Much else may be below DEST.
+        (Some("into"), Some(names), _) => {
+            let below = names.into_iter().map(|name| (name, true));
+            std::iter::once((destination.to_owned(), false)).chain(below).collect()
+        }
+        (Some("into"), None, _) | (_, _, None) => vec![(destination.to_owned(), true)],
+        // The unfinished file of a single file lies beside its final name.
+        (_, _, Some(parent)) => vec![(parent.to_owned(), false), (destination.to_owned(), true)],
     }
-    removed.len() as u64
+}
+
+fn remove_leftovers(record: &Record, destination: &Path, job_tag: [u8; 6]) -> Removed {
+    // What has the same token is the same file: its contents, and the hashes of its objects.
+    let mut tokens = HashSet::new();
+    let mut missed = None;
+    for (number, (place, below)) in where_unfinished(record, destination).into_iter().enumerate() {
+        let found =
+            if below { leftovers(&place, Some(job_tag)) } else { leftovers_in(&place, Some(job_tag)) };
+        let found = match found {
+            Ok(found) => found,
+            // It is a file, or was not made.
+            Err(failure) if number > 0 && is_no_directory(failure) => {
+                continue;
+            }
+            Err(failure) => {
+                missed.get_or_insert(failure);
+                continue;
+            }
+        };
+        for leftover in found {
+            match leftover.map_err(|(_, failure)| failure).and_then(|it| it.remove().map(|()| it.token)) {
+                Ok(token) => _ = tokens.insert(token),
+                Err(failure) => _ = missed.get_or_insert(failure),
+            }
+        }
+    }
+    Removed { count: tokens.len() as u64, missed }
 }
 
 #[cfg(test)]

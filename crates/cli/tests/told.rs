@@ -298,6 +298,18 @@ fn stop_says_what_is_left_and_where() {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     assert_eq!(stop(&mut child, &[]), "stopped; run the same command again to continue\n");
     assert_eq!(stop(&mut child, &["--discard"]), "forgotten; 1 unfinished file removed\n");
+    // What else is in a directory that holds copies is nobody's; where it is away it cannot be looked at.
+    fs::create_dir_all(bed.path("shared/much/else")).unwrap();
+    let mut child = bed.start(&["big", "shared"]);
+    bed.unfinished(&mut child, "shared");
+    assert_eq!(stop(&mut child, &[]), "stopped; run the same command again to continue\n");
+    fs::rename(bed.path("shared"), bed.path("away")).unwrap();
+    let told = stop(&mut child, &["--discard"]);
+    assert!(
+        told.starts_with("forgotten; 0 unfinished files removed, but not all of it could be looked at"),
+        "{told}"
+    );
+    assert!(told.contains("may be left in ") && told.contains("shared or below it"), "{told}");
 }
 
 #[test]

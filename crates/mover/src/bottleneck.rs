@@ -329,8 +329,10 @@ pub fn name(profiles: &Profiles, around: &Around) -> Option<(Bottleneck, Why)> {
 
 fn has_busy_processors(profile: &Profile) -> bool {
     let all = profile.wall_nanos as f64 * f64::from(profile.processors);
-    profile.host_busy_permille >= HOST_BUSY_PERMILLE_MIN
-        && profile.processor_nanos as f64 >= all * OWN_SHARE_MIN
+    let own = profile.processor_nanos as f64;
+    let host_is = profile.host_busy_permille >= HOST_BUSY_PERMILLE_MIN && own >= all * OWN_SHARE_MIN;
+    // Of a host of which it may use a part, others may leave the rest idle.
+    host_is || own >= all * f64::from(HOST_BUSY_PERMILLE_MIN) / 1000.0
 }
 
 #[cfg(test)]

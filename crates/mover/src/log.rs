@@ -201,6 +201,12 @@ impl SourceLog {
         let summary = settings.summary(directory);
         let Some(config) = settings.config else {
             // What an earlier run has logged is void once files begin again without a log.
+            if directory.exists()
+                && let Err(error) = open_log(directory, Config::default())
+                && error.failure.code == Code::LogVersion
+            {
+                return Err(error);
+            }
             remove_logs(directory);
             return Ok(SourceLog { kept: None, settings, summary });
         };

@@ -14,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -109,6 +109,8 @@ impl Owner {
             started.keep(directory);
         }
         let epoch = next_epoch(directory)?;
+        // There from the start: that there is no such name a client of NFS believes for up to a minute.
+        let _ = File::options().write(true).create_new(true).mode(0o600).open(directory.join("wanted"));
         let _ = std::fs::remove_file(directory.join(OWNER_SOCKET));
         // Without the socket, as in the moment before this one, a later session cannot ask; it kills who holds the lock.
         let listener = bind(directory).ok();

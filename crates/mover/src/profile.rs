@@ -6,6 +6,7 @@ use haul_buffers::Pool;
 use haul_meter::Meter;
 use haul_model::profile::{Buffers, Profile, Waiting};
 use haul_wire::Role;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::end::Profiles;
 
@@ -14,6 +15,7 @@ pub(crate) struct Profiler {
     pub(crate) meter: Meter,
     /// Since the first connection.
     began: Option<(Instant, HostTime)>,
+    allowed: Allowed,
     waited_nanos: [u64; Waiting::COUNT],
     waiting: Option<Waiting>,
     since: Instant,
@@ -32,6 +34,7 @@ impl Profiler {
         Profiler {
             meter,
             began: None,
+            allowed: Allowed::now(),
             waited_nanos: [0; Waiting::COUNT],
             waiting: None,
             since: Instant::now(),
@@ -48,7 +51,7 @@ impl Profiler {
         self.one_process = one_process;
         self.round_trip_nanos = round_trip.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         if self.began.is_none() {
-            self.began = Some((Instant::now(), HostTime::now()));
+            self.began = Some((Instant::now(), HostTime::now(&self.allowed)));
         }
     }
 
@@ -91,8 +94,8 @@ impl Profiler {
         let mut profile = Profile {
             wall_nanos: nanos(began, now),
             processor_nanos: process_nanos(),
-            processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
-            host_busy_permille: HostTime::now().busy_permille_since(host),
+            processors: self.allowed.count,
+            host_busy_permille: HostTime::now(&self.allowed).busy_permille_since(host),
             buffers: Buffers { slots_used, ..self.buffers },
             round_trip_nanos: self.round_trip_nanos,
             ..Profile::default()
@@ -127,7 +130,25 @@ fn process_nanos() -> u64 {
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 
-/// Time of all processors of the host, in its ticks.
+/// The processors that this process may use, before its threads are given some of them.
+struct Allowed {
+    count: u32,
+    /// None where that cannot be told: all.
+    cpus: Option<CpuSet>,
+}
+
+impl Allowed {
+    fn now() -> Allowed {
+        let count = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        Allowed { count, cpus: sched_getaffinity(None).ok() }
+    }
+
+    fn has(&self, cpu: usize) -> bool {
+        self.cpus.as_ref().is_none_or(|cpus| cpu < CpuSet::MAX_CPU && cpus.is_set(cpu))
+    }
+}
+
+/// Time of these processors, in ticks of the host.
 #[derive(Clone, Copy, Default)]
 struct HostTime {
     all: u64,
@@ -136,17 +157,30 @@ struct HostTime {
 
 impl HostTime {
     /// Nothing where `/proc` does not tell.
-    fn now() -> HostTime {
-        std::fs::read_to_string("/proc/stat").ok().and_then(|text| HostTime::of(&text)).unwrap_or_default()
+    fn now(allowed: &Allowed) -> HostTime {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        HostTime::of(&text, |cpu| allowed.has(cpu))
     }
 
-    /// From the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
-    fn of(text: &str) -> Option<HostTime> {
-        let fields = text.lines().next()?.strip_prefix("cpu ")?;
-        let ticks: Vec<u64> =
-            fields.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
-        let idle = ticks.get(3)? + ticks.get(4).unwrap_or(&0);
-        Some(HostTime { all: ticks.iter().sum(), idle })
+    /// From the lines of `/proc/stat` of these processors (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal;
+    /// guests are in user.
+    fn of(text: &str, is_allowed: impl Fn(usize) -> bool) -> HostTime {
+        let mut time = HostTime::default();
+        for line in text.lines() {
+            let Some((cpu, fields)) = line.strip_prefix("cpu").and_then(|rest| rest.split_once(' ')) else {
+                continue;
+            };
+            if !cpu.parse().is_ok_and(&is_allowed) {
+                continue;
+            }
+            let ticks: Vec<u64> =
+                fields.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
+            if let [_, _, _, idle, ..] = ticks[..] {
+                time.all += ticks.iter().sum::<u64>();
+                time.idle += idle + ticks.get(4).unwrap_or(&0);
+            }
+        }
+        time
     }
 
     fn busy_permille_since(self, before: HostTime) -> u16 {
@@ -162,11 +196,16 @@ mod tests {
 
     #[test]
     fn how_busy_the_host_was_is_what_was_not_idle() {
-        let before = HostTime::of("cpu  100 0 50 1000 10 0 0 0 0 0\ncpu0 1 2").unwrap();
-        let after = HostTime::of("cpu  160 0 70 1010 20 0 0 0 7 7\n").unwrap();
+        let of = |text| HostTime::of(text, |cpu| cpu < 2);
+        let before = of(
+            "cpu  900 0 50 1000 10 0 0 0 0 0\ncpu0 50 0 50 500 0 0 0 0 0 0\ncpu1 50 0 0 500 10 0 0 0 0 0\ncpu2 9 9 9 9",
+        );
+        let after = of(
+            "cpu  999 0 70 1010 20 0 0 0 7 7\ncpu0 100 0 60 505 10 0 0 0 7 7\ncpu1 60 0 10 505 10 0 0 0\ncpu2 90 9 9 90\nintr 1",
+        );
         assert_eq!(after.busy_permille_since(before), 800);
         assert_eq!(before.busy_permille_since(after), 0, "clocks that run backwards are no trouble");
-        assert!(HostTime::of("").is_none() && HostTime::of("cpu  1 2 3\n").is_none());
+        assert_eq!((of("").all, of("cpu0 1 2 3\n").all), (0, 0));
     }
 
     #[test]

@@ -534,3 +534,27 @@ fn a_congested_target_that_waits_for_its_turn_is_tried_when_it_comes_however_man
     let picked = pick_all(&mut scheduler, 2, 4000 * MS);
     assert!(picked.iter().any(|it| it.target.0 == 0), "it has waited for longer than the limit: {picked:?}");
 }
+
+/// A pool of flash is read first, and then for hours one of disks.
+#[test]
+fn targets_that_have_nothing_to_do_any_more_make_the_others_not_slow() {
+    let mut scheduler = scheduler(24, Policy::Adaptive(Default::default()));
+    let mut now = 0;
+    for (targets, took, objects) in [(0..4, MS, 200), (4..8, 40 * MS, 4000)] {
+        push_all(
+            &mut scheduler,
+            targets.flat_map(|target| (0..objects).map(move |item| object(item, target))),
+        );
+        loop {
+            let picked = pick_all(&mut scheduler, 24, now);
+            if picked.is_empty() {
+                break;
+            }
+            now += took;
+            picked.iter().for_each(|it| _ = scheduler.finished(it.ticket, now, true));
+        }
+    }
+    push_all(&mut scheduler, (4..8).flat_map(|target| (0..9).map(move |item| object(item, target))));
+    let picked = pick_all(&mut scheduler, 24, now);
+    assert!(picked.len() >= 16, "{} requests to four equal targets", picked.len());
+}

@@ -86,7 +86,9 @@ fn below_path(tree: &Tree<'_>, path: &Path, layer: usize) -> Reached {
 
 fn below_device(tree: &Tree<'_>, entry: &Path, path: &Path, layer: usize) -> Reached {
     let shown = path.display();
-    let backing = crate::tree::text(&entry.join("loop/backing_file"));
+    let backing = |entry: &Path| crate::tree::text(&entry.join("loop/backing_file"));
+    // A partition of a loop device is in its directory.
+    let backing = backing(entry).or_else(|| backing(entry.canonicalize().ok()?.parent()?));
     if let Some(file) = backing.as_deref().map(str::trim).filter(|_| layer < LAYERS_MAX) {
         let reached = below_path(tree, Path::new(file), layer + 1);
         return Reached { because: format!("{shown} is on {file}; {}", reached.because), ..reached };

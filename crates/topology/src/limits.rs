@@ -96,8 +96,14 @@ impl Hierarchy {
 
     /// Bytes of memory that it and the groups above it may use at most.
     fn memory(&self, tree: &Tree<'_>) -> Option<u64> {
-        let file = if self.unified { "memory.max" } else { "memory.limit_in_bytes" };
-        self.groups().filter_map(|group| tree.value::<u64>(format!("{}/{file}", self.path(group)))).min()
+        // Beyond `high` nobody is killed, and whoever takes memory waits.
+        let files: &[&str] =
+            if self.unified { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
+        let of = |group: &str| {
+            let base = self.path(group);
+            files.iter().filter_map(|file| tree.value::<u64>(format!("{base}/{file}"))).min()
+        };
+        self.groups().filter_map(of).min()
     }
 
     /// The least that it and the groups above it may use.
@@ -185,6 +191,8 @@ mod tests {
         assert_eq!(available(), Some(8 << 30));
         write("sys/fs/cgroup/jobs/memory.max", "1073741824\n");
         assert_eq!(available(), Some(1 << 30), "of a group above");
+        write("sys/fs/cgroup/jobs/one/memory.high", "805306368\n");
+        assert_eq!(available(), Some(768 << 20), "beyond it threads wait");
         write("proc/self/cgroup", "4:memory:/batch\n");
         write("proc/self/mountinfo", "31 20 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
         write("sys/fs/cgroup/memory/batch/memory.limit_in_bytes", "536870912\n");

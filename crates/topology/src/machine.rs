@@ -296,6 +296,10 @@ fn read_devices(tree: &Tree<'_>, machine: &Machine) -> Vec<Device> {
             if below.is_empty() && !base.join("device").exists() {
                 continue;
             }
+            // One of several ways to an NVMe namespace, which is listed itself.
+            if tree.value::<u32>(Path::new(directory).join(&name).join("hidden")) == Some(1) {
+                continue;
+            }
             let node = node_of(tree, &base).filter(|node| machine.node(*node).is_some());
             let origin = if node.is_some() { Origin::Kernel } else { Origin::Unknown };
             let path = |file: &str| Path::new(directory).join(&name).join(file);

@@ -123,9 +123,23 @@ fn a_disk_that_lies_about_syncs_is_found_by_the_power_cut_loop() {
 }
 
 #[test]
+fn options_that_are_to_be_varied_and_are_not_there_are_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let mover = directory.path().join("haul");
+    std::fs::write(&mover, "#!/bin/sh\necho --streams --memory\n").unwrap();
+    std::fs::set_permissions(&mover, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut testbed = Command::new(env!("CARGO_BIN_EXE_testbed"));
+    testbed.args(["torture", "--rounds", "1", "--haul"]).arg(&mover).arg("--dir").arg(directory.path());
+    let output = testbed.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("this haul has no --reconnect --plain"), "{errors}");
+}
+
+#[test]
 fn a_round_without_an_end_is_told_and_ended() {
     let directory = tempfile::tempdir().unwrap();
-    let mover = directory.path().join("hangs");
+    let mover = directory.path().join("stand-in");
     let script =
         "#!/bin/sh\ncase \"$*\" in *--help*) exit ;; esac\ntrap '' TERM\nwhile :; do sleep 0.25; done\n";
     std::fs::write(&mover, script).unwrap();
@@ -142,10 +156,10 @@ fn a_round_without_an_end_is_told_and_ended() {
     assert!(errors.contains("round 0 of torture has not ended after 2 s"), "{errors}");
     assert!(errors.contains("round 0 of torture does not end at all"), "{errors}");
     // The mover, and what it waits for.
-    assert!(errors.contains(" hangs (child of ") && errors.contains("wait"), "{errors}");
+    assert!(errors.contains(" stand-in (child of ") && errors.contains("wait"), "{errors}");
     let left: Vec<_> =
         std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["hangs"]);
+    assert_eq!(left, ["stand-in"]);
     assert!(
         haul_testbed::process::descendants(haul_testbed::process::own_pid())
             .iter()

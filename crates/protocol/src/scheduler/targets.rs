@@ -15,6 +15,8 @@ use crate::planted::SchedulerBug;
 /// The aging limit that is not set: as long as this much takes on a usual target, and no less than the next.
 const AGING_BYTES: u32 = 32 << 20;
 const AGING_NANOS_MIN: u64 = 2_000_000_000;
+/// What a usual target is follows from those that have answered within this.
+const TYPICAL_NANOS: u64 = 20_000_000_000;
 
 #[derive(Clone, Default)]
 pub(super) struct Target {
@@ -394,7 +396,12 @@ impl Targets {
             target.signal.steer(class, measure.latency, depth, now_nanos, most);
         }
         let targets = &self.targets;
-        self.typical.finished(|index| targets[index as usize].recent);
+        self.typical.finished(|index| {
+            let target = &targets[index as usize];
+            // Who has nothing to do any more says nothing of how quick targets are now.
+            let is_of_now = target.under_way > 0 || target.seen_within(TYPICAL_NANOS, now_nanos);
+            if is_of_now { target.recent } else { [Recent::default(); CLASSES] }
+        });
     }
 }
 
