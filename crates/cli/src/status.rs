@@ -355,10 +355,9 @@ fn is_no_directory(failure: Failure) -> bool {
 /// Where unfinished files of the job are, and whether also in all below.
 fn where_unfinished(record: &Record, destination: &Path) -> Vec<(PathBuf, bool)> {
     let name = |source: &String| {
-        let path = source.rsplit_once(':').map_or(source.as_str(), |(_, path)| path);
-        match name_of(OsStr::new(path)) {
-            // As it is shown it may be another name.
-            SourceName::Named(name) if !name.contains(&b'\\') => {
+        match name_of(OsStr::new(source)) {
+            // As it is shown it may be another name, or have the host in front.
+            SourceName::Named(name) if !name.iter().any(|byte| b"\\:".contains(byte)) => {
                 Some(destination.join(OsStr::from_bytes(&name)))
             }
             _ => None,
@@ -408,6 +407,30 @@ fn remove_leftovers(record: &Record, destination: &Path, job_tag: [u8; 6]) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unfinished_files_are_looked_for_where_the_transfer_makes_them() {
+        let places = |sources: &[&str], decision: Option<&str>| {
+            let record = json!({
+                "version": 1, "job": "", "instance": "", "sources": sources, "destination": "",
+                "destination_here": null, "decision": decision, "state": "failed", "started": 1, "updated": 1,
+                "sessions": 1,
+            });
+            let places = where_unfinished(&serde_json::from_value(record).unwrap(), Path::new("/big/dest"));
+            let shown = |(place, below): (PathBuf, bool)| {
+                format!("{}{}", place.display(), if below { "/*" } else { "" })
+            };
+            places.into_iter().map(shown).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(places(&["/a/b", "host:c/d/"], Some("into")), "/big/dest /big/dest/b/* /big/dest/d/*");
+        // What the name is cannot be told from what is shown, or there is none.
+        for source in ["/data/run_2026-11-28T12:30:00", "host:run", "/a/b\\\\c", "/a/.", "/"] {
+            assert_eq!(places(&[source], Some("into")), "/big/dest/*", "{source}");
+        }
+        for decision in [Some("as"), None] {
+            assert_eq!(places(&["/a/b"], decision), "/big /big/dest/*");
+        }
+    }
 
     #[test]
     fn what_needs_nothing_more_is_of_the_past_after_a_day() {

@@ -558,3 +558,32 @@ fn targets_that_have_nothing_to_do_any_more_make_the_others_not_slow() {
     let picked = pick_all(&mut scheduler, 24, now);
     assert!(picked.len() >= 16, "{} requests to four equal targets", picked.len());
 }
+
+/// Else a word that is out of date would go round for ever.
+#[test]
+fn what_one_neighbour_says_is_not_told_to_the_others() {
+    let mut scheduler = scheduler(12, Policy::Adaptive(Default::default()));
+    let congested = Told { congested: true, ..told(0, 1, 0) };
+    push_all(&mut scheduler, (0..400).map(|item| object(item, item as u32 % 2)));
+    let serve_all = |scheduler: &mut Scheduler<u64>, now: &mut u64, took: [u64; 2]| {
+        let picked = pick_all(scheduler, 12, *now);
+        *now += took[0].max(took[1]);
+        for it in picked {
+            let began = *now - took[0].max(took[1]);
+            scheduler.finished(it.ticket, began + took[it.target.0 as usize], true);
+        }
+    };
+    let mut now = 0;
+    for _ in 0..8 {
+        serve_all(&mut scheduler, &mut now, [MS, MS]);
+    }
+    let says = |scheduler: &Scheduler<u64>, now| scheduler.said(now).next().unwrap().congested;
+    now += 3 * SECOND;
+    scheduler.neighbours_said(&[congested], now);
+    assert!(scheduler.target(TargetId(0)).unwrap().congested, "nothing fresher is known here");
+    assert!(!says(&scheduler, now), "its answer of three seconds ago was quick");
+    for _ in 0..8 {
+        serve_all(&mut scheduler, &mut now, [200 * MS, MS]);
+    }
+    assert!(says(&scheduler, now), "that was seen here");
+}

@@ -200,7 +200,7 @@ impl World {
     }
 
     /// A job that is complete leaves nothing in the log. What failed, or could not be listed, may go on by it.
-    pub(crate) fn check_log(&mut self, failed: u64) {
+    pub(crate) fn check_log(&mut self, failed: usize) {
         self.store.fail_after(None);
         match JobLog::open(&self.store, self.plan.log, Kept::default()) {
             Ok(log) if log.len() == 0 || failed > 0 || self.plan.log_fails => {}

@@ -268,9 +268,19 @@ impl World {
         }
         if complete && let (Some(source), Some(sink)) = (source, sink) {
             let all_there = self.check_complete(source, sink);
+            // What is no file has no log.
+            let is_directory = |path: &[u8]| {
+                self.tree.nodes.iter().any(|node| node.path == path && node.kind == Kind::Directory)
+            };
+            let may_have_log = |(path, failure): &&(Vec<u8>, haul_model::Failure)| match failure.code {
+                Code::UnsupportedKind => false,
+                Code::SinkAttributes => !is_directory(path),
+                _ => true,
+            };
+            let failed = self.source.iter().flat_map(|end| &end.failed).filter(may_have_log).count();
             self.retire_sink();
             self.retire_source(true);
-            self.check_log(source.stats.files_failed);
+            self.check_log(failed);
             self.job_ended(all_there);
             return;
         }

@@ -206,6 +206,27 @@ fn where_contents_go_into_dest_it_stays_as_it_was() {
 }
 
 #[test]
+fn a_dest_of_ones_own_that_is_read_only_is_so_again_at_the_end() {
+    let scratch = Scratch::new(SyncMode::EachFile);
+    as_user(&scratch, || {
+        let mode = |mode| {
+            fs::set_permissions(&scratch.destination, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(0o555);
+        let contents = [SourceName::Contents, SourceName::Contents];
+        let driver = Driver::new(Box::new(scratch.posix(ONE, &contents, None)));
+        for root in 0..2 {
+            let top = driver.directory(EntryId::root(root), b"");
+            driver.put_member(top, format!("of {root}").as_bytes(), b"x");
+        }
+        assert_eq!(driver.finish(), []);
+        assert_eq!(look(&scratch.destination).unwrap().mode, 0o555);
+        mode(0o755);
+        assert_eq!(names(&scratch.destination).len(), 2);
+    });
+}
+
+#[test]
 fn a_directory_of_somebody_else_keeps_its_attributes_and_gets_its_files() {
     if !rustix::process::geteuid().is_root() {
         return lacks("root");

@@ -127,7 +127,7 @@ impl<T: Copy> Scheduler<T> {
             target: TargetId(index),
             under_way: target.under_way,
             wants: self.queues.may_take(index, &self.gates) && !self.targets.is_dead(index),
-            congested: self.targets.is_congested(index) && target.seen_within(TOLD_NANOS, now_nanos),
+            congested: self.targets.is_congested(index) && target.was_slow_within(TOLD_NANOS, now_nanos),
             hangs: target.suspect,
         })
     }

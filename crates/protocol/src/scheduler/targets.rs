@@ -36,6 +36,8 @@ pub(super) struct Target {
     pub neighbours: Neighbours,
     /// When it last answered, or was found to be waited for.
     pub seen_nanos: Option<u64>,
+    /// When this end itself last saw it slow: what it has from neighbours is not for others.
+    slow_nanos: Option<u64>,
     /// It is held back and has nothing under way.
     waits: bool,
     /// Since when, whoever's turn it was meanwhile.
@@ -50,7 +52,12 @@ impl Target {
     /// It is being waited for.
     pub fn overdue(&mut self, now_nanos: u64) {
         self.signal.overdue();
-        self.seen_nanos = Some(now_nanos);
+        (self.seen_nanos, self.slow_nanos) = (Some(now_nanos), Some(now_nanos));
+    }
+
+    /// Did this end itself see it slow within this?
+    pub fn was_slow_within(&self, nanos: u64, now_nanos: u64) -> bool {
+        self.slow_nanos.is_some_and(|seen| now_nanos.saturating_sub(seen) < nanos)
     }
 
     /// Is what is known of it fresher than this?
@@ -392,6 +399,9 @@ impl Targets {
         target.seen_nanos = Some(now_nanos);
         target.recent[class].add(measure);
         target.signal.observe(slow);
+        if slow {
+            target.slow_nanos = Some(now_nanos);
+        }
         if let Some(most) = steered {
             target.signal.steer(class, measure.latency, depth, now_nanos, most);
         }

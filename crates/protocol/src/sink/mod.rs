@@ -3,7 +3,8 @@
 //! [`Sink`] holds the entries that are open and the state of each slot. The parts: `prepare` (NEW_FILE in, FILE_ID out,
 //! drops), `errand` (what storage is asked beside writing, and what hangs), `receive` (announcements and payloads meet in a
 //! slot and are written), `parts` (members of bundles, made first and written target by target), `choose` (which of them is next: the
-//! scheduler), `commit` (groups through the order rule, acknowledgements), `full` (targets without room).
+//! scheduler), `commit` (groups through the order rule, acknowledgements), `full` (targets without room), `unlisted` (what could not be
+//! listed at the source).
 
 mod choose;
 mod commit;

@@ -51,6 +51,7 @@ impl Source {
             match item {
                 Item::Entry(entry) if entry.kind == Kind::Other => {
                     self.stats.files_total += 1;
+                    self.without_contents += 1;
                     self.fail_unannounced(&entry, Code::UnsupportedKind.into());
                 }
                 Item::Entry(entry) => self.announce(Arc::new(entry), self.plain(), None, log, &mut batch)?,

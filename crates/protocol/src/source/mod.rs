@@ -237,6 +237,8 @@ pub struct Source {
     bye_sent: bool,
     ended: bool,
     stats: Stats,
+    /// Of what failed: that which is neither file, directory nor symlink, and of which there is no log.
+    without_contents: u64,
     coverage: Coverage,
     actions: VecDeque<Action>,
 }
@@ -288,6 +290,7 @@ impl Source {
             bye_sent: false,
             ended: false,
             stats: Stats::default(),
+            without_contents: 0,
             coverage: Coverage::default(),
             actions: VecDeque::new(),
             config,
@@ -356,7 +359,9 @@ impl Source {
 
     /// What other transfers on this host may want to know of this end's targets.
     pub fn said(&self) -> impl Iterator<Item = Said> + '_ {
-        self.scheduler.said(self.clock.now())
+        // Whoever cannot read on now, as nothing leaves, wants nothing of its neighbours.
+        let can_take = self.link_up && !self.free.is_empty();
+        self.scheduler.said(self.clock.now()).map(move |said| Said { wants: said.wants && can_take, ..said })
     }
 
     /// Slots that are neither being read into nor being sent.

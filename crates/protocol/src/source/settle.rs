@@ -275,10 +275,11 @@ impl Source {
     }
 
     pub(super) fn on_finished(&mut self, failed: FailedPaths) {
+        // What has failed may not have been looked up in the log, and goes on with it another time.
+        let all_seen = self.stats.files_failed == self.without_contents;
         self.stats.files_failed = self.stats.files_failed.saturating_add(failed.count());
         self.actions.extend(failed.into_facts().map(Action::Fact));
-        // What has failed may not have been looked up in the log, and goes on with it another time.
-        if self.stats.files_failed == 0 || self.config.planted.has(Bug::LogClearedUnlisted) {
+        if all_seen || self.config.planted.has(Bug::LogClearedUnlisted) {
             self.actions.push_back(Action::Log(LogOp::Clear));
         }
         self.end(None);

@@ -19,7 +19,7 @@ mod way;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -44,12 +44,17 @@ pub struct Engines {
     notes: Mutex<Vec<Note>>,
 }
 
+/// Where the first so many files cannot go past the page cache, none is asked any more.
+const FILES_WITHOUT_DIRECT: u32 = 3;
+
 struct Device {
     number: u64,
     /// There is nothing to choose.
     usual: bool,
     /// A file there could be opened past the page cache.
     has_direct: AtomicBool,
+    /// So many of which that is said could not.
+    without_direct: AtomicU32,
     choice: Mutex<Choice>,
 }
 
@@ -70,11 +75,16 @@ pub(crate) struct Reach {
 
 impl Reach {
     fn direct(&self, file: &OwnedFd) -> Result<&Direct, Errno> {
-        let direct = self.direct.get_or_init(|| Direct::open(file)).as_ref();
-        if direct.is_ok() {
-            self.device.has_direct.store(true, Ordering::Relaxed);
-        }
-        direct.map_err(|errno| *errno)
+        let open = || {
+            let direct = Direct::open(file);
+            let device = &self.device;
+            match &direct {
+                Ok(_) => device.has_direct.store(true, Ordering::Relaxed),
+                Err(_) => _ = device.without_direct.fetch_add(1, Ordering::Relaxed),
+            }
+            direct
+        };
+        self.direct.get_or_init(open).as_ref().map_err(|errno| *errno)
     }
 }
 
@@ -103,7 +113,13 @@ impl Engines {
             let ways = if self.is_worth_a_look(file) { self.wish.ways() } else { vec![Way::USUAL] };
             let choice = Choice::new(&ways, self.processors);
             let (usual, choice) = (choice.is_usual(), Mutex::new(choice));
-            let new = Device { number: device, usual, has_direct: AtomicBool::new(false), choice };
+            let new = Device {
+                number: device,
+                usual,
+                has_direct: AtomicBool::new(false),
+                without_direct: AtomicU32::new(0),
+                choice,
+            };
             // Another thread may have been first.
             Arc::clone(lock(&self.devices).entry(device).or_insert_with(|| Arc::new(new)))
         });
@@ -173,8 +189,13 @@ impl Engines {
 
     /// A file could not be opened past the page cache: does no file of the device go that way, or this one, or none at the moment?
     fn refuse_direct_unless_alone(&self, device: &Device, errno: Errno) {
-        let for_now = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM);
-        if !for_now && !device.has_direct.load(Ordering::Relaxed) {
+        let of_device = match errno {
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM => false,
+            // A file with inline data, a verity or an encrypted one: others may do.
+            Errno::OPNOTSUPP => device.without_direct.load(Ordering::Relaxed) >= FILES_WITHOUT_DIRECT,
+            _ => true,
+        };
+        if of_device && !device.has_direct.load(Ordering::Relaxed) {
             self.refuse_direct(device);
         }
     }
@@ -195,4 +216,47 @@ pub fn rings_are_allowed() -> Result<(), Errno> {
 pub fn is_measured(path: &Path) -> Option<bool> {
     let held = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     local::is_disk(held.ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engines() -> (Engines, Reach, OwnedFd) {
+        let wish = Wish { io: Some(Io::Direct), ..Wish::default() };
+        let engines = Engines::with_trouble(Direction::Read, wish, Trouble::default());
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        let reach = engines.reach(&file, 7);
+        (engines, reach, file)
+    }
+
+    #[test]
+    fn a_file_that_cannot_go_past_the_page_cache_does_not_keep_others_from_it() {
+        let (engines, reach, _) = engines();
+        let told = |engines: &Engines| engines.told().1.len();
+        engines.refuse_direct_unless_alone(&reach.device, Errno::MFILE);
+        for refused in 1..FILES_WITHOUT_DIRECT {
+            reach.device.without_direct.store(refused, Ordering::Relaxed);
+            engines.refuse_direct_unless_alone(&reach.device, Errno::OPNOTSUPP);
+        }
+        assert_eq!(told(&engines), 0);
+        reach.device.without_direct.store(FILES_WITHOUT_DIRECT, Ordering::Relaxed);
+        engines.refuse_direct_unless_alone(&reach.device, Errno::OPNOTSUPP);
+        assert_eq!(told(&engines), 1, "it is the device");
+    }
+
+    #[test]
+    fn where_one_file_could_none_speaks_for_all() {
+        let (engines, reach, file) = engines();
+        let other = engines.reach(std::fs::File::open("/proc/self/status").unwrap(), 7);
+        let of_proc = std::fs::File::open("/proc/self/status").unwrap().into();
+        assert!(other.direct(&of_proc).is_err());
+        if reach.direct(&file).is_err() {
+            return haul_testkit::lacks_here("direct I/O where temporary files are");
+        }
+        for errno in [Errno::INVAL, Errno::OPNOTSUPP] {
+            engines.refuse_direct_unless_alone(&other.device, errno);
+        }
+        assert_eq!(engines.told().1.len(), 0);
+    }
 }

@@ -103,7 +103,10 @@ impl PosixSink {
         }
         let set = if record.is_holder() {
             // DEST itself, of which only the contents are a SOURCE's: a home directory, or one that many share.
-            Ok(())
+            match record.attributes.mode {
+                Record::MODE_STAYS => Ok(()),
+                mode => fs::fchmod(&directory, Mode::from_raw_mode(mode)),
+            }
         } else {
             self.set_directory_attributes(&directory, closed, id, record).or_else(|errno| {
                 // Who has put something into a directory of somebody else's has no say in what it looks like.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use haul_model::limits::{DEPTH_MAX, LINK_TARGET_BYTES_MAX};
 use haul_model::op::{Prepare, Prepared};
-use haul_model::{Code, Entry, EntryId, Failure, Kind, Laid, Token};
+use haul_model::{Attributes, Code, Entry, EntryId, Failure, Kind, Laid, Token};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -116,17 +116,18 @@ impl PosixSink {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = || -> rustix::io::Result<Found> {
             let descriptor = fs::openat(&held, c".", flags, Mode::empty())?;
-            // As its owner wants it to be: only what is in it is a SOURCE's.
-            let status = status(descriptor.as_fd())?;
+            let status = ensure_writable(descriptor.as_fd(), status(descriptor.as_fd())?)?;
             Ok(Found { descriptor, status, made: false })
         };
         let found = self.directories.retry_without_cache(opened).map_err(sink_failure)?;
+        // As its owner wants it to be: only what is in it is a SOURCE's.
+        let mode = if was_made_writable(&found.status) { found.status.mode } else { Record::MODE_STAYS };
         let record = self.spool.append(&Record {
             parent: RecordId::HOLDER,
             name: Box::default(),
             identity: (found.status.device, found.status.inode),
             made: false,
-            attributes: entry.attributes,
+            attributes: Attributes { mode, ..entry.attributes },
         });
         let directory = Directory::held(found, record, Arc::clone(&self.holder.file_system));
         self.directories.add_held(entry.id, directory);
@@ -462,9 +463,14 @@ fn open_writable(parent: BorrowedFd<'_>, name: &[u8], made: bool) -> rustix::io:
     Ok(Found { descriptor, status, made })
 }
 
+/// As it was found.
+fn was_made_writable(present: &Status) -> bool {
+    present.mode & 0o700 != 0o700 && present.uid == rustix::process::geteuid().as_raw()
+}
+
 /// Read-only directories of our own are writable until the end, when they get their attributes.
 fn ensure_writable(descriptor: BorrowedFd<'_>, present: Status) -> rustix::io::Result<Status> {
-    if present.mode & 0o700 != 0o700 && present.uid == rustix::process::geteuid().as_raw() {
+    if was_made_writable(&present) {
         fs::fchmod(descriptor, Mode::from_raw_mode(present.mode | 0o700))?;
     }
     Ok(present)

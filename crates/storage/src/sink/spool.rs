@@ -46,6 +46,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Of the held destination, where it was not changed.
+    pub const MODE_STAYS: u32 = u32::MAX;
+
     /// The held destination itself.
     pub fn is_holder(&self) -> bool {
         self.parent == RecordId::HOLDER && self.name.is_empty()
