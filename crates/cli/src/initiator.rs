@@ -12,6 +12,8 @@ use haul_transport::{Bound, Listener, Session, tcp};
 use crate::bootstrap::{self, Line};
 use crate::options::Listen;
 
+/// So long the far end tries to reach this one, and a little more.
+const FIRST_CONNECTION_FROM_THERE: Duration = Duration::from_secs(95);
 /// For one address of the other host.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of the addresses that the far end names so many are tried.
@@ -66,6 +68,10 @@ impl Connector for InitiatorConnector {
         let dial = TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT };
         let mut dialer = Dialer::new(dial, self.session.clone(), self.streams, self.greeter.take());
         match dialer.connect(introduction, patience) {
+            // Nothing is in the way: nobody is there any more.
+            Err(error) if is_blocked(&error) && dialer.greeter.as_ref().is_some_and(|far| !far.lives()) => {
+                Err(Error::new(Code::PeerEnded, self.host.clone()))
+            }
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
                 self.accept(introduction, patience.min(Duration::from_secs(20))).map_err(|_| error)
             }
@@ -119,7 +125,14 @@ impl InitiatorConnector {
                 .map_err(|error| Error::os(Code::SshFailed, "writing to ssh", &error))?;
         }
         let mut acceptor = Acceptor { accept: listener, streams: self.streams };
-        let result = acceptor.connect(introduction, patience);
+        let patience = patience.min(FIRST_CONNECTION_FROM_THERE);
+        let result = acceptor.connect(introduction, patience).map_err(|error| match error.failure.code {
+            Code::PeerSilent => {
+                Error::new(Code::PortBlocked, format!("port {port} of this host, from {}", self.host))
+                    .hint("open it (--port-range says which), or let the other end listen (--listen there)")
+            }
+            _ => error,
+        });
         self.way = Way::Accept(acceptor);
         result
     }

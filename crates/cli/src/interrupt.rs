@@ -2,12 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use haul_model::Code;
 use haul_mover::end::{Running, Stopper};
 use haul_mover::{Error, threads};
 
 use crate::signals;
+
+/// What is told twice within this may be one event: a terminal that goes away, a host that goes down. But for Ctrl-C.
+const ONE_EVENT: Duration = Duration::from_secs(1);
 
 /// The first signal ends the session in order; a second one ends the process at once.
 pub struct Interrupt {
@@ -43,10 +47,16 @@ impl Interrupt {
         let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
         let connecting = interrupt.connecting.clone();
         let watch = move || {
-            for _signal in signals.forever() {
+            let mut first = None;
+            for signal in signals.forever() {
                 if asked.swap(true, Ordering::SeqCst) {
-                    std::process::exit(130);
+                    let is_typed = signal == signal_hook::consts::SIGINT;
+                    if is_typed || first.is_none_or(|first: Instant| first.elapsed() >= ONE_EVENT) {
+                        std::process::exit(130);
+                    }
+                    continue;
                 }
+                first = Some(Instant::now());
                 for ssh in connecting.iter() {
                     if let Some(ssh) = rustix::process::Pid::from_raw(ssh.load(Ordering::SeqCst)) {
                         // It may have ended by itself.

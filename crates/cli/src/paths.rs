@@ -125,6 +125,18 @@ pub fn harmless(text: &str) -> String {
     shown
 }
 
+/// What another program has said, which may be no text: backslashes and tabs are its own.
+pub fn said(bytes: &[u8]) -> String {
+    let mut shown = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c == '\t' { shown.push(c) } else { push_harmless(&mut shown, c) }
+        }
+        chunk.invalid().iter().for_each(|byte| shown.push_str(&format!("\\x{byte:02x}")));
+    }
+    shown
+}
+
 fn push_harmless(shown: &mut String, c: char) {
     match c {
         '\n' => shown.push_str("\\n"),
@@ -156,6 +168,12 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_have_said_stays_as_it_was_but_does_nothing() {
+        assert_eq!(said(b"CORP\\alice@host:\tdenied"), "CORP\\alice@host:\tdenied");
+        assert_eq!(said(b"\x1b[2J\xff\r"), "\\u{1b}[2J\\xff\\r");
+    }
 
     fn parse(text: &str) -> Result<Place, Error> {
         Place::parse(OsStr::new(text))

@@ -326,12 +326,12 @@ fn run(
         true => {
             let end = ends.sink(common, decided, None)?;
             greet(&answer)?;
-            end.start()?
+            end.start().inspect_err(too_late)?
         }
         false => {
             let end = ends.source(common, log, None)?;
             greet(&answer)?;
-            end.start()?
+            end.start().inspect_err(too_late)?
         }
     };
     let stopper = running.stopper();
@@ -373,6 +373,11 @@ fn placer(request: &Request, is_sink: bool, sources: &[OsString], destination: &
         }
     };
     placement::placer(choice, storage, threads, Box::new(tell))
+}
+
+/// Nobody waits for a refusal after the answer: what is on standard error the user sees.
+fn too_late(error: &Error) {
+    report::say_of_far_end(&crate::paths::harmless(&error.to_string()));
 }
 
 fn greet(answer: &Line) -> Result<(), Error> {

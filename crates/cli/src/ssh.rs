@@ -214,7 +214,7 @@ fn forward_stderr(stderr: std::process::ChildStderr, said: Arc<Mutex<Vec<String>
         let mut stderr = BufReader::new(stderr);
         let mut line = Vec::new();
         while line_of(&mut stderr, &mut line) {
-            let shown = crate::paths::show(line.strip_suffix(b"\r").unwrap_or(&line));
+            let shown = crate::paths::said(line.strip_suffix(b"\r").unwrap_or(&line));
             let _ = writeln!(std::io::stderr(), "{shown}");
             if let Ok(mut said) = said.lock() {
                 if said.len() == STDERR_LINES_MAX {

@@ -494,6 +494,34 @@ fn what_ignores_a_hangup_or_an_interrupt_goes_on() {
     }
 }
 
+/// A terminal that goes away hangs up twice, and a host that goes down terminates and hangs up.
+#[test]
+fn what_is_told_twice_at_once_ends_in_order() {
+    use rustix::process::Signal;
+    for signals in [[Signal::TERM, Signal::HUP], [Signal::HUP, Signal::HUP]] {
+        let bed = Bed::new();
+        bed.write("content", &vec![7; 12 << 20]);
+        let mut command = bed.command();
+        command.args(["cp", "--json", "--bandwidth", "6MiB", "content", "copy"]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        let pid = rustix::process::Pid::from_child(&child);
+        for signal in signals {
+            rustix::process::kill_process(pid, signal).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 130, "{}", stderr(&output));
+        let told = stdout(&output);
+        let last: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+        assert_eq!(
+            (&last["event"], &last["state"]),
+            (&"summary".into(), &"interrupted".into()),
+            "{signals:?}: {last}"
+        );
+    }
+}
+
 #[test]
 fn a_destination_that_is_full_is_named_and_not_what_follows_from_it() {
     if !rustix::process::geteuid().is_root() {

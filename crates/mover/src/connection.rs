@@ -113,7 +113,8 @@ impl Greeter {
     }
 
     /// Has it not ended? It may without the other end.
-    fn lives(&self) -> bool {
+    /// It has not ended.
+    pub fn lives(&self) -> bool {
         match self {
             Greeter::Process(process) => !has_ended(process),
             Greeter::Told(has_ended) => !has_ended.load(Ordering::Acquire),
@@ -242,8 +243,8 @@ impl<D: Dial> Dialer<D> {
                 let all: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
                 Error::new(Code::PeerEnded, all.join(", ")).hint("run the same command again to continue")
             }
-            // No firewall: it came through before.
-            (true, Cause::Filtered) => Error::new(Code::ConnectionLost, about),
+            // No firewall: it came through before. What this host has no room for at the moment it may have later.
+            (true, Cause::Filtered | Cause::Local) => Error::new(Code::ConnectionLost, about),
             _ => Error::new(cause.code(), about),
         }
     }

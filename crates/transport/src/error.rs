@@ -60,7 +60,7 @@ table! {
     /// The other end holds as many streams as it can.
     Busy ResourceBusy ConnectionLost;
     /// This host refuses a resource (descriptors, memory, threads, random bytes).
-    Local Other Internal;
+    Local Other SystemRefused;
 }
 
 impl Cause {
