@@ -19,6 +19,9 @@ const OBJECT_BYTES: usize = 64 << 10;
 /// Objects of each of the files of [`Bed::dataset`].
 const OBJECTS: [usize; 3] = [100, 60, 40];
 const OBJECTS_ALL: u64 = 200;
+/// What each of these tests types: many objects, few of them under way.
+const TYPED: [&str; 9] =
+    ["cp", "-r", "--json", "--object-size", "64KiB", "--bundle-below", "0", "--memory", "1MiB"];
 
 struct Bed {
     directory: tempfile::TempDir,
@@ -64,8 +67,7 @@ impl Bed {
 
     fn copy(&self, options: &[&str], from: &str, to: &str) -> Command {
         let mut command = self.command();
-        command.args(["cp", "-r", "--json", "--object-size", "64KiB", "--bundle-below", "0"]);
-        command.args(["--memory", "1MiB"]).args(options).args([from, to]);
+        command.args(TYPED).args(options).args([from, to]);
         command
     }
 
@@ -234,14 +236,8 @@ fn goes_on_after_a_run_without_it(
     away: impl Fn(bool),
 ) {
     let copy = |options: &[&str]| {
-        let mut command = bed.copy(options, sources[0], "sink");
-        let dest = command.get_args().last().unwrap().to_owned();
-        command = {
-            let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
-            let mut again = bed.command();
-            again.args(&arguments[..arguments.len() - 1]).args(&sources[1..]).arg(dest);
-            again
-        };
+        let mut command = bed.command();
+        command.args(TYPED).args(options).args(sources).arg("sink");
         run(command)
     };
     bed.kill_when(copy(&["--bandwidth", "6MiB"]), |_| logged(bed) >= OBJECTS_ALL / 4);

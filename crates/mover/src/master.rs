@@ -181,10 +181,10 @@ struct Running<M: Machine> {
     in_vain: InVain,
     /// When the last connection was made.
     since_connected: Instant,
-    /// What has come with it was not what was announced.
-    distrusted: bool,
     /// Of that.
     missing: Missing,
+    /// What has come with the connection is not what was announced.
+    distrusted: bool,
     last_error: Option<Error>,
     /// It cannot go on, or is not to.
     stopped: bool,
@@ -233,8 +233,8 @@ impl<M: Machine> Running<M> {
             broken_at_first: 0,
             in_vain: InVain::default(),
             since_connected: now,
-            distrusted: false,
             missing: Missing::new(now),
+            distrusted: false,
             last_error: None,
             stopped: false,
             outcome: None,
