@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::ChildStdin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_model::Code;
 use haul_mover::Error;
@@ -14,6 +14,8 @@ use crate::options::Listen;
 
 /// So long the far end tries to reach this one, and a little more.
 const FIRST_CONNECTION_FROM_THERE: Duration = Duration::from_secs(95);
+/// So long it waits to be reached, and a little less.
+const FAR_END_WAITS: Duration = Duration::from_secs(80);
 /// For one address of the other host.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of the addresses that the far end names so many are tried.
@@ -67,11 +69,15 @@ impl Connector for InitiatorConnector {
         }
         let dial = TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT };
         let mut dialer = Dialer::new(dial, self.session.clone(), self.streams, self.greeter.take());
-        match dialer.connect(introduction, patience) {
+        let began = Instant::now();
+        let result = dialer.connect(introduction, patience);
+        // It waits longer than that for a connection: it has not ended for want of one.
+        let has_ended =
+            || began.elapsed() < FAR_END_WAITS && dialer.greeter.as_ref().is_some_and(|far| !far.lives());
+        match result {
             // Nothing is in the way: nobody is there any more.
-            Err(error) if is_blocked(&error) && dialer.greeter.as_ref().is_some_and(|far| !far.lives()) => {
-                Err(Error::new(Code::PeerEnded, self.host.clone()))
-            }
+            Err(error) if is_blocked(&error) && has_ended() => Err(Error::new(Code::PeerEnded, &*self.host)
+                .hint("it has said why, if it could; run the same command again")),
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
                 self.accept(introduction, patience.min(Duration::from_secs(20))).map_err(|_| error)
             }

@@ -242,7 +242,8 @@ fn left(record: &Record, removed: &Removed) -> String {
     let mut told = String::new();
     if record.destination_here.is_some() {
         told = format!("; {} removed", counted(removed.count, "unfinished file"));
-        let Some(why) = &removed.missed else { return told };
+        let Some(failure) = removed.missed else { return told };
+        let why = Error { failure, about: String::new(), hint: None };
         told.push_str(&format!(", but not all of it could be looked at ({why})"));
     }
     // Unfinished files are where complete ones will be.

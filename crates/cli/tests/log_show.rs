@@ -460,6 +460,14 @@ fn what_cannot_be_shown_is_said_in_one_line_and_nothing_is_made() {
         1,
         "an older log beside it can be read"
     );
+    // A run that logs nothing does not throw it away.
+    assert!(bed.haul(&["cp", "file", "copy"]).status.success());
+    let kept = bed.jobs()[0].join("log/file-5.log");
+    fs::create_dir_all(kept.parent().unwrap()).unwrap();
+    fs::write(&kept, &log).unwrap();
+    fs::remove_file(bed.path("copy")).unwrap();
+    says(&bed.haul(&["cp", "--log-mechanism", "none", "file", "copy"]), 1, &["newer version"]);
+    assert!(fs::read(&kept).unwrap() == log);
 }
 
 const STATE: &str = "home/.local/state/haul";
