@@ -16,9 +16,9 @@ use haul_mover::end::Summary;
 use haul_mover::{Error, Report, Reports};
 use haul_storage::engine::{Note, Told, Wish};
 use haul_topology::placer::Told as Placed;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
+use crate::bar::Bar;
 use crate::elsewhere::is_kept;
 use crate::engines;
 use crate::paths::{hex, show};
@@ -70,7 +70,7 @@ pub struct Reporter {
     verbose: bool,
     quiet: bool,
     job: String,
-    bar: Option<ProgressBar>,
+    bar: Bar,
     /// The command.
     started: Instant,
     connected: Option<Instant>,
@@ -149,13 +149,7 @@ pub struct Setup {
 impl Shared {
     /// A reporter for the job of a command that was started then.
     pub fn new(job: String, started: Instant, [json, verbose, quiet]: [bool; 3]) -> Self {
-        let bar = (!json && !quiet && io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
-            bar.set_style(
-                ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is valid"),
-            );
-            bar
-        });
+        let bar = Bar::new(!json && !quiet && io::stderr().is_terminal());
         let now = Instant::now();
         let rate = Rate { since: now, at: now, bytes: 0, value: 0.0 };
         Shared(Arc::new(Mutex::new(Reporter {
@@ -405,6 +399,11 @@ impl Reporter {
         }
     }
 
+    /// The progress line, for who writes to the terminal beside this.
+    pub fn bar(&self) -> Bar {
+        self.bar.clone()
+    }
+
     /// What the user calls SOURCEs and DEST.
     pub fn set_typed(&mut self, typed: Typed) {
         self.typed = typed;
@@ -412,19 +411,11 @@ impl Reporter {
 
     /// A line on stderr that does not tear the progress line.
     fn note(&self, text: &str) {
-        let write = || drop(writeln!(io::stderr(), "haul: {text}"));
-        match &self.bar {
-            Some(bar) => bar.suspend(write),
-            None => write(),
-        }
+        self.bar.above(|| drop(writeln!(io::stderr(), "haul: {text}")));
     }
 
     fn line(&self, text: &str) {
-        let write = || self.write(text);
-        match &self.bar {
-            Some(bar) => bar.suspend(write),
-            None => write(),
-        }
+        self.bar.above(|| self.write(text));
     }
 
     fn event(&self, event: Value) {
@@ -466,22 +457,19 @@ impl Reporter {
                 "bytes_per_second": self.rate.value as u64,
             }));
         }
-        if let Some(bar) = &self.bar {
+        self.bar.show(|| {
             let mut line = progress_line(&stats, totals_are_final, self.rate.value);
             let neighbours = self.neighbours.into_iter().max().unwrap_or(0);
             if neighbours > 0 {
                 line.push_str(&format!("  beside {}", counted(neighbours as u64, "other transfer")));
             }
-            bar.set_message(line);
-            bar.tick();
-        }
+            line
+        });
     }
 
     /// The end: the summary on stdout, the error on stderr. Returns the exit code.
     pub fn finish(&mut self, summary: &Summary, setup: &Setup) -> u8 {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.bar.end();
         let stats = summary.outcome.stats;
         let (state, code) = verdict(summary);
         let elapsed = self.started.elapsed();

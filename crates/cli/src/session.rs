@@ -593,7 +593,12 @@ fn run_remote(
     settings.layout_file.value.as_deref().map(read_layout_file).transpose()?;
     let (reaching, kept) = (Instant::now(), job.kept);
     // Connecting takes ssh longest; everything else is made ready meanwhile.
-    let mut ssh = Ssh::start(&settings.ssh.value, host, &settings.haul_path.value)?;
+    let mut ssh = Ssh::start(
+        &settings.ssh.value,
+        host,
+        &settings.haul_path.value,
+        reporter.with(|reporter| reporter.bar()),
+    )?;
     let resolved_host = ResolvedHost::ask(&settings.ssh.value, host);
     let ends = ends(plan, job);
     let identity = Identity::generate().map_err(stream)?;

@@ -9,6 +9,7 @@ use haul_model::Code;
 use haul_mover::Error;
 use haul_storage::local::keep_descriptor_limit;
 
+use crate::bar::Bar;
 use crate::bootstrap::{self, Line};
 
 /// How much of what ssh says is kept to explain a failure.
@@ -74,8 +75,8 @@ fn ssh_host(host: &str) -> String {
 }
 
 impl Ssh {
-    /// Starts `haul serve --stdio` on `host`.
-    pub fn start(command: &str, host: &str, haul_path: &str) -> Result<Ssh, Error> {
+    /// Starts `haul serve --stdio` on `host`. What it says on stderr appears above `bar`.
+    pub fn start(command: &str, host: &str, haul_path: &str, bar: Bar) -> Result<Ssh, Error> {
         let words = split_command(command)?;
         let mut child = keep_descriptor_limit(&mut Command::new(&words[0]))
             .args(&words[1..])
@@ -94,7 +95,7 @@ impl Ssh {
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let said = Arc::new(Mutex::new(Vec::new()));
-        forward_stderr(child.stderr.take().expect("stderr is piped"), said.clone());
+        forward_stderr(child.stderr.take().expect("stderr is piped"), said.clone(), bar);
         let typed = ssh_host(host);
         let by_hand = format!("{command} {typed}");
         Ok(Ssh {
@@ -209,13 +210,13 @@ impl Drop for Ssh {
 }
 
 /// ssh and the far end speak to the user directly; the last lines are kept to explain a failure.
-fn forward_stderr(stderr: std::process::ChildStderr, said: Arc<Mutex<Vec<String>>>) {
+fn forward_stderr(stderr: std::process::ChildStderr, said: Arc<Mutex<Vec<String>>>, bar: Bar) {
     let forward = move || {
         let mut stderr = BufReader::new(stderr);
         let mut line = Vec::new();
         while line_of(&mut stderr, &mut line) {
             let shown = crate::paths::said(line.strip_suffix(b"\r").unwrap_or(&line));
-            let _ = writeln!(std::io::stderr(), "{shown}");
+            bar.above(|| drop(writeln!(std::io::stderr(), "{shown}")));
             if let Ok(mut said) = said.lock() {
                 if said.len() == STDERR_LINES_MAX {
                     said.remove(0);

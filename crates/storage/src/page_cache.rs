@@ -5,7 +5,9 @@
 //! there stays there. All of it is advice. `cachestat` tells it from Linux 6.5 on; before that `mincore` is asked about
 //! a few pages. Neither tells it of files that are not ours to write: a few bytes of those are read, if that needs no waiting. On memory file systems the cache is all there is and nothing can be dropped.
 
+use std::collections::VecDeque;
 use std::io::IoSliceMut;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -248,7 +250,7 @@ impl InUse {
     /// Drops what lies in front of all that is in use; the rest is dropped when that is not any more.
     pub fn drop_others(&self, file: impl AsFd) {
         let first = self.places().iter().min().copied();
-        match first.map(std::num::NonZeroU64::new) {
+        match first.map(NonZeroU64::new) {
             None => drop_all(file),
             Some(Some(first)) => drop(fadvise(file, 0, Some(first), Advice::DontNeed)),
             Some(None) => {}
@@ -270,7 +272,89 @@ pub(crate) fn drop_behind(file: impl AsFd, offset: u64, length: u32) {
     let far = offset.saturating_sub(NEAR_BYTES);
     if far > 0 {
         let start = far.saturating_sub(u64::from(length));
-        let _ = fadvise(file, start, std::num::NonZeroU64::new(far - start), Advice::DontNeed);
+        drop_range(file, start, far - start);
+    }
+}
+
+/// Writes what the page cache holds of the range, and waits for it. An error is told to whom the file is synced by.
+pub(crate) fn await_device(file: impl AsFd, offset: u64, length: u64) {
+    let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return };
+    let all =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: a system call on a descriptor that is open, without any memory.
+    let _ = unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), offset, length, all) };
+}
+
+/// Of a file that is written and read all over, and used by nobody else, the cache keeps what was touched last.
+pub(crate) struct Latest {
+    kept_bytes: u64,
+    lanes: Mutex<Lanes>,
+}
+
+#[derive(Default)]
+struct Lanes {
+    newer: Lane,
+    /// The device has been told to write it.
+    older: Lane,
+}
+
+/// Parts of the file (offset, length), the one first that was touched first.
+#[derive(Default)]
+struct Lane {
+    parts: VecDeque<(u64, u32)>,
+    bytes: u64,
+}
+
+impl Lane {
+    /// At its end; what is more than `most` leaves.
+    fn push(&mut self, part: (u64, u32), most: u64) -> Vec<(u64, u32)> {
+        self.parts.push_back(part);
+        self.bytes += u64::from(part.1);
+        let mut left = Vec::new();
+        while self.bytes > most
+            && let Some(first) = self.parts.pop_front()
+        {
+            self.bytes -= u64::from(first.1);
+            left.push(first);
+        }
+        left
+    }
+}
+
+impl Default for Latest {
+    fn default() -> Latest {
+        Latest::of(NEAR_BYTES)
+    }
+}
+
+impl Latest {
+    /// The cache keeps so many bytes.
+    fn of(kept_bytes: u64) -> Latest {
+        Latest { kept_bytes, lanes: Mutex::default() }
+    }
+
+    /// The part was just written or read. What has left the newer half goes to the device, and what has left the older one
+    /// from the cache: where the device is slow, that is waited for.
+    pub fn touch(&self, file: impl AsFd, offset: u64, length: u32) {
+        let half = self.kept_bytes / 2;
+        let (aged, gone) = {
+            let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+            let aged = lanes.newer.push((offset, length), half);
+            let gone: Vec<_> = aged.iter().flat_map(|part| lanes.older.push(*part, half)).collect();
+            (aged, gone)
+        };
+        // What is not on the device yet is not dropped by this, but written.
+        aged.into_iter().for_each(|(offset, length)| drop_range(&file, offset, length.into()));
+        for (offset, length) in gone {
+            await_device(&file, offset, length.into());
+            drop_range(&file, offset, length.into());
+        }
+    }
+}
+
+fn drop_range(file: impl AsFd, offset: u64, length: u64) {
+    if let Some(length) = NonZeroU64::new(length) {
+        let _ = fadvise(file, offset, Some(length), Advice::DontNeed);
     }
 }
 
@@ -406,6 +490,37 @@ mod tests {
         drop_behind(&file, 2 << 30, 1 << 20);
         assert_eq!(pages(&file), Some(256));
         assert!(!holds_all_of(&file, (1 << 30) - 4096, 4096) && holds_all_of(&file, 1 << 30, 1 << 20));
+    }
+
+    #[test]
+    fn of_a_file_that_is_for_itself_alone_what_was_touched_last_is_kept() {
+        let Some((scratch, _)) = on_disk() else { return lacks_here(DISK) };
+        let file =
+            File::options().read(true).write(true).create_new(true).open(scratch.path().join("latest"));
+        let file = file.unwrap();
+        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+        const PART: u32 = 64 << 10;
+        const KEPT: u64 = 8;
+        let latest = Latest::of(KEPT * u64::from(PART));
+        let place = |number: u64| number * u64::from(PART);
+        let all_pages = (64 * PART / 4096) as u64;
+        for number in 0..64 {
+            rustix::io::pwrite(&file, &[7; PART as usize], place(number)).unwrap();
+            latest.touch(&file, place(number), PART);
+        }
+        let Some(written) = counted(&file, &Range { offset: 0, length: 0 }) else {
+            return lacks("cachestat");
+        };
+        assert!(written < all_pages / 2, "{written} of {all_pages} pages");
+        assert!(holds_all_of(&file, place(64 - KEPT / 2), PART), "what was written last is at hand");
+        let mut back = vec![0; PART as usize];
+        for number in 0..64 {
+            rustix::io::pread(&file, &mut back[..], place(number)).unwrap();
+            assert!(back.iter().all(|byte| *byte == 7), "{number}");
+            latest.touch(&file, place(number), PART);
+        }
+        let read = pages(&file).unwrap();
+        assert!(read < all_pages / 2, "{read} of {all_pages} pages");
     }
 
     #[test]

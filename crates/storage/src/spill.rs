@@ -19,6 +19,7 @@ use rustix::fs::{self, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::hashing::{ObjectHasher, PIECE_BYTES, whole_hash};
+use crate::page_cache::Latest;
 use crate::source::hash_in_place;
 use crate::{SourceStorage, faults, local};
 
@@ -35,6 +36,8 @@ pub struct SpillFile {
     set_aside: Mutex<Option<u64>>,
     in_place: bool,
     hash: HashKind,
+    /// It may be larger than all memory: it is not what others on this host have in the page cache that should go.
+    latest: Latest,
 }
 
 impl SpillFile {
@@ -67,6 +70,7 @@ impl SpillFile {
             set_aside: Mutex::new(Some(0)),
             in_place,
             hash: HashKind::default(),
+            latest: Latest::default(),
         }
     }
 
@@ -93,7 +97,10 @@ impl SpillFile {
                 count => written += count,
             }
         }
-        Ok((self.hash == HashKind::None).then(|| mark_of(bytes)))
+        let mark = (self.hash == HashKind::None).then(|| mark_of(bytes));
+        drop(lease);
+        self.latest.touch(&self.file, at, length);
+        Ok(mark)
     }
 
     /// Room for all up to `end` is there, or it is an error.
@@ -114,6 +121,13 @@ impl SpillFile {
     }
 
     fn read(&self, pool: &Pool, slot: SlotId, at: u64, wanted: Wanted) -> Result<Hash, Failure> {
+        let length = wanted.length;
+        let result = self.read_and_hash(pool, slot, at, wanted);
+        self.latest.touch(&self.file, at, length);
+        result
+    }
+
+    fn read_and_hash(&self, pool: &Pool, slot: SlotId, at: u64, wanted: Wanted) -> Result<Hash, Failure> {
         let Wanted { offset, length, single, mark } = wanted;
         let mut lease = pool.lease(slot).ok_or(Failure::new(Code::Internal))?;
         let new = || ObjectHasher::new(self.hash, offset, length, single);

@@ -9,6 +9,7 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use super::choice::{Took, Turn};
 use super::ring::{Range, Ring, with_ring};
 use super::{Device, Direction, Engine, Engines, Io, Note, Reach, Trouble, Way, direct, lock};
+use crate::page_cache;
 
 /// Of one request where there is one at a time: large enough for a disk, small enough that what was read is in the cache of the
 /// core that hashes it.
@@ -74,7 +75,7 @@ impl Attempt<'_> {
             reach
                 .direct(file)
                 .into_iter()
-                .for_each(|other| direct::await_device(&other.file, offset, length));
+                .for_each(|other| page_cache::await_device(&other.file, offset, length));
         }
     }
 

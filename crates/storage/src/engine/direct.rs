@@ -67,15 +67,6 @@ pub(super) fn set_aside(file: &OwnedFd, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Writes what the page cache holds of the range, and waits for it. An error is told to whom the file is synced by.
-pub(super) fn await_device(file: &OwnedFd, offset: u64, length: u64) {
-    let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return };
-    let all =
-        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // SAFETY: a system call on a descriptor that is open, without any memory.
-    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, length, all) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
