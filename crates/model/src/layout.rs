@@ -17,6 +17,11 @@ use crate::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TargetId(pub u32);
 
+impl TargetId {
+    /// What is in an archive is on no device from which it could be read.
+    pub const ARCHIVE: TargetId = TargetId(u32::MAX);
+}
+
 /// No file system stripes in smaller pieces (Lustre and CephFS: 64 KiB). Keeps the pieces of one object countable.
 pub const STRIPE_BYTES_MIN: u64 = 4096;
 /// Stripes of at least this are worth an object of their own; where they are smaller, an object lies on all targets of the

@@ -9,8 +9,12 @@ use alloc::vec::Vec;
 use crate::limits::{OBJECT_BYTES_MIN, PLACEMENT_PIECES_MAX, PLACEMENT_TARGETS_MAX, TARGETS_MAX};
 
 /// A number that one end has given to one of its targets, for as long as the session lasts; below
-/// [`TARGETS_MAX`](crate::limits::TARGETS_MAX). 0 is whatever nothing more is known of.
+/// [`TARGETS_MAX`](crate::limits::TARGETS_MAX). 0 is whatever nothing more is known of,
+/// 1 is the [`ARCHIVE`].
 pub type Target = u16;
+
+/// What is on tape, or the like: whoever reads it waits until it is brought back, and nobody can tell how long that takes.
+pub const ARCHIVE: Target = 1;
 
 /// Objects from `first` on, until the next piece begins: `run` of them on the first target, as many on the next, and
 /// round again.

@@ -110,6 +110,7 @@ bugs! {
     OpeningMissed      "does not see that a gate has opened";
     CountedTwice       "a request that was written off ends a second time when its thread comes back";
     WrittenOffNever    "waits for a hung request for ever";
+    ArchiveGivenUp     "gives up what is brought back from an archive";
     ReplacedAlways     "replaces however many threads are lost";
     DeadServed         "gives a dead target more";
     DeadNotHandedBack  "keeps what is queued for a dead target";

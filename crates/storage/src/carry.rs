@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use haul_model::profile::Stage;
 use haul_model::{Code, Failure};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
-use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use rustix::io::{Errno, pread, pwrite};
 
 use crate::confine::sink_failure;
 use crate::faults;
 use crate::hashing::{self, ObjectHasher};
+use crate::leases::patiently;
 use crate::page_cache;
 use crate::piece::with_piece;
 use crate::source::Status;
@@ -213,14 +214,14 @@ fn clear(file: BorrowedFd<'_>, mut at: u64, end: u64, buffer: &mut [u8]) -> Resu
         while at < data_end {
             let piece = (data_end - at).min(buffer.len() as u64) as usize;
             let piece = &mut buffer[..piece];
-            let count = retry_on_intr(|| pread(file, &mut *piece, at))?;
+            let count = patiently(file, || pread(file, &mut *piece, at))?;
             if count == 0 {
                 return Ok(());
             }
             let found = &mut piece[..count];
             if found.iter().any(|byte| *byte != 0) {
                 found.fill(0);
-                write_at(file, found, at)?;
+                write_all_at(file, found, at)?;
             }
             at += count as u64;
         }
@@ -242,7 +243,7 @@ fn copy_in_kernel(
     while from < end {
         let left = (end - from) as usize;
         let copied =
-            retry_on_intr(|| fs::copy_file_range(source, Some(&mut from), sink, Some(&mut to), left))?;
+            patiently(source, || fs::copy_file_range(source, Some(&mut from), sink, Some(&mut to), left))?;
         if copied == 0 {
             return Err(Errno::NODATA);
         }
@@ -263,7 +264,7 @@ fn hash_file(
         while done < length {
             let part = &mut buffer[..(length - done).min(BUFFERED_BYTES_MAX)];
             let count =
-                retry_on_intr(|| pread(file, &mut *part, offset + done as u64)).map_err(Trouble::Sink)?;
+                patiently(file, || pread(file, &mut *part, offset + done as u64)).map_err(Trouble::Sink)?;
             if count == 0 {
                 return Err(Trouble::Sink(Errno::IO));
             }
@@ -287,7 +288,7 @@ fn copy_through_buffer(
             let part = (length - done).min(buffer.len());
             let (buffer, at) = (&mut buffer[..part], offset + done as u64);
             read_and_hash(source, buffer, at, hasher)?;
-            write_at(sink, buffer, at).map_err(Trouble::Sink)?;
+            write_all_at(sink, buffer, at).map_err(Trouble::Sink)?;
             done += part;
         }
         Ok(())
@@ -306,7 +307,7 @@ fn read_and_hash(
         let end = buffer.len().min(filled + READ_BYTES);
         let (space, at) = (&mut buffer[filled..end], offset + filled as u64);
         let reading = haul_meter::within(Stage::Read);
-        let count = retry_on_intr(|| pread(source, &mut *space, at)).map_err(|_| Trouble::Source)?;
+        let count = patiently(source, || pread(source, &mut *space, at)).map_err(|_| Trouble::Source)?;
         drop(reading.bytes(count as u64));
         if count == 0 {
             return Err(Trouble::Source);
@@ -319,9 +320,10 @@ fn read_and_hash(
     Ok(())
 }
 
-fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+/// All of it.
+pub(crate) fn write_all_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
-        match retry_on_intr(|| pwrite(&file, bytes, offset))? {
+        match patiently(&file, || pwrite(&file, bytes, offset))? {
             0 => return Err(Errno::IO),
             count => {
                 bytes = &bytes[count..];

@@ -3,7 +3,8 @@
 //! The holder is asked to give the lease up, and has as long for that as `/proc/sys/fs/lease-break-time` says, 45 s if nobody has
 //! changed it. An open waits for that in the kernel; one with `O_NONBLOCK`, which all opens here have so that no fifo
 //! can hold them up, is refused with `EAGAIN` instead. So then it is made sure that it is a regular file, and that is opened
-//! without `O_NONBLOCK`: by its descriptor, so that nothing else can have its name meanwhile.
+//! without `O_NONBLOCK`: by its descriptor, so that nothing else can have its name meanwhile. Few file systems refuse to read
+//! or write with it, too: [`patiently`].
 //!
 //! `openat2` says `EAGAIN` also where a directory was renamed as it walked: that passes.
 
@@ -48,6 +49,19 @@ pub(crate) fn open(
     match open_held(&held, flags) {
         // Without /proc.
         Err(Errno::NOENT | Errno::NOTDIR) => again(open, std::thread::sleep),
+        other => other,
+    }
+}
+
+/// Reads or writes a regular file that was opened with `O_NONBLOCK`. Mostly that means nothing to one; where something has to
+/// be waited for all the same (a group lock of Lustre, a file on tape), `EAGAIN` says so, and all calls wait from then on.
+pub(crate) fn patiently<T>(file: impl AsFd, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    match retry_on_intr(&mut call) {
+        Err(Errno::AGAIN) => {
+            let flags = fs::fcntl_getfl(&file)?;
+            fs::fcntl_setfl(&file, flags.difference(OFlags::NONBLOCK))?;
+            retry_on_intr(call)
+        }
         other => other,
     }
 }

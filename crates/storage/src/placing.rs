@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use haul_model::limits::TARGETS_MAX;
+use haul_model::placement::ARCHIVE;
 use haul_model::{Laid, Target, TargetId};
 
 use crate::layout::{Found, Kind, Layouts};
@@ -89,9 +90,14 @@ pub enum Objects {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unknown;
 
-/// The masters' number of a target; 0 is what nothing is told of.
+/// The masters' number of a target; 0 is what nothing is told of, and then comes the archive.
 fn number(target: TargetId) -> Target {
-    target.0.saturating_add(1).min(TARGETS_MAX as u32 - 1) as Target
+    match target {
+        TargetId::ARCHIVE => ARCHIVE,
+        TargetId(number) => {
+            number.saturating_add(u32::from(ARCHIVE) + 1).min(TARGETS_MAX as u32 - 1) as Target
+        }
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +125,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_in_the_archive_is_on_a_target_of_its_own() {
+        let placing = placing();
+        let half = Component { range: 0..8 << 20, stripes: Some(Stripes::one(TargetId::ARCHIVE)) };
+        let laid = told(&placing, 16 << 20, vec![half, part(8 << 20..u64::MAX, 4 << 20, &[0])]);
+        let on: Vec<_> = (0..4).map(|index| laid.placement.target(index)).collect();
+        assert_eq!(on, [ARCHIVE, ARCHIVE, ARCHIVE + 1, ARCHIVE + 1]);
+        assert_eq!(
+            number(TargetId(u32::MAX - 1)),
+            TARGETS_MAX as Target - 1,
+            "the last one stands for all others"
+        );
+    }
+
+    #[test]
     fn stripes_that_are_too_small_for_objects_make_their_targets_one() {
         let placing = placing();
         let whole = |stripe, targets: &[u32]| vec![part(0..u64::MAX, stripe, targets)];
@@ -129,13 +149,13 @@ mod tests {
         };
         let first = on(&set, 16);
         assert!(first.iter().all(|target| *target == first[0]), "{first:?}");
-        assert!(first[0] > 5, "no member is blamed for the others");
+        assert!(first[0] > 6, "no member is blamed for the others");
         assert_eq!(told(&placing, 64 << 20, whole(64 << 10, &[0, 1, 2, 3])), set, "the same set");
         assert_ne!(told(&placing, 64 << 20, whole(64 << 10, &[0, 1, 2, 4])), set);
-        assert_eq!(on(&told(&placing, 64 << 10, whole(64 << 10, &[3, 1])), 1), [4], "it is on one of them");
-        assert_eq!(on(&told(&placing, 4 << 20, whole(1 << 20, &[3, 1])), 4), [4, 2, 4, 2], "large enough");
+        assert_eq!(on(&told(&placing, 64 << 10, whole(64 << 10, &[3, 1])), 1), [5], "it is on one of them");
+        assert_eq!(on(&told(&placing, 4 << 20, whole(1 << 20, &[3, 1])), 4), [5, 3, 5, 3], "large enough");
         let parted = vec![part(0..4 << 20, 64 << 10, &[0, 1]), part(4 << 20..u64::MAX, 4 << 20, &[0, 1])];
         let parted = on(&told(&placing, 12 << 20, parted), 3);
-        assert!(parted[0] > 5 && parted[1..] == [2, 1], "{parted:?}");
+        assert!(parted[0] > 6 && parted[1..] == [3, 2], "{parted:?}");
     }
 }

@@ -45,7 +45,11 @@ fn told(lov: Option<&Lov>) -> Vec<String> {
         };
         let pool = part.pool.as_ref().map_or("-", Pool::as_str);
         let on: Vec<_> = part.targets.iter().map(|target| format!("{target:04x}")).collect();
-        let on = if on.is_empty() { "nothing".into() } else { on.join(" ") };
+        let on = match (part.released, on.is_empty()) {
+            (true, true) => "the archive".into(),
+            (_, true) => "nothing".into(),
+            _ => on.join(" "),
+        };
         let extension = if part.extension { " (extension)" } else { "" };
         format!("{}..{end} {place} {count}x{} pool {pool} on {on}{extension}", part.start, part.stripe_size)
     };

@@ -7,6 +7,7 @@
 //! | `rename_flags=allow`, `=refuse` | `renameat2` with flags works, or is refused with `EINVAL` |
 //! | `set_again=ignore`, `=refuse` | setting the layout of a file that has one does nothing, or fails with `EEXIST` |
 //! | `unknown_pool=ignore`, `=refuse` | a layout with a pool that does not exist is taken, or fails with `EINVAL` |
+//! | `group_lock=held`, `=free` | whoever reads or writes with `O_NONBLOCK` is refused with `EAGAIN`; others need not wait |
 //! | `stats` | the clock of the trace, and counters of every target and the metadata server, as JSON; flushes the trace |
 //!
 //! | word | what it does |
@@ -22,9 +23,10 @@
 //! | `reset` | as new |
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::device::{Counters, Device};
-use crate::filesystem::StripeFs;
+use crate::filesystem::{Behaviour, StripeFs};
 
 /// Runs one command; the answer is one line.
 pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
@@ -37,28 +39,8 @@ pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
             turn(chosen.into_iter().map(|number| devices[number]), words)
         }
         ["mds", ref words @ ..] if !words.is_empty() => turn([&shared.mds].into_iter(), words),
-        ["rename_flags=allow"] => {
-            filesystem.behave(|behaviour| &behaviour.refuse_rename_flags, false);
-            Ok(String::new())
-        }
-        ["rename_flags=refuse"] => {
-            filesystem.behave(|behaviour| &behaviour.refuse_rename_flags, true);
-            Ok(String::new())
-        }
-        ["set_again=ignore"] => {
-            filesystem.behave(|behaviour| &behaviour.refuse_set_again, false);
-            Ok(String::new())
-        }
-        ["set_again=refuse"] => {
-            filesystem.behave(|behaviour| &behaviour.refuse_set_again, true);
-            Ok(String::new())
-        }
-        ["unknown_pool=ignore"] => {
-            filesystem.behave(|behaviour| &behaviour.refuse_unknown_pool, false);
-            Ok(String::new())
-        }
-        ["unknown_pool=refuse"] => {
-            filesystem.behave(|behaviour| &behaviour.refuse_unknown_pool, true);
+        [word] if let Some((what, refuse)) = behaviour(word) => {
+            filesystem.behave(what, refuse);
             Ok(String::new())
         }
         ["stats"] => {
@@ -67,6 +49,21 @@ pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
         }
         _ => Err(format!("no command {line:?}")),
     }
+}
+
+/// What is refused, and whether it is from now on.
+fn behaviour(word: &str) -> Option<(fn(&Behaviour) -> &AtomicBool, bool)> {
+    Some(match word {
+        "rename_flags=allow" => (|it| &it.refuse_rename_flags, false),
+        "rename_flags=refuse" => (|it| &it.refuse_rename_flags, true),
+        "set_again=ignore" => (|it| &it.refuse_set_again, false),
+        "set_again=refuse" => (|it| &it.refuse_set_again, true),
+        "unknown_pool=ignore" => (|it| &it.refuse_unknown_pool, false),
+        "unknown_pool=refuse" => (|it| &it.refuse_unknown_pool, true),
+        "group_lock=free" => (|it| &it.group_lock, false),
+        "group_lock=held" => (|it| &it.group_lock, true),
+        _ => return None,
+    })
 }
 
 fn turn<'a>(devices: impl Iterator<Item = &'a Arc<Device>>, words: &[&str]) -> Result<String, String> {

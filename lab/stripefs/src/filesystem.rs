@@ -91,6 +91,8 @@ pub(crate) struct Behaviour {
     /// A layout with a pool that does not exist fails with `EINVAL`; else the pool restricts nothing, as in Lustre
     /// (`lod_find_pool`).
     pub refuse_unknown_pool: AtomicBool,
+    /// Whoever does not want to wait to read or write is told to come again (`LDLM_FL_BLOCK_NOWAIT`).
+    pub group_lock: AtomicBool,
 }
 
 pub(crate) struct Shared {

@@ -105,6 +105,12 @@ impl Adapter {
     }
 
     /// How contents are cached: not at all, or while the file is open.
+    /// Somebody else has the file's lock, and this one does not want to wait for it.
+    fn would_wait(&self, flags: OpenFlags) -> bool {
+        flags.0 & libc::O_NONBLOCK != 0
+            && self.filesystem.shared().behaviour.group_lock.load(Ordering::Relaxed)
+    }
+
     fn open_flags(&self) -> FopenFlags {
         if self.filesystem.shared().cached {
             FopenFlags::empty()
@@ -349,10 +355,13 @@ impl Filesystem for Adapter {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if self.would_wait(flags) {
+            return reply.error(refusal(Errno::AGAIN));
+        }
         let Some((node, reply)) = self.known(ino, reply, ReplyData::error) else { return };
         self.filesystem.read(&node, offset, size.into(), move |read| match read {
             Ok(bytes) => reply.data(bytes),
@@ -368,10 +377,13 @@ impl Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if self.would_wait(flags) {
+            return reply.error(refusal(Errno::AGAIN));
+        }
         let ready = self.node(ino).and_then(|node| {
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
                 node.set_mode(node.status()?.st_mode & 0o1777)?;

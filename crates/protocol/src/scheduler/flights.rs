@@ -158,7 +158,8 @@ impl<T: Copy> Flights<T> {
 
     /// When to look for overdue ones.
     pub fn deadline_nanos(&self) -> Option<u64> {
-        (self.under_way > 0).then_some(if self.overdue.is_empty() { self.look_nanos } else { 0 })
+        let next = if self.overdue.is_empty() { self.look_nanos } else { 0 };
+        (self.under_way > 0 && next < u64::MAX).then_some(next)
     }
 
     /// One that is overdue. All are looked at, but at most once for each deadline that passes.

@@ -242,7 +242,8 @@ impl<T: Copy> Scheduler<T> {
         target.under_way += u32::from(!urgent);
         let own = target.under_way.max(1);
         // However many neighbours there are: what hangs is found as soon.
-        let patience = self.config.patience_nanos(self.targets.usual_nanos(index, class, bytes, own));
+        let usual = self.targets.usual_nanos(index, class, bytes, own);
+        let patience = self.config.patience_nanos(index, usual);
         let depth = own + self.targets.crowd(index);
         let deadline_nanos = now_nanos.saturating_add(patience);
         let flight = Flight {

@@ -150,6 +150,8 @@ pub struct Config {
     /// After how long a request is written off; `None`: 20 times what such a request usually takes on its target, and
     /// no less than 30 s.
     pub patience_nanos: Option<u64>,
+    /// Requests of this target take as long as they take; unless somebody has said when one is written off.
+    pub archive: Option<u32>,
     /// How long a congested target may be skipped; `None`: as long as 32 MiB take on a usual target, and no less than
     /// 2 s.
     pub aging_nanos: Option<u64>,
@@ -169,6 +171,7 @@ impl Config {
             slots,
             policy,
             patience_nanos: None,
+            archive: None,
             aging_nanos: None,
             lost_per_target: LOST_PER_TARGET,
             lost_in_all: threads.saturating_mul(LOST_IN_ALL_PER_THREAD),
@@ -176,10 +179,13 @@ impl Config {
         }
     }
 
-    /// The bound of a request that is expected to take so long, if there is something to go by.
-    pub(super) fn patience_nanos(&self, expected: Option<u64>) -> u64 {
-        let derived =
-            expected.map_or(0, |expected| expected.saturating_mul(PATIENCE)).max(PATIENCE_NANOS_MIN);
+    /// The bound of a request of this target that is expected to take so long, if there is something to go by.
+    pub(super) fn patience_nanos(&self, target: u32, expected: Option<u64>) -> u64 {
+        let is_awaited = self.archive == Some(target) && !self.planted.has(SchedulerBug::ArchiveGivenUp);
+        let derived = match is_awaited {
+            true => u64::MAX,
+            false => expected.map_or(0, |expected| expected.saturating_mul(PATIENCE)).max(PATIENCE_NANOS_MIN),
+        };
         self.patience_nanos.unwrap_or(derived)
     }
 }

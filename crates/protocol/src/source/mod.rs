@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
 use haul_model::op::{SourceDone, SourceOp};
+use haul_model::placement::ARCHIVE;
 use haul_model::profile::Waiting;
 use haul_model::report::{Fact, Share, Stats};
 use haul_model::stripe::Unlike;
@@ -264,6 +265,7 @@ impl Source {
             ready: VecDeque::new(),
             scheduler: Scheduler::new(scheduler::Config {
                 patience_nanos: config.hangs_after_nanos,
+                archive: Some(ARCHIVE.into()),
                 ..scheduler::Config::new(hands.at_a_time(), config.slots, config.policy)
             }),
             reading: 0,

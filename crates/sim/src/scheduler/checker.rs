@@ -190,7 +190,7 @@ impl World {
     }
 
     pub(super) fn check_written_off(&mut self, lost: &WrittenOff<u32>, flight: &Flight) {
-        let Config { patience_nanos, lost_in_all, .. } = self.plan.config;
+        let Config { patience_nanos, archive, lost_in_all, .. } = self.plan.config;
         let age = self.now - flight.started;
         if flight.id != lost.item
             || flight.lost.is_some()
@@ -200,6 +200,10 @@ impl World {
         }
         if patience_nanos.is_some_and(|patience| age < patience) {
             return self.violate(format!("{} is written off after {age} ns", flight.id));
+        }
+        let target = self.request(flight.id).target;
+        if patience_nanos.is_none() && archive == Some(target) {
+            return self.violate(format!("{} of the archive is written off after {age} ns", flight.id));
         }
         if lost.replace != (self.model.replaced < lost_in_all) {
             self.violate(format!("{} threads were replaced, of {lost_in_all}", self.model.replaced));

@@ -82,12 +82,19 @@ impl Plan {
         let derived = longest < 30 * SECOND && random.chance(300);
         let mut config = Config::new(threads, slots, policy);
         config.patience_nanos = (!derived).then_some(patience);
+        config.archive = random.chance(300).then(|| random.below(u64::from(targets)) as u32);
         config.aging_nanos = random.chance(700).then(|| random.scale(20 * MS, 2 * SECOND));
         config.lost_per_target = random.between(1, 4) as u32;
         config.lost_in_all = match random.chance(150) {
             true => random.below(4) as u32,
             false => 200,
         };
+        // In the end everything is brought back.
+        let archive =
+            config.archive.filter(|_| derived).and_then(|archive| devices.get_mut(archive as usize));
+        for (from, until) in archive.into_iter().flat_map(|archive| &mut archive.stalls) {
+            *until = (*until).min(*from + 1000 * SECOND);
+        }
         let retries = random.below(3) as u8;
         Plan {
             config,

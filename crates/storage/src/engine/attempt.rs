@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use haul_buffers::{Lease, Pool};
 use haul_meter::processor_nanos;
-use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use rustix::io::{Errno, pread, pwrite};
 
 use super::choice::{Took, Turn};
 use super::ring::{Range, Ring, with_ring};
 use super::{Device, Direction, Engine, Engines, Io, Note, Reach, Trouble, Way, direct, lock};
+use crate::leases::patiently;
 use crate::page_cache;
 
 /// Of one request where there is one at a time: large enough for a disk, small enough that what was read is in the cache of the
@@ -120,8 +121,9 @@ impl Attempt<'_> {
                     if space.is_empty() {
                         break Ok(());
                     }
-                    let read = before()
-                        .and_then(|()| retry_on_intr(|| pread(door.file, &mut *space, offset + at as u64)));
+                    let read = before().and_then(|()| {
+                        patiently(door.file, || pread(door.file, &mut *space, offset + at as u64))
+                    });
                     match read {
                         Ok(count) => {
                             seen(&mut space[..count]);
@@ -157,9 +159,8 @@ impl Attempt<'_> {
                 self.in_ring(&door, offset, asked, (lease, pool), Direction::Write, || Ok(()), count)
             }
             Engine::Posix if asked == 0 => Ok(()),
-            Engine::Posix => {
-                retry_on_intr(|| pwrite(door.file, &lease[..asked], offset)).map(|count| written = count)
-            }
+            Engine::Posix => patiently(door.file, || pwrite(door.file, &lease[..asked], offset))
+                .map(|count| written = count),
         };
         self.settle(result, door.is_direct)?;
         // Where the page cache goes on it begins with a page of its own.

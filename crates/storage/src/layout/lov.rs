@@ -99,6 +99,8 @@ pub struct LovComponent {
     pub pool: Option<Pool>,
     /// Numbers of the targets of the objects, in the order of stripes; empty as long as there are none.
     pub targets: Vec<u32>,
+    /// It is in an archive, and has no objects until somebody reads it.
+    pub released: bool,
     /// Only room for the component before it.
     pub extension: bool,
 }
@@ -161,10 +163,9 @@ fn plain(value: &[u8], start: u64, end: u64) -> Option<LovComponent> {
         COUNT_ALL_FROM.. => Count::All,
         count => Count::Exactly(count),
     };
+    let released = pattern & PATTERN_RELEASED != 0;
     let targets = match count {
-        Count::Exactly(count)
-            if place != Where::Metadata && pattern & PATTERN_RELEASED == 0 && !objects.is_empty() =>
-        {
+        Count::Exactly(count) if place != Where::Metadata && !released && !objects.is_empty() => {
             let objects = objects.get(..usize::from(count) * OBJECT_BYTES)?;
             objects.chunks_exact(OBJECT_BYTES).map(|object| number(object, 20)).collect::<Option<Vec<_>>>()?
         }
@@ -174,7 +175,7 @@ fn plain(value: &[u8], start: u64, end: u64) -> Option<LovComponent> {
         return None;
     }
     let pool = if head == V3_BYTES { pool(&value[V1_BYTES..V3_BYTES])? } else { None };
-    Some(LovComponent { start, end, place, stripe_size, count, pool, targets, extension: false })
+    Some(LovComponent { start, end, place, stripe_size, count, pool, targets, released, extension: false })
 }
 
 /// From a field of 16 bytes that is filled up with NUL: `Some(None)` if it is empty, `None` if it is no text.

@@ -1,7 +1,7 @@
 //! Lustre, and what answers like it: the attribute `lustre.lov` of a file, without any library of Lustre.
 
-use haul_model::Layout;
 use haul_model::layout::{Component, Stripes};
+use haul_model::{Layout, TargetId};
 use rustix::io::Errno;
 
 use super::attributes::is_never;
@@ -44,6 +44,7 @@ fn layout(lov: &Lov, device: u64, targets: &Targets) -> Option<Layout> {
     let stripes = |component: &LovComponent| match component.place {
         // Which one of several metadata servers the attribute does not tell.
         Where::Metadata => Some(Some(Stripes::one(targets.id(domain, "MDT0000")))),
+        _ if component.released => Some(Some(Stripes::one(TargetId::ARCHIVE))),
         _ if component.targets.is_empty() => Some(None),
         _ => {
             let ids = component.targets.iter().map(|index| targets.id(domain, &format!("OST{index:04x}")));

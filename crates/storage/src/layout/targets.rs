@@ -83,6 +83,9 @@ impl Targets {
 
     /// The name of a number that [`id`](Self::id) gave.
     pub fn describe(&self, id: TargetId) -> Arc<str> {
+        if id == TargetId::ARCHIVE {
+            return "archive".into();
+        }
         let table = self.lock();
         table.targets.get(id.0 as usize).map_or_else(|| "unknown".into(), |target| Arc::clone(&target.name))
     }

@@ -9,7 +9,7 @@ use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::profile::Stage;
 use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
 use rustix::fs::{self, Mode, OFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::retry_on_intr;
 
 use super::attributes::{Status, status};
 use super::directories::Directory;
@@ -17,6 +17,7 @@ use super::hashes::Cut;
 use super::prepare::open_whatever_its_mode;
 use super::table::Hashes;
 use super::{Contents, PosixSink, State, lock};
+use crate::carry::write_all_at;
 use crate::confine::{self, sink_failure};
 use crate::engine::{Engines, Reach, Way};
 use crate::hashing::is_object;
@@ -364,18 +365,3 @@ impl PosixSink {
 
 /// Until it is complete, nobody else may read it.
 pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
-
-pub(super) fn write_all_at(file: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(file, bytes, offset) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => {
-                bytes = &bytes[count..];
-                offset += count as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}

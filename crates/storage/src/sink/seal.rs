@@ -13,6 +13,7 @@ use super::objects::Unfinished;
 use super::{PosixSink, lock, sums};
 use crate::confine::sink_failure;
 use crate::hashing::{Combiner, ObjectHasher, whole_hash};
+use crate::leases::patiently;
 
 /// Table entries read at once.
 const ENTRIES: u64 = 1024;
@@ -117,11 +118,9 @@ fn reread_failure(errno: Errno) -> Failure {
 fn read_at(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
-        match rustix::io::pread(file, &mut buffer[done..], offset + done as u64) {
-            Ok(0) => break,
-            Ok(count) => done += count,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+        match patiently(file, || rustix::io::pread(file, &mut buffer[done..], offset + done as u64))? {
+            0 => break,
+            count => done += count,
         }
     }
     Ok(done)

@@ -14,9 +14,10 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 
 use super::attributes::status;
 use super::hashes::Cut;
-use super::objects::{PRIVATE, Unfinished, write_all_at};
+use super::objects::{PRIVATE, Unfinished};
 use super::tokens::TempName;
 use super::{PosixSink, lock, sums};
+use crate::carry::write_all_at;
 use crate::confine::{self, sink_failure};
 
 /// The hashes of one file.

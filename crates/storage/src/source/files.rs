@@ -50,7 +50,8 @@ impl Noatime {
 /// Opens the file at `location` and checks that it is the version of `entry.identity`, and that one can tell if it does not stay so.
 ///
 /// Anything may have been put under the name since it was scanned: a symlink is not followed, a fifo not waited for
-/// (`O_NONBLOCK` means nothing to regular files, but where somebody holds a lease: that is waited for), a terminal not adopted.
+/// (`O_NONBLOCK` means nothing to most regular files; what it keeps from being waited for is in [`leases`](crate::leases)), a
+/// terminal not adopted.
 pub(crate) fn open_regular(
     directories: &Directories,
     location: &Location<'_>,

@@ -13,7 +13,7 @@ use haul_buffers::{FileRange, Onlooker, Pool};
 use haul_model::limits::{GENTLE_PIECE_BYTES, HASHES_FOLLOWING_MAX};
 use haul_model::op::MemberRead;
 use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId};
-use rustix::io::{Errno, read, retry_on_intr};
+use rustix::io::{Errno, read};
 
 use super::directories::{Directories, Location};
 use super::early::{EarlyHashes, FILE_BYTES_MIN};
@@ -22,7 +22,7 @@ use super::objects::{Wanted, hash_object};
 use super::status::{self, Status};
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, TOGETHER_BYTES, are_better_together, whole_hash, whole_hashes};
-use crate::leases::Leases;
+use crate::leases::{Leases, patiently};
 use crate::page_cache::{self, Passing};
 use crate::{faults, local};
 
@@ -290,7 +290,7 @@ impl<'a> MemberReader<'a> {
 
 /// A file that shows no size may have contents all the same, as those of /proc do: they are not what it says that it has.
 fn is_empty(file: impl AsFd) -> Result<(), Failure> {
-    match retry_on_intr(|| read(&file, &mut [0; 1])).map_err(source_failure)? {
+    match patiently(&file, || read(&file, &mut [0; 1])).map_err(source_failure)? {
         0 => Ok(()),
         _ => Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error())),
     }
@@ -322,7 +322,7 @@ fn read_hashed(kind: HashKind, file: impl AsFd, space: &mut [u8]) -> Result<Hash
 fn read_exactly(file: &impl AsFd, mut rest: &mut [u8]) -> Result<(), Failure> {
     while !rest.is_empty() {
         faults::source_read().map_err(source_failure)?;
-        match retry_on_intr(|| read(file, &mut *rest)).map_err(source_failure)? {
+        match patiently(file, || read(file, &mut *rest)).map_err(source_failure)? {
             0 => return Err(Code::SourceChanged.into()),
             count => rest = rest.get_mut(count..).ok_or(Failure::new(Code::Internal))?,
         }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use haul_buffers::{Lease, Pool};
 use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::{Code, Failure, Hash, HashKind};
-use rustix::io::{Errno, pread, retry_on_intr};
+use rustix::io::{Errno, pread};
 
 use super::files::OpenFile;
 use super::mapping;
@@ -14,6 +14,7 @@ use crate::confine::source_failure;
 use crate::engine::{Attempt, Way};
 use crate::faults;
 use crate::hashing::{ObjectHasher, PIECE_BYTES};
+use crate::leases::patiently;
 use crate::piece::with_piece;
 
 /// Where nothing is copied, so much is hashed at a time.
@@ -138,7 +139,7 @@ pub(super) fn read_piece(
     while filled < piece.len() {
         before().map_err(source_failure)?;
         let at = offset + filled as u64;
-        match retry_on_intr(|| pread(file, &mut piece[filled..], at)).map_err(source_failure)? {
+        match patiently(file, || pread(file, &mut piece[filled..], at)).map_err(source_failure)? {
             0 => return Err(Code::SourceChanged.into()),
             count => filled += count,
         }
