@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 use haul_mover::owner::{Owner, Started, make_directory, remove_directory};
+use haul_topology::service::temporary_directory;
 
 use crate::job::{directory, lock, read_record};
 
@@ -29,7 +30,8 @@ pub fn substitute(error: &Error, required: bool) -> Option<(PathBuf, String)> {
     if !is_own(&substitute) {
         return None;
     }
-    let why = if std::env::var_os("TMPDIR").is_some() { ", as TMPDIR says" } else { "" };
+    let told = std::env::var_os("TMPDIR").is_some_and(|told| Path::new(&told) == temporary_directory());
+    let why = if told { ", as TMPDIR says" } else { "" };
     let cause = format!("{error}{KEPT_IN}{} for now{why}", substitute.display());
     Some((substitute, cause))
 }
@@ -64,7 +66,7 @@ pub fn bring_along(state: &Path, place: &Path, to: &Path) -> Result<(), Error> {
 
 /// In a directory of another user that cannot even be looked into (`HOME=/root` of somebody else) this one has never kept anything. In
 /// one of its own it may have, before a ticket expired, say.
-fn is_anothers(state: &Path) -> bool {
+pub fn is_anothers(state: &Path) -> bool {
     if std::fs::metadata(state).is_ok() {
         return false;
     }
@@ -91,7 +93,7 @@ pub fn why_not(error: Error, elsewhere: Error) -> Error {
 }
 
 pub fn substitute_directory() -> PathBuf {
-    std::env::temp_dir().join(format!("haul-state-{}", rustix::process::geteuid().as_raw()))
+    temporary_directory().join(format!("haul-state-{}", rustix::process::geteuid().as_raw()))
 }
 
 /// Anybody may have made this name.

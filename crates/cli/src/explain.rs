@@ -23,6 +23,7 @@ use crate::plan::{Direction, Plan, check_can_become, decision, is_file, root_err
 use crate::report::{self, ended, locked};
 use crate::session::{lends, read_layout_file, spill_error};
 use crate::settings::{Settings, slots_far_here};
+use crate::ssh::split_command;
 use crate::told::{counted, size};
 use crate::within;
 
@@ -56,8 +57,8 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     };
     let mut rows = vec![
         ("job".to_owned(), plan.id.to_string(), earlier),
-        ("from".into(), plan.sources_shown.join(", "), String::new()),
-        ("to".into(), plan.destination_shown.clone(), String::new()),
+        ("from".into(), plan.about.sources_shown().join(", "), String::new()),
+        ("to".into(), plan.about.destination_shown(), String::new()),
         ("ends".into(), way, String::new()),
         ("state".into(), crate::paths::show(job.as_os_str().as_encoded_bytes()), String::new()),
     ];
@@ -112,7 +113,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     {
         row("  reading here", end(Path::new(source)), String::new());
     }
-    if let Some(destination) = plan.destination_here() {
+    if let Some(destination) = &plan.about.destination_here {
         row("  writing here", end(&destination), String::new());
     }
     let stripe =
@@ -187,6 +188,8 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let checked = plan
         .check_policy()
         .and_then(|()| crate::job::known(&job).map(drop))
+        .and_then(|()| check_state(&plan))
+        .and_then(|()| check_ssh(&plan))
         .and_then(|()| check_files_of_settings(&plan))
         .and_then(|()| check_destination(&plan, earlier.as_deref()));
     let decided = match checked {
@@ -201,8 +204,36 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     if decided == Some(Decision::As) && there.is_ok_and(|there| is_special(there.file_type())) {
         refused.push(Error::new(Code::SinkSpecial, crate::paths::show(plan.destination.as_bytes())));
     }
+    let becomes_tree = plan.direction == Direction::Local && !is_file(&plan.sources, plan.recursive);
+    let stands_there = Path::new(&plan.destination).metadata().is_ok_and(|there| there.is_file());
+    if decided == Some(Decision::As) && becomes_tree && stands_there {
+        refused.push(Error::new(Code::SinkNotDirectory, crate::paths::show(plan.destination.as_bytes())));
+    }
     refused.iter().for_each(report::error);
     Ok(refused.first().map_or(0, |error| error.failure.code.exit()))
+}
+
+/// Where the log must be kept, what keeps it from that, as far as it is seen without writing.
+fn check_state(plan: &Plan) -> Result<(), Error> {
+    if !plan.settings.log_required.value {
+        return Ok(());
+    }
+    let job = directory(&state_directory()?, &plan.id);
+    let nearest = job.ancestors().find(|place| place.symlink_metadata().is_ok()).unwrap_or(&job);
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let written = rustix::fs::open(nearest, flags, Mode::empty())
+        .and_then(|_held| rustix::fs::access(nearest, Access::WRITE_OK | Access::EXEC_OK));
+    written.map_err(|error| {
+        Error::os(Code::StateUnwritable, crate::paths::show(job.as_os_str().as_bytes()), &error.into())
+            .hint("set HAUL_STATE_DIR to a directory that can be written and locked")
+    })
+}
+
+fn check_ssh(plan: &Plan) -> Result<(), Error> {
+    if plan.direction == Direction::Local {
+        return Ok(());
+    }
+    split_command(&plan.settings.ssh.value).map(drop)
 }
 
 /// What a copy would find wrong with DEST before anything else, as far as that is seen from here; else what DEST means.

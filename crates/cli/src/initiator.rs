@@ -135,7 +135,7 @@ impl InitiatorConnector {
         let result = acceptor.connect(introduction, patience).map_err(|error| match error.failure.code {
             Code::PeerSilent => {
                 Error::new(Code::PortBlocked, format!("port {port} of this host, from {}", self.host))
-                    .hint("open it (--port-range says which), or let the other end listen (--listen there)")
+                    .hint("open it (--port-range says which), or let the other end listen (--listen far)")
             }
             _ => error,
         });

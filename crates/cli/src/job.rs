@@ -3,7 +3,7 @@
 //! A job is a directory `jobs/<id>` in the state directory: the record (`job.json`), the lock that keeps a second
 //! command of the same kind out, and for the ends that run on this host the object log and the spool.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use haul_storage::scan::STATE_NEW;
 use serde::{Deserialize, Serialize};
 
 use crate::elsewhere::{bring_along, bring_back, is_own, substitute, substitute_directory, why_not};
+use crate::kin::{self, Kin};
 use crate::paths::{hex, show, unhex};
 
 /// `$HAUL_STATE_DIR`, else `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`, with the user's entry for the home directory where
@@ -67,6 +68,15 @@ pub fn this_host() -> Vec<u8> {
 impl Identity<'_> {
     /// The hash of all of it, with lengths, so that nothing can be read in two ways.
     pub fn id(&self) -> JobId {
+        self.id_at(self.host.as_deref())
+    }
+
+    /// The same for all hosts.
+    pub fn id_of_any_host(&self) -> JobId {
+        self.id_at(None)
+    }
+
+    fn id_at(&self, this_host: Option<&[u8]>) -> JobId {
         let mut hasher = blake3::Hasher::new_derive_key("haul job id 2");
         let mut field = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
@@ -77,8 +87,8 @@ impl Identity<'_> {
             field(host.as_bytes());
             field(path);
         }
-        field(&[self.recursive.into(), self.preserve.into(), self.host.is_some().into()]);
-        field(self.host.as_deref().unwrap_or_default());
+        field(&[self.recursive.into(), self.preserve.into(), this_host.is_some().into()]);
+        field(this_host.unwrap_or_default());
         let mut id = [0; 16];
         hasher.finalize_xof().fill(&mut id);
         JobId(id)
@@ -141,6 +151,12 @@ pub struct Record {
     /// `-r`; of older versions nobody knows.
     #[serde(default = "yes")]
     pub recursive: bool,
+    /// Bytes of all SOURCEs and DEST as they are shown, in hex.
+    #[serde(default)]
+    pub paths: Vec<String>,
+    /// Where the command was typed, if that counts.
+    #[serde(default)]
+    pub kin: Option<Kin>,
     /// running, done, incomplete, failed, interrupted.
     pub state: String,
     /// Seconds since 1970.
@@ -179,6 +195,33 @@ pub struct Job {
     lock: std::fs::File,
 }
 
+/// What is known of a job from its command.
+#[derive(Clone, Default, Debug)]
+pub struct About {
+    /// Bytes of the SOURCEs, with their host.
+    pub sources: Vec<Vec<u8>>,
+    /// Bytes of DEST, with its host.
+    pub destination: Vec<u8>,
+    /// DEST, if it is on this host.
+    pub destination_here: Option<PathBuf>,
+    /// `-r`
+    pub recursive: bool,
+    /// Where the command was typed, if that counts.
+    pub kin: Option<Kin>,
+}
+
+impl About {
+    /// For people.
+    pub fn sources_shown(&self) -> Vec<String> {
+        self.sources.iter().map(|path| show(path)).collect()
+    }
+
+    /// For people.
+    pub fn destination_shown(&self) -> String {
+        show(&self.destination)
+    }
+}
+
 const RECORD_VERSION: u32 = 1;
 
 fn yes() -> bool {
@@ -197,14 +240,7 @@ pub fn directory(state: &Path, id: &JobId) -> PathBuf {
 
 impl Job {
     /// Locks the job, and reads or makes its record.
-    pub fn open(
-        state: &Path,
-        id: &JobId,
-        sources: Vec<String>,
-        destination: String,
-        destination_here: Option<&Path>,
-        recursive: bool,
-    ) -> Result<Job, Error> {
+    pub fn open(state: &Path, id: &JobId, about: &About) -> Result<Job, Error> {
         let began = Instant::now();
         let directory = directory(state, id);
         let lock = lock(&directory)?;
@@ -218,11 +254,16 @@ impl Job {
                     version: RECORD_VERSION,
                     job: id.to_string(),
                     instance: hex(&instance),
-                    sources,
-                    destination,
-                    destination_here: destination_here.map(|path| hex(path.as_os_str().as_bytes())),
+                    sources: about.sources_shown(),
+                    destination: about.destination_shown(),
+                    destination_here: about
+                        .destination_here
+                        .as_ref()
+                        .map(|path| hex(path.as_os_str().as_bytes())),
                     decision: None,
-                    recursive,
+                    recursive: about.recursive,
+                    paths: about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect(),
+                    kin: None,
                     state: "running".into(),
                     started: now(),
                     updated: now(),
@@ -236,12 +277,16 @@ impl Job {
             }
         };
         let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock };
+        job.record.kin.clone_from(&about.kin);
         job.record.state = "running".into();
         job.record.sessions += 1;
         job.record.error = None;
         // What an earlier session has counted is not how far this one is. It stays in the record until this one has begun.
         Progress { sessions: job.record.sessions, updated: now(), counts: [0; 4] }.keep(&job.directory);
         job.save()?;
+        if let Some(kin) = &about.kin {
+            kin.note(state, id);
+        }
         if let Some(elsewhere) = elsewhere {
             elsewhere.remove();
         }
@@ -278,6 +323,7 @@ impl Job {
 
     /// As if the command had never been typed.
     pub fn forget(self) {
+        kin::forget(&self.directory, &self.record);
         let _ = remove_directory(&self.directory, self.lock);
     }
 
@@ -387,7 +433,10 @@ pub fn known(directory: &Path) -> Result<Option<Record>, Error> {
     let hint = "to begin anew, see what DEST is by now, and remove the directory that this file is in";
     let text = match std::fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        // There is no state directory, or something else has its name.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => {
             return Err(Error::os(Code::StateDamaged, path.display().to_string(), &error).hint(hint));
         }
@@ -470,9 +519,9 @@ fn is_dying(runner: &Runner) -> bool {
     status.lines().any(|line| state(line) == Some(true) || killed(line) == Some(true))
 }
 
-/// For a person: which paths.
-pub fn shown(host: &str, path: &[u8]) -> String {
-    if host.is_empty() { show(path) } else { format!("{host}:{}", show(path)) }
+/// Host and path in one.
+pub fn spelled(host: &str, path: &[u8]) -> Vec<u8> {
+    if host.is_empty() { path.to_vec() } else { [host.as_bytes(), b":", path].concat() }
 }
 
 #[cfg(test)]
@@ -507,7 +556,7 @@ mod tests {
     fn a_second_command_is_kept_out_while_the_first_one_runs() {
         let state = tempfile::tempdir().unwrap();
         let id = JobId([7; 16]);
-        let open = || Job::open(state.path(), &id, vec![], "d".into(), None, true);
+        let open = || Job::open(state.path(), &id, &About::default());
         let first = open().unwrap();
         let refused = open().err().unwrap();
         assert_eq!(refused.failure.code, Code::AlreadyRunning);

@@ -17,6 +17,7 @@ mod explain;
 mod initiator;
 mod interrupt;
 mod job;
+mod kin;
 mod layout;
 mod layout_report;
 mod log_document;

@@ -10,6 +10,7 @@ use haul_mover::owner::{is_gone, remove_directory};
 use haul_mover::runner::{is_file_at, try_lock};
 
 use crate::job::{Record, random, read_record};
+use crate::kin;
 
 /// So many jobs are kept, whatever they are.
 const KEPT: usize = 1024;
@@ -60,8 +61,11 @@ fn forget_one(job: &Path) -> bool {
     let Ok(lock) = std::fs::File::options().read(true).write(true).open(&path) else { return false };
     // A session that has begun meanwhile has the lock, or had it and has written into the record.
     let is_held = try_lock(&lock).unwrap_or(false) && is_file_at(&lock, &path);
-    let is_forgotten = is_held && read_record(job).is_some_and(|record| is_dispensable(&record));
-    is_forgotten && remove_directory(job, lock).is_ok()
+    let Some(record) = read_record(job).filter(|record| is_held && is_dispensable(record)) else {
+        return false;
+    };
+    kin::forget(job, &record);
+    remove_directory(job, lock).is_ok()
 }
 
 /// The same command would do the same without it.
@@ -76,7 +80,7 @@ mod tests {
     use haul_model::JobId;
 
     use super::*;
-    use crate::job::Job;
+    use crate::job::{About, Job};
 
     struct Jobs(tempfile::TempDir);
 
@@ -87,8 +91,8 @@ mod tests {
 
         /// It ended so many seconds after the first one.
         fn add(&self, number: u8, change: impl FnOnce(&mut Record)) -> Job {
-            let mut job =
-                Job::open(self.0.path(), &JobId([number; 16]), vec![], "d".into(), None, true).unwrap();
+            let about = About { recursive: true, ..About::default() };
+            let mut job = Job::open(self.0.path(), &JobId([number; 16]), &about).unwrap();
             job.record.state = "done".into();
             job.record.decision = Some("into".into());
             change(&mut job.record);

@@ -10,7 +10,8 @@ use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
 
 use crate::bench::Measure;
-use crate::job::{Identity, shown, this_host};
+use crate::job::{About, Identity, spelled, state_directory, this_host};
+use crate::kin::Kin;
 use crate::options::Copy;
 use crate::paths::{Place, absolute, name_of};
 use crate::settings::Settings;
@@ -39,10 +40,8 @@ pub struct Plan {
     pub names: Vec<SourceName>,
     /// Path at the sink.
     pub destination: OsString,
-    /// For people.
-    pub sources_shown: Vec<String>,
-    /// For people.
-    pub destination_shown: String,
+    /// What its record says of it.
+    pub about: About,
     /// Which job it is.
     pub id: JobId,
     /// `-r`
@@ -74,18 +73,30 @@ impl Plan {
         }
         let direction = direction(&places, &destination)?;
         let sources = places.iter().map(key).collect::<Result<Vec<_>, Error>>()?;
-        let of_this_host = places.iter().chain([&destination]).any(is_of_this_host);
+        let here: Vec<PathBuf> = places.iter().chain([&destination]).filter_map(of_this_host).collect();
         let identity = Identity {
             sources,
             destination: key(&destination)?,
             recursive: arguments.recursive,
             preserve: arguments.preserve,
-            host: of_this_host.then(this_host),
+            host: (!here.is_empty()).then(this_host),
+        };
+        let kin = Kin::of(&identity, here.iter().map(PathBuf::as_path));
+        let own = identity.id();
+        let known_as = kin.as_ref().and_then(|kin| kin.known_as(&state_directory().ok()?, &own));
+        let destination_here = match direction {
+            Direction::Push(_) => None,
+            Direction::Local | Direction::Pull(_) => absolute(destination.path()).ok(),
         };
         Ok(Plan {
-            id: identity.id(),
-            sources_shown: identity.sources.iter().map(|(host, path)| shown(host, path)).collect(),
-            destination_shown: shown(identity.destination.0, &identity.destination.1),
+            id: known_as.unwrap_or(own),
+            about: About {
+                sources: identity.sources.iter().map(|(host, path)| spelled(host, path)).collect(),
+                destination: spelled(identity.destination.0, &identity.destination.1),
+                destination_here,
+                recursive: arguments.recursive,
+                kin,
+            },
             names: places.iter().map(|place| name_of(place.path())).collect(),
             sources: places.iter().map(|place| place.path().to_owned()).collect(),
             destination: destination.path().to_owned(),
@@ -97,21 +108,13 @@ impl Plan {
             measure: Measure::default(),
         })
     }
-
-    /// Where the destination is, if it is on this host.
-    pub fn destination_here(&self) -> Option<PathBuf> {
-        match self.direction {
-            Direction::Push(_) => None,
-            Direction::Local | Direction::Pull(_) => absolute(&self.destination).ok(),
-        }
-    }
 }
 
-/// Is it, or will it be, on a file system that no other host has? There, the same path is another place.
-fn is_of_this_host(place: &Place) -> bool {
-    let Place::Here(path) = place else { return false };
-    absolute(path)
-        .is_ok_and(|path| path.ancestors().find_map(haul_storage::local::is_of_one_host).unwrap_or(false))
+/// Where it is, if that is, or will be, on a file system that no other host has? There, the same path is another place.
+fn of_this_host(place: &Place) -> Option<PathBuf> {
+    let Place::Here(path) = place else { return None };
+    let path = absolute(path).ok()?;
+    path.ancestors().find_map(haul_storage::local::is_of_one_host).unwrap_or(false).then_some(path)
 }
 
 /// Host and path as they count for the job's id.

@@ -56,7 +56,9 @@ pub fn note_of_far_end(note: &Note) {
 /// Of files that were not copied for their names.
 pub fn left_out_text(count: u64) -> String {
     let files = counted(count, "file");
-    format!("{files} of the SOURCE left out: named as haul names unfinished files (.haul-<32 hex digits>)")
+    format!(
+        "{files} of the SOURCE left out: named as haul names what it has not finished (.haul-<32 hex digits>, .haul-record.new, .haul-progress.new)"
+    )
 }
 
 /// A line of the far end on the user's terminal, if somebody listens still.

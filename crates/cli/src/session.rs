@@ -112,12 +112,9 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
 fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
     plan.check_policy()?;
     let state = state_directory()?;
-    let here = plan.destination_here();
     let required = plan.settings.log_required.value;
-    let (mut job, log_trouble) = Job::open_anywhere(&state, required, &plan.id, |state| {
-        let (sources, destination) = (plan.sources_shown.clone(), plan.destination_shown.clone());
-        Job::open(state, &plan.id, sources, destination, here.as_deref(), plan.recursive)
-    })?;
+    let (mut job, log_trouble) =
+        Job::open_anywhere(&state, required, &plan.id, |state| Job::open(state, &plan.id, &plan.about))?;
     job.log_trouble = log_trouble;
     Ok((state, job))
 }

@@ -18,6 +18,7 @@ use haul_topology::memory_available;
 use haul_topology::placer::host;
 
 use crate::congestion::{Limits, SKIPS_MAX, Time, has_skips, has_threshold, policy};
+use crate::elsewhere::is_anothers;
 use crate::options::{
     Congestion, Copy, EngineWord, HashWord, IoWord, Listen, LogMechanism, LogMethod, LogWriter, Neighbours,
     Seating, parse_ports, parse_rate, parse_size,
@@ -663,7 +664,14 @@ fn read_file(path: &Path) -> Result<toml::Table, Error> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(toml::Table::new());
         }
-        Err(error) => return Err(Error::os(Code::Usage, path.display().to_string(), &error)),
+        // As of state: whoever runs with the home directory of somebody else has no settings there.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && is_anothers(path) => {
+            return Ok(toml::Table::new());
+        }
+        Err(error) => {
+            let error = Error::os(Code::Usage, path.display().to_string(), &error);
+            return Err(error.hint("let it be read, or set XDG_CONFIG_HOME to another directory"));
+        }
     };
     let wrong = |reason: String| Error::new(Code::Usage, format!("{}: {reason}", path.display()));
     let table: toml::Table =

@@ -39,7 +39,14 @@ pub fn split_command(text: &str) -> Result<Vec<String>, Error> {
     while let Some(c) = characters.next() {
         match (quote, c) {
             (Some(open), c) if c == open => quote = None,
-            (Some('"') | None, '\\') => word.get_or_insert_default().extend(characters.next()),
+            // Within quotes a backslash stays where nothing needs it.
+            (Some('"'), '\\') => {
+                let word = word.get_or_insert_default();
+                let next = characters.next();
+                word.extend(Some(c).filter(|_| !next.is_some_and(|next| "$`\"\\\n".contains(next))));
+                word.extend(next.filter(|next| *next != '\n'));
+            }
+            (None, '\\') => word.get_or_insert_default().extend(characters.next()),
             (Some(_), c) => word.get_or_insert_default().push(c),
             (None, '\'' | '"') => {
                 quote = Some(c);
@@ -290,6 +297,11 @@ mod tests {
         assert_eq!(
             split_command(r#"ssh -F 'my config' -o "A=b c" d\ e"#).unwrap(),
             ["ssh", "-F", "my config", "-o", "A=b c", "d e"]
+        );
+        // As `sh` does it.
+        assert_eq!(
+            split_command(r#"ssh -l "CORP\alice" "a\"b\\c\$d" CORP\\bob 'x\y'"#).unwrap(),
+            ["ssh", "-l", r"CORP\alice", r#"a"b\c$d"#, r"CORP\bob", r"x\y"]
         );
         assert!(split_command("  ").is_err());
         assert!(split_command("ssh 'x").is_err());

@@ -16,8 +16,9 @@ use haul_storage::sink::{SourceName, leftovers, leftovers_in};
 use serde_json::json;
 
 use crate::job::{Record, is_running, lock, now, places, read_record, runner};
+use crate::kin;
 use crate::options;
-use crate::paths::{name_of, show, unhex};
+use crate::paths::{hex, name_of, show, unhex};
 use crate::report::ended;
 use crate::told::{counted, size};
 
@@ -125,7 +126,7 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
 
 fn event(found: &Found) -> serde_json::Value {
     let record = &found.record;
-    json!({
+    let mut event = json!({
         "event": "job",
         "job": record.job,
         "state": found.state(),
@@ -141,7 +142,20 @@ fn event(found: &Found) -> serde_json::Value {
         "bytes_total": record.bytes_total,
         "error": record.error,
         "state_directory": show(found.directory.as_os_str().as_encoded_bytes()),
-    })
+    });
+    // What people see is escaped.
+    if let Some(paths) = record.paths.iter().map(|path| unhex(path)).collect::<Option<Vec<_>>>()
+        && let Some((destination, sources)) = paths.split_last()
+    {
+        let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+        event["sources"] = sources.iter().map(text).collect();
+        event["destination"] = text(destination).into();
+        if paths.iter().any(|path| std::str::from_utf8(path).is_err()) {
+            event["sources_hex"] = sources.iter().map(|path| hex(path)).collect();
+            event["destination_hex"] = hex(destination).into();
+        }
+    }
+    event
 }
 
 /// For people; without `past` only how many there are that need nothing more.
@@ -257,7 +271,7 @@ fn left(record: &Record, removed: &Removed) -> String {
 
 /// Asks the process to end, and waits until it has.
 fn end(directory: &Path) -> Result<(), Error> {
-    use rustix::process::{Signal, pidfd_send_signal};
+    use rustix::process::Signal;
     // Whoever took the lock a moment ago is about to write down who that is.
     let look = |_| {
         let found = runner(directory);
@@ -272,6 +286,9 @@ fn end(directory: &Path) -> Result<(), Error> {
     };
     let Some(process) = runner.process() else {
         return match runner.is_here() {
+            true if is_running(directory) => {
+                Err(Error::new(Code::AlreadyRunning, format!("{runner} has ended, and another one goes on")))
+            }
             // It has ended since.
             true => Ok(()),
             false => Err(Error::new(Code::AlreadyRunning, runner.to_string()).hint("stop it there")),
@@ -283,16 +300,17 @@ fn end(directory: &Path) -> Result<(), Error> {
         let about = format!("{runner} is another user's than the state of this transfer");
         return Err(Error::new(Code::SystemRefused, about).hint("it was not ended"));
     }
-    pidfd_send_signal(&process, Signal::TERM)
+    process
+        .signal(Signal::TERM)
         .map_err(|errno| Error::os(Code::SystemRefused, format!("ending {runner}"), &errno.into()))?;
     // One that a terminal has stopped (Ctrl-Z) does not hear of it before it goes on.
-    let _ = pidfd_send_signal(&process, Signal::CONT);
+    let _ = process.signal(Signal::CONT);
     let began = std::time::Instant::now();
     let mut is_asked_again = false;
     while is_running(directory) {
         // It may wait for whoever reads what it prints. The second time it ends at once; what is durable is so.
         if began.elapsed() >= ASKED_AGAIN_AFTER && !std::mem::replace(&mut is_asked_again, true) {
-            let _ = pidfd_send_signal(&process, Signal::TERM);
+            let _ = process.signal(Signal::TERM);
         }
         if began.elapsed() >= ENDS_WITHIN {
             return Err(Error::new(Code::AlreadyRunning, format!("{runner} does not end")));
@@ -333,6 +351,7 @@ fn discard(found: &Found) -> Result<Removed, Error> {
         removed = remove_leftovers(&found.record, &destination, job_tag);
     }
     for (directory, lock) in held {
+        kin::forget(directory, &found.record);
         remove_directory(directory, lock)
             .map_err(|error| Error::os(Code::StateUnwritable, directory.display().to_string(), &error))?;
     }

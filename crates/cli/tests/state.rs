@@ -21,9 +21,15 @@ fn jobs_of(bed: &Bed) -> usize {
 
 /// The command on a host of this name, with the same state directory; only root may make one.
 fn on_host(bed: &Bed, host: &str, arguments: &[&str]) -> Output {
+    on_host_with(bed, host, "exec \"$@\"", arguments)
+}
+
+/// The same within a script, which may mount what nobody else sees.
+fn on_host_with(bed: &Bed, host: &str, script: &str, arguments: &[&str]) -> Output {
     let haul = bed.command();
+    let script = format!("hostname \"$1\"; shift; {script}");
     let mut command = Command::new("unshare");
-    command.arg("--uts").args(["sh", "-c", "hostname \"$1\"; shift; exec \"$@\"", "sh", host]);
+    command.args(["--uts", "--mount", "sh", "-c", &script, "sh", host]);
     command.arg(haul.get_program()).args(arguments).current_dir(haul.get_current_dir().unwrap());
     command.env_clear().envs(haul.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.output().unwrap()
@@ -40,13 +46,45 @@ fn what_a_path_means_on_one_host_decides_nothing_on_another() {
     assert_eq!(code(&on_host(&bed, "one", &copy)), 0);
     assert!(bed.path("out/f").exists());
     // The local disk of another host, where that path is a directory with a file of this name.
-    fs::remove_dir_all(bed.path("out")).unwrap();
-    bed.write("out/f", b"precious");
-    let other = on_host(&bed, "other", &copy);
+    let disk = "mount -t tmpfs none out && echo precious > out/f && \"$@\" && cp -r out seen";
+    let other = on_host_with(&bed, "other", disk, &copy);
     assert_eq!(code(&other), 0, "{}", stderr(&other));
-    assert_eq!(fs::read(bed.path("out/f")).unwrap(), b"precious");
-    assert_eq!(fs::read(bed.path("out/data/f")).unwrap(), b"data");
+    assert_eq!(fs::read(bed.path("seen/f")).unwrap(), b"precious\n");
+    assert_eq!(fs::read(bed.path("seen/data/f")).unwrap(), b"data");
     assert_eq!(jobs_of(&bed), 2);
+}
+
+#[test]
+fn a_job_goes_on_where_the_host_goes_by_another_name() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, for a host of another name");
+    }
+    let bed = Bed::new();
+    bed.write("source/file", b"content");
+    bed.write("source/big", &vec![7; 9 << 20]);
+    let copy = ["cp", "-r", "source", "sink"];
+    let first = on_host(&bed, "pod-1", &["cp", "-r", "--json", "source", "sink"]);
+    assert_eq!(code(&first), 0, "{}", stderr(&first));
+    let again = on_host(&bed, "pod-2", &copy);
+    assert_eq!(code(&again), 0, "{}", stderr(&again));
+    assert!(!bed.path("sink/source").exists(), "it was decided what DEST is to be");
+    assert!(String::from_utf8_lossy(&again.stdout).contains("nothing to do"), "{again:?}");
+    let known = bed.haul(&["status", "--json"]);
+    assert_eq!(String::from_utf8_lossy(&known.stdout).lines().count(), 1, "{known:?}");
+    // And on, from name to name; explain sees the same.
+    let told = on_host(&bed, "pod-3", &[&["explain"], &copy[1..]].concat());
+    assert!(String::from_utf8_lossy(&told.stdout).contains("it continues"), "{told:?}");
+    assert_eq!(code(&on_host(&bed, "pod-3", &copy)), 0);
+    assert!(!bed.path("sink/source").exists());
+    // What was forgotten is so under all names.
+    let id: serde_json::Value = serde_json::from_slice(&known.stdout).unwrap();
+    let forgotten = bed.haul(&["stop", "--discard", id["job"].as_str().unwrap()]);
+    assert_eq!(code(&forgotten), 0, "{}", stderr(&forgotten));
+    let home = bed.path("home/.local/state/haul");
+    let left: Vec<_> = fs::read_dir(home.join("kin")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    let anew = on_host(&bed, "pod-2", &copy);
+    assert!(code(&anew) == 0 && bed.path("sink/source/file").exists(), "{}", stderr(&anew));
 }
 
 #[test]

@@ -6,7 +6,6 @@
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
@@ -16,10 +15,9 @@ use haul_model::Code;
 use haul_protocol::link::Frame;
 use haul_transport::{Cause, Listener, Purpose, Session, Stream, tcp};
 use haul_wire::{Connect, FRAME_HEADER_BYTES, FrameHeader, Message, VERSION, VERSION_MIN};
-use rustix::process::PidfdFlags;
 
 use crate::Error;
-use crate::runner::has_ended;
+use crate::process::Process;
 
 /// How long a single handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -100,7 +98,7 @@ impl Dial for TcpDial {
 /// The ssh through which the other end was started, or started this one, and which lives as long as that does.
 pub enum Greeter {
     /// Its process.
-    Process(OwnedFd),
+    Process(Process),
     /// Its end is told here.
     Told(Arc<AtomicBool>),
 }
@@ -109,14 +107,13 @@ impl Greeter {
     /// A child of this process that has not been waited for; none where that cannot be watched.
     pub fn of(child: i32) -> Option<Greeter> {
         let pid = rustix::process::Pid::from_raw(child)?;
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().map(Greeter::Process)
+        Process::of(pid).map(Greeter::Process)
     }
 
-    /// Has it not ended? It may without the other end.
-    /// It has not ended.
+    /// It has not ended. It may without the other end.
     pub fn lives(&self) -> bool {
         match self {
-            Greeter::Process(process) => !has_ended(process),
+            Greeter::Process(process) => !process.has_ended(),
             Greeter::Told(has_ended) => !has_ended.load(Ordering::Acquire),
         }
     }

@@ -13,7 +13,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -22,11 +22,12 @@ use std::time::{Duration, Instant};
 use haul_model::Code;
 use haul_storage::scan::OWNER_SOCKET;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal};
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
-use crate::runner::{Runner, has_ended, is_file_at, open_lock, try_lock};
+use crate::process::Process;
+use crate::runner::{Runner, is_file_at, open_lock, try_lock};
 
 /// How long the old owner may take to end by itself.
 const YIELD_TIME: Duration = Duration::from_secs(3);
@@ -336,7 +337,7 @@ fn in_order(directory: &Path, started: Option<&Started>) -> Result<(), Error> {
 /// Asks the owner to yield, and ends it if it does not.
 fn take_over(directory: &Path, lock: &File, in_order: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
     let again_until = Instant::now() + DEATH_TIME;
-    let say = |asked: &Option<OwnedFd>| {
+    let say = |asked: &Option<Process>| {
         if asked.is_none() {
             want(directory);
         }
@@ -345,12 +346,12 @@ fn take_over(directory: &Path, lock: &File, in_order: impl Fn() -> Result<(), Er
     while !wait_for(lock, YIELD_TIME, || say(&asked)) {
         in_order()?;
         // Somebody else who waited for it was faster, and has not been asked.
-        if asked.as_ref().is_some_and(has_ended) && Instant::now() < again_until {
+        if asked.as_ref().is_some_and(Process::has_ended) && Instant::now() < again_until {
             asked = ask(directory, &in_order)?;
             continue;
         }
         if let Some(process) = asked.as_ref().or(holder(lock).as_ref()) {
-            let _ = pidfd_send_signal(process, Signal::KILL);
+            let _ = process.signal(Signal::KILL);
         }
         return if wait_for(lock, DEATH_TIME, || say(&asked)) { Ok(()) } else { Err(held(directory)) };
     }
@@ -370,7 +371,7 @@ fn held(directory: &Path) -> Error {
 }
 
 /// Who holds the lock, as the kernel knows it: for one that was stopped before it had a socket.
-fn holder(lock: &File) -> Option<OwnedFd> {
+fn holder(lock: &File) -> Option<Process> {
     let seen = lock.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(seen.dev()), rustix::fs::minor(seen.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", seen.ino());
@@ -383,7 +384,7 @@ fn holder(lock: &File) -> Option<OwnedFd> {
         })
     };
     let pid = Pid::from_raw(holds()?)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let process = Process::of(pid)?;
     let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
     let own = pid == rustix::process::getpid();
     // Asked again: meanwhile another process might have got the number.
@@ -392,7 +393,7 @@ fn holder(lock: &File) -> Option<OwnedFd> {
 }
 
 /// Asks at the owner's socket. Returns a handle of the process that listens there, if any does.
-fn ask(directory: &Path, in_order: impl Fn() -> Result<(), Error>) -> Result<Option<OwnedFd>, Error> {
+fn ask(directory: &Path, in_order: impl Fn() -> Result<(), Error>) -> Result<Option<Process>, Error> {
     let Some((stream, uid, pid, process)) = connect(directory) else { return Ok(None) };
     // Who listens has said before when it was started.
     in_order()?;
@@ -404,11 +405,11 @@ fn ask(directory: &Path, in_order: impl Fn() -> Result<(), Error>) -> Result<Opt
     Ok((!own && uid == rustix::process::geteuid().as_raw()).then_some(process))
 }
 
-fn connect(directory: &Path) -> Option<(UnixStream, u32, Pid, OwnedFd)> {
+fn connect(directory: &Path) -> Option<(UnixStream, u32, Pid, Process)> {
     let held = File::open(directory).ok()?;
     let stream = UnixStream::connect(socket_path(&held)).ok()?;
     let (uid, pid) = peer(&stream)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let process = Process::of(pid)?;
     Some((stream, uid, pid, process))
 }
 

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
+
+use crate::process::{Process, began};
 
 /// Opens a file that is there to be locked, and makes it if need be.
 pub fn open_lock(path: &Path) -> io::Result<File> {
@@ -37,11 +38,6 @@ pub fn is_file_at(file: &File, path: &Path) -> bool {
 pub fn is_locked(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     try_flock(file, FlockOperation::NonBlockingLockShared).is_ok_and(|free| !free)
-}
-
-/// Has this process (its pidfd) ended, also where nobody has waited for it yet?
-pub(crate) fn has_ended(process: &OwnedFd) -> bool {
-    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)
 }
 
 fn try_flock(file: impl AsFd, operation: FlockOperation) -> io::Result<bool> {
@@ -76,9 +72,9 @@ impl Runner {
         Some(Runner {
             pid,
             host: host(),
-            boot: fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned(),
+            boot: boot()?,
             namespace: namespace()?,
-            began: began(pid)?,
+            began: began(Pid::from_raw(pid)?)?,
         })
     }
 
@@ -123,10 +119,10 @@ impl Runner {
     }
 
     /// The process itself, if it is here and has not ended.
-    pub fn process(&self) -> Option<OwnedFd> {
-        let process = self.is_here().then(|| pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok());
+    pub fn process(&self) -> Option<Process> {
+        let process = Pid::from_raw(self.pid).filter(|_| self.is_here()).and_then(Process::of);
         // Looked at while it is held: the number cannot change hands meanwhile.
-        process.flatten().filter(|_| began(self.pid) == Some(self.began))
+        process.filter(|process| process.began() == Some(self.began))
     }
 }
 
@@ -142,6 +138,11 @@ impl fmt::Display for Runner {
     }
 }
 
+/// Names this host since it was booted.
+pub fn boot() -> Option<String> {
+    Some(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
+}
+
 /// This host's name.
 pub fn host() -> String {
     plain(&rustix::system::uname().nodename().to_string_lossy())
@@ -155,14 +156,6 @@ fn plain(name: &str) -> String {
 
 fn namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|found| found.ino())
-}
-
-fn began(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in front may have anything in it.
-    let (_, rest) = stat.rsplit_once(')')?;
-    const BEGAN: usize = 19;
-    rest.split_whitespace().nth(BEGAN)?.parse().ok()
 }
 
 #[cfg(test)]

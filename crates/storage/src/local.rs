@@ -30,9 +30,11 @@ const ON_DISK: [u64; 2] = [KNOWN[0], KNOWN[1]];
 /// which files have no name.
 const LATE_NAMES: [u64; 2] = [KNOWN[0], KNOWN[3]];
 
+const OVERLAY: u64 = 0x794C_7630;
+
 /// More that no other host has: of memory, of containers, on disks.
 const OF_ONE_HOST: [u64; 9] = [
-    0x794C_7630, // overlayfs
+    OVERLAY,
     0x8584_58F6, // ramfs
     0x2FC1_2FC1, // ZFS
     0xCA45_1A4E, // bcachefs
@@ -49,6 +51,16 @@ pub fn is_of_one_host(path: &Path) -> Option<bool> {
     #[allow(clippy::unnecessary_cast)]
     let kind = fs::statfs(path).ok()?.f_type as u64 & 0xFFFF_FFFF;
     Some(KNOWN.contains(&kind) || OF_ONE_HOST.contains(&kind))
+}
+
+/// What the path's file system is known by among all of this host and, of most, for as long as it exists; `Some(None)` where
+/// there is nothing (those of containers have the number of what they lie on). None if there is no such path.
+pub fn number_of_file_system(path: &Path) -> Option<Option<(u64, u64)>> {
+    let found = fs::statfs(path).ok()?;
+    #[allow(clippy::unnecessary_cast)]
+    let kind = found.f_type as u64 & 0xFFFF_FFFF;
+    let number = fs::statvfs(path).ok()?.f_fsid;
+    Some((kind != OVERLAY && number != 0).then_some((kind, number)))
 }
 
 /// Is what the descriptor holds on one of them?

@@ -436,7 +436,9 @@ impl MemoryScan {
             Ok(entry) if entry.kind == Kind::Directory && !self.source.recursive => {
                 Code::SourceDirectory.into()
             }
-            Ok(entry) if entry.kind == Kind::File && is_unfinished_name(name) => return,
+            Ok(entry) if matches!(entry.kind, Kind::File | Kind::Symlink) && is_unfinished_name(name) => {
+                return;
+            }
             Ok(mut entry) => {
                 entry.id = EntryId(self.ids.fetch_add(1, Ordering::Relaxed));
                 if entry.kind == Kind::Directory {

@@ -263,10 +263,12 @@ fn what_haul_itself_has_for_a_moment_is_passed_over_and_other_sockets_are_named(
     for name in STATE_NEW.into_iter().chain(["file"]) {
         fs::write(scratch.path().join(name), b"x").unwrap();
     }
+    // One that was to replace something.
+    std::os::unix::fs::symlink("file", scratch.path().join(format!(".haul-{}", "0f".repeat(16)))).unwrap();
     let found = scan(&[root(scratch.path())], true);
     let kinds: Vec<Kind> = found.entries.values().map(|entry| entry.kind).collect();
     assert_eq!(kinds, [Kind::Directory, Kind::File, Kind::Other], "{:?}", found.paths());
-    assert_eq!(found.unfinished, 2, "that they are left out is told");
+    assert_eq!(found.unfinished, 3, "that they are left out is told");
 }
 
 #[test]

@@ -51,8 +51,10 @@ pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
     }
 }
 
+type Switch = fn(&Behaviour) -> &AtomicBool;
+
 /// What is refused, and whether it is from now on.
-fn behaviour(word: &str) -> Option<(fn(&Behaviour) -> &AtomicBool, bool)> {
+fn behaviour(word: &str) -> Option<(Switch, bool)> {
     Some(match word {
         "rename_flags=allow" => (|it| &it.refuse_rename_flags, false),
         "rename_flags=refuse" => (|it| &it.refuse_rename_flags, true),

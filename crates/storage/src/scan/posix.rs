@@ -326,7 +326,7 @@ impl PosixScan {
                 Entered::Told => {}
                 Entered::OtherKind => self.tell_error(name, Code::SourceChanged.into(), batch),
             },
-            Kind::File if is_unfinished_name(name) => {
+            Kind::File | Kind::Symlink if is_unfinished_name(name) => {
                 self.unfinished.fetch_add(1, Ordering::Relaxed);
             }
             Kind::Other if name == OWNER_SOCKET.as_bytes() => {}

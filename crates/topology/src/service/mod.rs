@@ -32,8 +32,13 @@ fn connect(socket: &Path) -> std::io::Result<UnixStream> {
     Ok(UnixStream::from(stream))
 }
 
+/// `$TMPDIR`, or `/tmp` where that says nothing or depends on the working directory.
+pub fn temporary_directory() -> PathBuf {
+    Some(std::env::temp_dir()).filter(|path| path.is_absolute()).unwrap_or_else(|| "/tmp".into())
+}
+
 fn own_directory() -> PathBuf {
-    std::env::temp_dir().join(format!("haul-run-{}", getuid().as_raw()))
+    temporary_directory().join(format!("haul-run-{}", getuid().as_raw()))
 }
 
 /// Makes the directory of [`default_socket`] if it is the one in the directory for temporary files.
