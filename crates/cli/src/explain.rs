@@ -114,7 +114,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         row("  reading here", end(Path::new(source)), String::new());
     }
     if let Some(destination) = &plan.about.destination_here {
-        row("  writing here", end(&destination), String::new());
+        row("  writing here", end(destination), String::new());
     }
     let stripe =
         settings.stripe.value.as_ref().map_or("as at the source, or by size".into(), ToString::to_string);

@@ -227,3 +227,30 @@ fn programs_that_are_started_keep_the_limit_of_descriptors() {
     let ran = run(&["topology", "run", "--", "sh", "-c", "ulimit -Sn"]);
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "345\n", "{ran:?}");
 }
+
+/// As where a quota of names is used up: the table of a big file's hashes cannot be made beside it.
+#[test]
+fn without_room_for_one_more_name_nothing_is_lost_of_a_big_file() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, for a file system of its own");
+    }
+    let bed = tempfile::tempdir().unwrap();
+    let path = |name: &str| bed.path().join(name);
+    fs::create_dir(path("disk")).unwrap();
+    let content: Vec<u8> = (0..48_u32 << 18).flat_map(|word| word.to_le_bytes()).collect();
+    fs::write(path("big"), &content).unwrap();
+    let haul = env!("CARGO_BIN_EXE_haul");
+    // The directory and one file. The first run is killed, the second one goes on.
+    let script = "mount -t tmpfs -o size=100m,nr_inodes=2 none disk || exit 9\n\
+                  copy() { \"$haul\" cp --ssh \"'$haul' bench shell\" --haul-path \"$haul\" \"$@\" big \"localhost:$PWD/disk/big\"; }\n\
+                  timeout -s KILL 3 bash -c \"$(declare -f copy); copy --bandwidth 10MiB/s\"\n\
+                  copy --json > events && cp disk/big seen";
+    let mut command = haul_testkit::alone("unshare", bed.path());
+    command.args(["--mount", "bash", "-c", script]).env("haul", haul);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(fs::read(path("seen")).unwrap() == content);
+    let events = fs::read_to_string(path("events")).unwrap();
+    let summary: serde_json::Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
+    assert!(summary["objects_skipped"].as_u64().unwrap() > 0, "{summary:#}");
+}
