@@ -4,8 +4,9 @@
 //! connections wait in the kernel until [`Listener::start`] is told the session.
 //!
 //! What must stay true: a peer that connects and says nothing holds a bounded slot for a bounded time, and never keeps
-//! another out. When all slots are taken the oldest handshake is given up for the newest, so somebody who wants to keep
-//! the real peer out has to connect [`HANDSHAKES_MAX`] times within its two round trips, again and again.
+//! another out. When all slots are taken a handshake is given up for the newest: the oldest one that has not sent a byte or,
+//! where all have, the oldest. So somebody who wants to keep the real peer out has to connect [`HANDSHAKES_MAX`] times within its
+//! two round trips, and to say something each time, again and again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +24,7 @@ use rustix::net::{self, AddressFamily, Shutdown, SocketFlags, SocketType, sockop
 use crate::gate::{lock, wait};
 use crate::session::Deadline;
 use crate::tcp::{self, Settings};
-use crate::{Cause, Closer, Purpose, Session, Stream};
+use crate::{Arrivals, Cause, Closer, Purpose, Session, Stream};
 
 /// Handshakes at once: more than the streams of a session, which so never push each other out.
 const HANDSHAKES_MAX: usize = READY_MAX + 31;
@@ -119,7 +120,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     /// Handshakes that may be given up, oldest first.
-    pending: VecDeque<(u64, Closer)>,
+    pending: VecDeque<Pending>,
     next_handshake: u64,
     /// Threads that shake hands; more than `pending` while those that were given up wind up.
     handshakes: usize,
@@ -128,6 +129,20 @@ struct State {
     reserved: usize,
     refusals: Refusals,
     stopped: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    number: u64,
+    closer: Closer,
+    arrivals: Arrivals,
+}
+
+impl Pending {
+    /// Whoever connects has something to say at once.
+    fn is_silent(&self) -> bool {
+        self.arrivals.bytes() == Some(0)
+    }
 }
 
 impl Listener {
@@ -221,7 +236,7 @@ impl Shared {
         let _ = net::shutdown(&self.socket, Shutdown::Both);
         let mut state = lock(&self.state);
         state.stopped = true;
-        state.pending.drain(..).for_each(|(_, closer)| closer.close());
+        state.pending.drain(..).for_each(|pending| pending.closer.close());
         state.ready.clear();
         drop(state);
         self.changed.notify_all();
@@ -267,15 +282,16 @@ struct Place {
 }
 
 impl Place {
-    /// Waits for a place, giving up the oldest handshake if need be; `None` once the listener is stopped.
-    fn take(shared: &Arc<Shared>, closer: Closer) -> Option<Place> {
+    /// Waits for a place, giving up a handshake if need be; `None` once the listener is stopped.
+    fn take(shared: &Arc<Shared>, closer: Closer, arrivals: Arrivals) -> Option<Place> {
         let mut state = lock(&shared.state);
         while !state.stopped && state.handshakes >= HANDSHAKES_MAX {
             // One at a time: while an earlier one winds up, its place is the next to be free.
             if state.pending.len() == state.handshakes
-                && let Some((_, oldest)) = state.pending.pop_front()
+                && let silent = state.pending.iter().position(Pending::is_silent)
+                && let Some(given_up) = state.pending.remove(silent.unwrap_or(0))
             {
-                oldest.close();
+                given_up.closer.close();
             }
             state = wait(&shared.changed, state, None).0;
         }
@@ -285,7 +301,7 @@ impl Place {
         let number = state.next_handshake;
         state.next_handshake += 1;
         state.handshakes += 1;
-        state.pending.push_back((number, closer));
+        state.pending.push_back(Pending { number, closer, arrivals });
         Some(Place { shared: shared.clone(), number })
     }
 }
@@ -293,7 +309,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
-        state.pending.retain(|(other, _)| *other != self.number);
+        state.pending.retain(|other| other.number != self.number);
         state.handshakes -= 1;
         drop(state);
         self.shared.changed.notify_all();
@@ -333,7 +349,7 @@ fn begin(
     deadline: Deadline,
 ) -> io::Result<()> {
     let stream = tcp::stream(socket, peer, &shared.settings)?;
-    let Some(place) = Place::take(shared, stream.closer()) else { return Ok(()) };
+    let Some(place) = Place::take(shared, stream.closer(), stream.arrivals()) else { return Ok(()) };
     thread("handshake", move || place.shared.shake(stream, deadline)).map(drop)
 }
 

@@ -206,6 +206,30 @@ fn a_newcomer_costs_the_oldest_stranger_its_place_and_nobody_else() {
     assert_eq!(listener.refusals().count, 20);
 }
 
+/// Over a long way, those who say nothing come faster than its round trips.
+#[test]
+fn any_number_of_silent_strangers_cost_one_that_speaks_nothing() {
+    let agreed = agreed(true);
+    let listener = listener(&agreed.sink, Duration::from_secs(600));
+    let mut peer = TcpStream::connect(listener.address()).unwrap();
+    let opening = common::opening(1, 2, 2);
+    peer.write_all(&opening).unwrap();
+    let mut challenge = [0; 32];
+    peer.read_exact(&mut challenge).unwrap();
+    let strangers: Vec<_> = (0..300).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
+    let start = Instant::now();
+    while listener.refusals().count < 300 - 95 {
+        assert!(start.elapsed() < LONG);
+        thread::yield_now();
+    }
+    peer.write_all(&common::proof(agreed.key.as_ref().unwrap(), &opening, &challenge)).unwrap();
+    let mut answer = [9; 33];
+    peer.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], 0);
+    assert_eq!(listener.accept(LONG).unwrap().0, Purpose::Data(0));
+    drop(strangers);
+}
+
 #[test]
 fn each_silent_stranger_is_given_up_at_its_own_deadline() {
     let agreed = agreed(false);
