@@ -32,7 +32,7 @@ fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
             ("the spill at the source", "its storage is too slow: another --spill, or none")
         }
         Bottleneck::SourceCipher => ("enciphering at the source", CIPHER),
-        Bottleneck::SourceSend => ("handing bytes to the network at the source", PROCESSORS),
+        Bottleneck::SourceSend => ("handing bytes to the other end at the source", PROCESSORS),
         Bottleneck::BandwidthLimit => ("the limit that was set", "it is what --bandwidth says"),
         Bottleneck::Network => {
             ("the way to the destination", "try more --streams; iperf3 shows what the path can do")
@@ -41,7 +41,7 @@ fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
         Bottleneck::SinkBuffers => {
             ("buffers at the destination", "the path is long for so few: try more --memory")
         }
-        Bottleneck::SinkReceive => ("taking bytes from the network at the destination", PROCESSORS),
+        Bottleneck::SinkReceive => ("taking bytes from the other end at the destination", PROCESSORS),
         Bottleneck::SinkCipher => ("deciphering at the destination", CIPHER),
         Bottleneck::SinkHash => ("checking hashes at the destination", HASH),
         Bottleneck::SinkWrite => ("writing at the destination", IO),

@@ -80,6 +80,11 @@ pub(crate) fn tells_of_the_journal(descriptor: impl AsFd) -> rustix::io::Result<
     Ok(tells_of_the_journal_since(kind(descriptor)?) <= kernel())
 }
 
+/// Is it an XFS?
+pub(crate) fn is_xfs(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(kind(descriptor)? == KNOWN[1])
+}
+
 /// ext4 that has stopped for an error had nothing to say for a while, and from 6.12 on does not look read-only either.
 fn tells_of_the_journal_since(kind: u64) -> (u32, u32) {
     if kind == KNOWN[0] { (6, 13) } else { (5, 17) }

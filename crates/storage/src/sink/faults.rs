@@ -6,7 +6,7 @@
 use std::os::fd::BorrowedFd;
 
 use haul_model::profile::Stage;
-use rustix::fs;
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
 use crate::local;
@@ -74,6 +74,21 @@ pub(crate) enum Reach {
     FileSystem,
 }
 
+/// What a `syncfs` keeps to itself an `fsync` on the same file system says. That of an XFS only of a file: a directory has nothing to
+/// say once the log that it waits for is gone.
+fn ask_the_journal(directory: BorrowedFd<'_>) -> Result<()> {
+    if !local::is_xfs(directory)? {
+        return fs::fsync(directory);
+    }
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match fs::openat(directory, c".", flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => fs::fsync(file),
+        Err(errno @ (Errno::IO | Errno::ROFS)) => Err(errno),
+        // There is no room, or no right: not said is not lost.
+        Err(_) => fs::fsync(directory),
+    }
+}
+
 /// What tests change; nothing otherwise.
 #[derive(Clone, Default)]
 pub(crate) struct Hooks {
@@ -100,8 +115,11 @@ impl Hooks {
                 Reach::Data => fs::fdatasync(descriptor),
                 Reach::Everything => fs::fsync(descriptor),
                 Reach::FileSystem => fs::syncfs(descriptor).and_then(|()| {
-                    // What it keeps to itself the anchor says.
-                    if local::tells_of_the_journal(descriptor)? { Ok(()) } else { fs::fsync(descriptor) }
+                    if local::tells_of_the_journal(descriptor)? {
+                        Ok(())
+                    } else {
+                        ask_the_journal(descriptor)
+                    }
                 }),
             };
             if result != Err(Errno::INTR) {
