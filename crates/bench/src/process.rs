@@ -229,7 +229,7 @@ pub fn die_with_this_process(command: &mut Command) {
     }
 }
 
-/// SIGINT and SIGTERM end everything that was started, then this process, after `leave_nothing`. Blocks both signals in
+/// SIGINT, SIGTERM and SIGHUP end everything that was started, then this process, after `leave_nothing`. Blocks the signals in
 /// the calling thread (and so in all that it starts), and must be called before any other thread exists.
 pub fn end_all_on_signal(leave_nothing: fn()) {
     // SAFETY: `set` is initialised by sigemptyset before it is read; the calls have no other preconditions.
@@ -238,6 +238,8 @@ pub fn end_all_on_signal(leave_nothing: fn()) {
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGINT);
         libc::sigaddset(&mut set, libc::SIGTERM);
+        // Where it is ignored (`nohup`) it stays so.
+        libc::sigaddset(&mut set, libc::SIGHUP);
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         set
     };

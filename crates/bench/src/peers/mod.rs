@@ -200,6 +200,8 @@ fn compare(
     results.cases.sort_by_key(|one| one.dataset.case);
     let work = places.root.join("work");
     let (sink, scratch) = (place.join("sink"), work.join("run"));
+    // A user's home directory is on a disk.
+    let state = if case.is_on_disk() { place.join("state") } else { scratch.join("state") };
     fs::create_dir_all(&sink)?;
     let present = present(settings, case, &tools, results);
     let servers = Servers::start(&present, &work.join("servers"), &sink)?;
@@ -209,6 +211,7 @@ fn compare(
         source: &source,
         sink: &sink,
         scratch: &scratch,
+        state: &state,
         servers: &servers,
     };
     stage.prepare()?;
@@ -270,6 +273,10 @@ impl Contest<'_> {
                 Ok(runner) => runners.push(runner),
                 Err(error) => self.failed(tool, 0, &error, results),
             }
+        }
+        if runners.is_empty() {
+            // What was measured before is still in the files.
+            return Err(io::Error::other(format!("{}: no tool came through its first run", case.name())));
         }
         for round in 1..=self.settings.runs {
             lottery.shuffle(&mut runners);

@@ -60,6 +60,8 @@ pub struct Stage<'a> {
     pub source: &'a Path,
     /// What results are made in: [`Stage::result`].
     pub sink: &'a Path,
+    /// What haul keeps of its transfers.
+    pub state: &'a Path,
     /// For everything else.
     pub scratch: &'a Path,
     /// The far ends.
@@ -71,18 +73,14 @@ impl Stage<'_> {
         self.sink.join("result")
     }
 
-    fn state(&self) -> PathBuf {
-        self.scratch.join("state")
-    }
-
     /// Calls something with the place of a run.
     pub fn with_place<T>(&self, work: impl FnOnce(&Place) -> T) -> T {
-        let (result, state) = (self.result(), self.state());
+        let result = self.result();
         work(&Place {
             haul: self.haul,
             source: self.source,
             result: &result,
-            state: &state,
+            state: self.state,
             far_haul: &self.scratch.join("far-haul"),
             servers: self.servers,
             case: self.dataset.case,
@@ -99,7 +97,7 @@ impl Stage<'_> {
         fs::set_permissions(self.sink, fs::Permissions::from_mode(0o777))?;
         // The far end keeps its state beside the near one's.
         let script = self.scratch.join("far-haul");
-        let (state, haul) = (self.state(), self.haul.display());
+        let (state, haul) = (self.state, self.haul.display());
         fs::write(
             &script,
             format!("#!/bin/sh\nHAUL_STATE_DIR={}/far exec {haul} \"$@\"\n", state.display()),
@@ -114,7 +112,7 @@ impl Stage<'_> {
         } else {
             tree::remove(&self.result())?;
         }
-        tree::remove(&self.state())
+        tree::remove(self.state)
     }
 
     /// Its files stay until the case ends, without their contents. Before ext4 without a journal makes a file, it looks at all that
@@ -138,7 +136,7 @@ impl Stage<'_> {
     /// One run into an empty destination. What went wrong is in words.
     pub fn run(&self, tool: &Tool) -> io::Result<Sample> {
         self.clear()?;
-        fs::create_dir_all(self.state().join("far"))?;
+        fs::create_dir_all(self.state.join("far"))?;
         if tool.needs_directory() {
             use std::os::unix::fs::PermissionsExt;
             fs::create_dir(self.result())?;
@@ -397,7 +395,7 @@ mod tests {
         (source, sink, scratch): (&'a Path, &'a Path, &'a Path),
         servers: &'a Servers,
     ) -> Stage<'a> {
-        Stage { haul: Path::new("haul"), dataset, source, sink, scratch, servers }
+        Stage { haul: Path::new("haul"), dataset, source, sink, state: scratch, scratch, servers }
     }
 
     #[test]

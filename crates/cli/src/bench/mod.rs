@@ -54,8 +54,9 @@ fn command_line() -> String {
 /// What came of what was measured, unless a signal ends everything.
 fn conclude(result: std::io::Result<()>, about: &str, leave_nothing: fn()) -> Result<u8, Error> {
     process::leave_the_rest_to_the_end();
+    // Also of those that went well some leave a process behind.
+    process::end_descendants(process::own_pid());
     result.map_err(|error| {
-        process::end_descendants(process::own_pid());
         leave_nothing();
         Error::os(Code::BenchFailed, about, &error)
     })?;
