@@ -4,17 +4,20 @@
 //! Where paths are on disks of this host, its name counts for the id of a job (decision 9). A job that has no record is looked
 //! for under the ids that the same command had before: `kin/<hash of the command>` has them, one a line.
 
+use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use haul_model::JobId;
 use haul_mover::runner;
+use haul_storage::local::number_of_file_system;
 use serde::{Deserialize, Serialize};
 
 use crate::job::{self, Identity, Record, read_record};
-use crate::paths::unhex;
+use crate::paths::{hex, unhex};
 
 /// Ids of one command that are looked at.
 const LOOKED_AT: usize = 16;
@@ -26,28 +29,55 @@ const NAMES_OF_MANY: [&str; 4] = ["localhost", "localhost.localdomain", "(none)"
 pub struct Whereabouts {
     host: String,
     boot: String,
-    /// Kind and number of the file system of each path here.
-    file_systems: Vec<(u64, u64)>,
+    /// What is there of each path of this host.
+    places: Vec<Place>,
 }
 
-impl Whereabouts {
-    /// With these paths here. Nothing where one of them is on a file system that cannot be told from others.
-    pub fn of<'p>(mut paths: impl Iterator<Item = &'p Path>) -> Option<Whereabouts> {
-        let number = |path: &Path| path.ancestors().find_map(haul_storage::local::number_of_file_system);
-        Some(Whereabouts {
-            host: runner::host(),
-            boot: runner::boot()?,
-            file_systems: paths.try_fold(Vec::new(), |mut all, path| {
-                all.push(number(path)??);
-                Some(all)
-            })?,
+/// A path, or the last directory on the way to it that is there: containers have other directories under one name.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+struct Place {
+    /// Its bytes, in hex.
+    path: String,
+    /// Kind and number.
+    file_system: (u64, u64),
+    inode: u64,
+}
+
+impl Place {
+    /// Nothing where it is on a file system that cannot be told from others.
+    fn of(path: &Path) -> Option<Place> {
+        let there = path.ancestors().find(|there| there.exists())?;
+        let file_system = number_of_file_system(there)??;
+        Some(Place {
+            path: hex(there.as_os_str().as_bytes()),
+            file_system,
+            inode: there.metadata().ok()?.ino(),
         })
     }
 
-    /// Disks that were copied with all that is on them have one number; hosts that have them are not called the same.
-    fn is_same_place(&self, other: &Whereabouts) -> bool {
-        let same_name = self.host == other.host && !NAMES_OF_MANY.contains(&&*self.host);
-        self.file_systems == other.file_systems && (same_name || self.boot == other.boot)
+    /// It is still that one.
+    fn is_there(&self) -> bool {
+        let path = unhex(&self.path).map(OsString::from_vec).map(PathBuf::from);
+        path.and_then(|path| Place::of(&path)).is_some_and(|there| there == *self)
+    }
+}
+
+impl Whereabouts {
+    /// With these paths here.
+    pub fn of<'p>(paths: impl Iterator<Item = &'p Path>) -> Option<Whereabouts> {
+        let places = paths.map(Place::of).collect::<Option<_>>()?;
+        Some(Whereabouts { host: runner::host(), boot: runner::boot()?, places })
+    }
+
+    /// Was this written down where the same command is typed now? Disks that were copied with all that is on them cannot be told from
+    /// each other; hosts that have them are not called the same.
+    fn is_of(&self, now: &Whereabouts) -> bool {
+        let same_name = self.host == now.host && !NAMES_OF_MANY.contains(&&*now.host);
+        // What was not there yet is where it would have been.
+        let same = |(then, now): (&Place, &Place)| then.file_system == now.file_system && then.is_there();
+        (same_name || self.boot == now.boot)
+            && self.places.len() == now.places.len()
+            && self.places.iter().zip(&now.places).all(same)
     }
 }
 
@@ -76,9 +106,9 @@ impl Kin {
         let ids = std::fs::read_to_string(self.path(state)).ok()?;
         let is_it = |id: &JobId| {
             let record = read_record(&job::directory(state, id));
-            record.and_then(|record| record.kin).is_some_and(|kin| {
-                kin.command == self.command && kin.whereabouts.is_same_place(&self.whereabouts)
-            })
+            record
+                .and_then(|record| record.kin)
+                .is_some_and(|kin| kin.command == self.command && kin.whereabouts.is_of(&self.whereabouts))
         };
         let ids = ids.lines().rev().take(LOOKED_AT).filter_map(unhex);
         ids.filter_map(|id| id.try_into().ok().map(JobId)).find(is_it)
@@ -105,9 +135,15 @@ impl Kin {
 /// The job in this directory is forgotten.
 pub fn forget(job: &Path, record: &Record) {
     let state = job.parent().and_then(Path::parent);
-    if let (Some(state), Some(kin)) = (state, &record.kin) {
-        let _ = std::fs::remove_file(kin.path(state));
-    }
+    let (Some(state), Some(kin)) = (state, &record.kin) else { return };
+    let path = kin.path(state);
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    // The same command may have been typed on other hosts.
+    let others: String = known.lines().filter(|id| *id != record.job).map(|id| format!("{id}\n")).collect();
+    let _ = match others.is_empty() {
+        true => std::fs::remove_file(&path),
+        false => std::fs::write(&path, others),
+    };
 }
 
 #[cfg(test)]
@@ -115,19 +151,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_known_by_its_disks_and_by_the_host_or_its_boot() {
-        let place = |host: &str, boot: &str, disks: &[(u64, u64)]| Whereabouts {
-            host: host.into(),
-            boot: boot.into(),
-            file_systems: disks.to_vec(),
+    fn a_place_is_known_by_what_is_there_and_by_the_host_or_its_boot() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = |name: &str| scratch.path().join(name);
+        std::fs::create_dir(path("source")).unwrap();
+        let paths = [path("source"), path("sink/below")];
+        let here = || Whereabouts::of(paths.iter().map(PathBuf::as_path));
+        let at = |host: &str, boot: &str| {
+            here().map(|here| Whereabouts { host: host.into(), boot: boot.into(), ..here })
         };
-        let disks = [(1, 2), (3, 4)];
-        let first = place("node1", "a", &disks);
-        assert!(first.is_same_place(&place("pod7", "a", &disks)), "another name in one boot");
-        assert!(first.is_same_place(&place("node1", "b", &disks)), "another boot under one name");
-        assert!(!first.is_same_place(&place("node2", "b", &disks)), "disks that were copied");
-        assert!(!first.is_same_place(&place("node1", "a", &disks[..1])));
-        assert!(!first.is_same_place(&place("node1", "a", &[(1, 2), (3, 5)])), "another disk");
-        assert!(!place("localhost", "a", &disks).is_same_place(&place("localhost", "b", &disks)));
+        let Some(first) = at("node1", "a") else {
+            return haul_testkit::lacks_here("a file system with a number of its own");
+        };
+        let is_of = |host: &str, boot: &str| first.is_of(&at(host, boot).unwrap());
+        assert!(is_of("pod7", "a"), "another name in one boot");
+        assert!(is_of("node1", "b"), "another boot under one name");
+        assert!(!is_of("node2", "b"), "disks that were copied");
+        let of_many = Whereabouts { host: "localhost".into(), ..first.clone() };
+        assert!(
+            of_many.is_of(&at("localhost", "a").unwrap()) && !of_many.is_of(&at("localhost", "b").unwrap())
+        );
+        // What was not there when it was written down may be there by now; not on another disk.
+        std::fs::create_dir_all(path("sink/below")).unwrap();
+        assert!(is_of("pod7", "a"));
+        let mut moved = at("pod7", "a").unwrap();
+        moved.places[1].file_system.1 += 1;
+        assert!(!first.is_of(&moved));
+        // Another directory has the name.
+        std::fs::rename(path("source"), path("elsewhere")).unwrap();
+        assert!(!is_of("pod7", "a"));
+        std::fs::create_dir(path("source")).unwrap();
+        assert!(!is_of("pod7", "a"));
     }
 }

@@ -55,7 +55,8 @@ const SOME_SLOW: &str =
     "some of them ten times slower than the others, always the same ones or others every few seconds.";
 const ENDS: &str = "The other end is no file system (contents are computed, or checked and forgotten), so that it cannot be the \
                     bound";
-const ROUNDS: &str = "All movers of a round meet the same weather; runs are in an order drawn by lot.";
+const ROUNDS: &str = "All movers of a round of one command meet the same weather, and its runs are in an order drawn by lot. Where this page is of several \
+     commands (below), what they measured was not measured side by side, nor on one machine for sure: such figures are no pairs.";
 const OWN_BOUND: &str = "Each run is compared with a bound of its own, made of the bytes that really are";
 const ON_DEVICES: &str = "A run that writes ends when everything is on the devices";
 const NO_REQUESTS: &str = "It tells of no requests, so nothing is said of these; when a target had moved its bytes is seen at its device, every 50 ms.";

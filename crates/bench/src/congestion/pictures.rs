@@ -3,11 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use haul_chart::{Axis, Bars, Lane, Lanes, Reference, Series, Value};
+use haul_chart::{Axis, Bars, Lane, Lanes, Reference, Series};
 
 use super::mover::Mover;
 use super::probe::{Beside, Latency};
-use super::report::{Runs, estimate, latency, movers};
+use super::report::{Runs, WAITS_BAR, estimate, movers, waits};
 use super::transfer::{self, Case, Outcome};
 use super::{End, System, TARGETS};
 use crate::evaluation::page::{Picture, draw, value};
@@ -128,20 +128,15 @@ pub fn order(directory: &Path, mover: Mover, picture: &transfer::Picture) -> io:
 
 /// What a neighbour on a slow target has to wait.
 pub fn neighbour(directory: &Path, all: &[Latency], end: End, beside: &[Beside]) -> io::Result<Picture> {
-    let of = |which: fn((f64, f64)) -> f64| {
-        let at = |beside: &Beside| latency(all, end, *beside, true).map(|found| which(found).into());
-        beside.iter().map(at).collect::<Vec<Option<Value>>>()
-    };
-    let bar = latency(all, end, Beside::OneCopy, true)
-        .map(|(_, p99)| Reference::new("bar: 1.25 x p99 beside one cp", 1.25 * p99));
+    let times = |beside: &Beside| waits(all, end, *beside).map(|times| times.mean.into());
     let figure = Bars {
         title: format!("How long a neighbour waits at a slow target of the {end}"),
         subtitle: "one small request after the other, while something else uses the target too".into(),
         x_label: "beside".into(),
-        y: Axis::new("time of a request (ms)").log(),
+        y: Axis::new("times as long, on average, as beside one cp"),
         categories: beside.iter().map(|beside| beside.name().to_owned()).collect(),
-        series: vec![Series::new("median", of(|found| found.0)), Series::new("p99", of(|found| found.1))],
-        references: bar.into_iter().collect(),
+        series: vec![Series::new("wait", beside.iter().map(times).collect())],
+        references: vec![Reference::new(format!("bar: {WAITS_BAR}"), WAITS_BAR)],
     };
     draw(directory, format!("lads-neighbour-{end}"), &figure.title, &figure.svg())
 }

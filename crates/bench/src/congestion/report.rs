@@ -108,13 +108,16 @@ fn requests(all: &[Latency], end: End, beside: Beside) -> Option<Estimate> {
 /// How many times as long a neighbour waits at a slow target, on average, as beside one `cp`, round by round. He always waits for one
 /// request, so that is told by how many were answered in the same time. (A median of waits jumps between those within a slice of
 /// the throttle and those to the next one.)
-fn waits(all: &[Latency], end: End, beside: Beside) -> Option<Estimate> {
+pub fn waits(all: &[Latency], end: End, beside: Beside) -> Option<Estimate> {
     let ratios = found(all, end, beside, true).filter_map(|mine| {
         let copy = found(all, end, Beside::OneCopy, true).find(|copy| copy.round == mine.round)?;
         Some(copy.count as f64 / mine.count as f64)
     });
     Estimate::of(&ratios.collect::<Vec<_>>())
 }
+
+/// And how many times as long it may.
+pub const WAITS_BAR: f64 = 1.25;
 
 /// Fewer have no 99th of a hundred.
 const P99_COUNT_MIN: f64 = 100.0;
@@ -207,7 +210,7 @@ impl Report<'_> {
                 self.page.row([
                     "neighbour on a slow target: how long it waits, against one cp",
                     place,
-                    "at most 1.25",
+                    &format!("at most {WAITS_BAR}"),
                     &show(Some(times), 2),
                 ]);
             }

@@ -1,4 +1,4 @@
-//! The raw pair: as little as a mover can do, and so what this machine can do at most.
+//! The raw pair: as little as a mover can do whose bytes pass through its own memory.
 //!
 //! A sender that only reads a file into slots and sends them, a receiver that only receives into slots and writes a file;
 //! no hash, no protocol, no names. One connection, four slots of 1 MiB at each end, io_uring with registered buffers:

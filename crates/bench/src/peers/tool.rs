@@ -26,7 +26,7 @@ pub enum Class {
     Encrypted,
     /// On one machine.
     Local,
-    /// What this machine can do at most.
+    /// As little as can be done.
     Limit,
 }
 
