@@ -232,14 +232,19 @@ pub fn die_with_this_process(command: &mut Command) {
 /// SIGINT, SIGTERM and SIGHUP end everything that was started, then this process, after `leave_nothing`. Blocks the signals in
 /// the calling thread (and so in all that it starts), and must be called before any other thread exists.
 pub fn end_all_on_signal(leave_nothing: fn()) {
-    // SAFETY: `set` is initialised by sigemptyset before it is read; the calls have no other preconditions.
+    // SAFETY: `set` is initialised by sigemptyset before it is read, and zeros are a valid `sigaction` to be filled; the calls have
+    // no other preconditions.
     let set = unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGINT);
         libc::sigaddset(&mut set, libc::SIGTERM);
-        // Where it is ignored (`nohup`) it stays so.
-        libc::sigaddset(&mut set, libc::SIGHUP);
+        // Where it is ignored (`nohup`) it stays so; a signal that is waited for would come all the same.
+        let mut now = std::mem::zeroed::<libc::sigaction>();
+        if libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut now) == 0 && now.sa_sigaction != libc::SIG_IGN
+        {
+            libc::sigaddset(&mut set, libc::SIGHUP);
+        }
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
         set
     };

@@ -1,7 +1,7 @@
 //! `haul explain`: what a copy would do, each setting with its origin, and what it would refuse at once. Nothing is contacted and nothing
 //! is changed.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -204,7 +204,9 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     if decided == Some(Decision::As) && there.is_ok_and(|there| is_special(there.file_type())) {
         refused.push(Error::new(Code::SinkSpecial, crate::paths::show(plan.destination.as_bytes())));
     }
-    let becomes_tree = plan.direction == Direction::Local && !is_file(&plan.sources, plan.recursive);
+    let is_tree = |source: &OsString| Path::new(source).is_dir();
+    let becomes_tree =
+        plan.direction == Direction::Local && plan.recursive && plan.sources.iter().any(is_tree);
     let stands_there = Path::new(&plan.destination).metadata().is_ok_and(|there| there.is_file());
     if decided == Some(Decision::As) && becomes_tree && stands_there {
         refused.push(Error::new(Code::SinkNotDirectory, crate::paths::show(plan.destination.as_bytes())));

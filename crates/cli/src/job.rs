@@ -262,7 +262,7 @@ impl Job {
                         .map(|path| hex(path.as_os_str().as_bytes())),
                     decision: None,
                     recursive: about.recursive,
-                    paths: about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect(),
+                    paths: Vec::new(),
                     kin: None,
                     state: "running".into(),
                     started: now(),
@@ -278,6 +278,7 @@ impl Job {
         };
         let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock };
         job.record.kin.clone_from(&about.kin);
+        job.record.paths = about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect();
         job.record.state = "running".into();
         job.record.sessions += 1;
         job.record.error = None;

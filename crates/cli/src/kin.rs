@@ -8,12 +8,13 @@ use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use haul_model::JobId;
 use haul_mover::runner;
 use haul_storage::local::number_of_file_system;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
 use crate::job::{self, Identity, Record, read_record};
@@ -23,6 +24,9 @@ use crate::paths::{hex, unhex};
 const LOOKED_AT: usize = 16;
 /// Names that many hosts have.
 const NAMES_OF_MANY: [&str; 4] = ["localhost", "localhost.localdomain", "(none)", "?"];
+
+/// File systems whose number is that of their device (XFS, F2FS), and whose inodes are the same on each.
+const NUMBERED_BY_DEVICE: [u64; 2] = [0x5846_5342, 0xF2F5_2010];
 
 /// Where a command was typed.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
@@ -41,6 +45,8 @@ struct Place {
     /// Kind and number.
     file_system: (u64, u64),
     inode: u64,
+    /// When it was made, in seconds and nanoseconds.
+    born: Option<(i64, u32)>,
 }
 
 impl Place {
@@ -48,11 +54,13 @@ impl Place {
     fn of(path: &Path) -> Option<Place> {
         let there = path.ancestors().find(|there| there.exists())?;
         let file_system = number_of_file_system(there)??;
-        Some(Place {
-            path: hex(there.as_os_str().as_bytes()),
-            file_system,
-            inode: there.metadata().ok()?.ino(),
-        })
+        let asked = StatxFlags::INO | StatxFlags::BTIME;
+        let found = statx(CWD, there, AtFlags::empty(), asked).ok()?;
+        let is_told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let born = is_told.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec));
+        let is_telling = born.is_some() || !NUMBERED_BY_DEVICE.contains(&file_system.0);
+        let path = hex(there.as_os_str().as_bytes());
+        is_telling.then_some(Place { path, file_system, inode: found.stx_ino, born })
     }
 
     /// It is still that one.
@@ -98,11 +106,15 @@ impl Kin {
         Some(Kin { command, whereabouts: Whereabouts::of(paths)? })
     }
 
-    /// Under which id the job is known here, if not under its own.
-    pub fn known_as(&self, state: &Path, own: &JobId) -> Option<JobId> {
-        if job::directory(state, own).join("job.json").exists() {
+    /// Under which id the job is known in one of these places, if not under its own.
+    pub fn known_as(&self, states: &[PathBuf], own: &JobId) -> Option<JobId> {
+        if states.iter().any(|state| job::directory(state, own).join("job.json").exists()) {
             return None;
         }
+        states.iter().find_map(|state| self.known_in(state))
+    }
+
+    fn known_in(&self, state: &Path) -> Option<JobId> {
         let ids = std::fs::read_to_string(self.path(state)).ok()?;
         let is_it = |id: &JobId| {
             let record = read_record(&job::directory(state, id));
@@ -119,7 +131,7 @@ impl Kin {
         let path = self.path(state);
         let known = std::fs::read_to_string(&path).unwrap_or_default();
         let id = id.to_string();
-        if known.lines().rev().take(LOOKED_AT).any(|known| known == id) {
+        if known.lines().any(|known| known == id) {
             return;
         }
         let _ = path.parent().map(|directory| DirBuilder::new().mode(0o700).create(directory));

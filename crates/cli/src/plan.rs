@@ -10,7 +10,7 @@ use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
 
 use crate::bench::Measure;
-use crate::job::{About, Identity, spelled, state_directory, this_host};
+use crate::job::{self, About, Identity, spelled, this_host};
 use crate::kin::Kin;
 use crate::options::Copy;
 use crate::paths::{Place, absolute, name_of};
@@ -73,17 +73,19 @@ impl Plan {
         }
         let direction = direction(&places, &destination)?;
         let sources = places.iter().map(key).collect::<Result<Vec<_>, Error>>()?;
-        let here: Vec<PathBuf> = places.iter().chain([&destination]).filter_map(of_this_host).collect();
+        let here: Vec<&Place> = places.iter().chain([&destination]).collect();
+        let of_this_host = here.iter().any(|place| is_of_this_host(place));
+        let here: Vec<PathBuf> = here.into_iter().filter_map(here_at).collect();
         let identity = Identity {
             sources,
             destination: key(&destination)?,
             recursive: arguments.recursive,
             preserve: arguments.preserve,
-            host: (!here.is_empty()).then(this_host),
+            host: of_this_host.then(this_host),
         };
         let kin = Kin::of(&identity, here.iter().map(PathBuf::as_path));
         let own = identity.id();
-        let known_as = kin.as_ref().and_then(|kin| kin.known_as(&state_directory().ok()?, &own));
+        let known_as = kin.as_ref().and_then(|kin| kin.known_as(&job::places().ok()?, &own));
         let destination_here = match direction {
             Direction::Push(_) => None,
             Direction::Local | Direction::Pull(_) => absolute(destination.path()).ok(),
@@ -110,11 +112,16 @@ impl Plan {
     }
 }
 
-/// Where it is, if that is, or will be, on a file system that no other host has? There, the same path is another place.
-fn of_this_host(place: &Place) -> Option<PathBuf> {
+fn here_at(place: &Place) -> Option<PathBuf> {
     let Place::Here(path) = place else { return None };
-    let path = absolute(path).ok()?;
-    path.ancestors().find_map(haul_storage::local::is_of_one_host).unwrap_or(false).then_some(path)
+    absolute(path).ok()
+}
+
+/// Is it, or will it be, on a file system that no other host has? There, the same path is another place.
+fn is_of_this_host(place: &Place) -> bool {
+    let found =
+        here_at(place).and_then(|path| path.ancestors().find_map(haul_storage::local::is_of_one_host));
+    found.unwrap_or(false)
 }
 
 /// Host and path as they count for the job's id.

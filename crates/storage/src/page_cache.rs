@@ -5,7 +5,7 @@
 //! there stays there. All of it is advice. `cachestat` tells it from Linux 6.5 on; before that `mincore` is asked about
 //! a few pages. Neither tells it of files that are not ours to write: a few bytes of those are read, if that needs no waiting. On memory file systems the cache is all there is and nothing can be dropped.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd};
@@ -285,7 +285,10 @@ pub(crate) fn await_device(file: impl AsFd, offset: u64, length: u64) {
     let _ = unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), offset, length, all) };
 }
 
-/// Of a file that is written and read all over, and used by nobody else, the cache keeps what was touched last.
+/// Of a file that is written and read all over, and used by nobody else, the cache keeps what was written last.
+///
+/// A part that is read back soon, or whose place is written again, never needs the device: it is forgotten here. What has been there
+/// for long is written by the device, and leaves the cache.
 pub(crate) struct Latest {
     kept_bytes: u64,
     lanes: Mutex<Lanes>,
@@ -296,28 +299,59 @@ struct Lanes {
     newer: Lane,
     /// The device has been told to write it.
     older: Lane,
+    /// What is in a lane, by its offset: the number of its entry there. Others are out of date.
+    current: HashMap<u64, u64>,
+    next: u64,
 }
 
-/// Parts of the file (offset, length), the one first that was touched first.
+#[derive(Clone, Copy)]
+struct Part {
+    offset: u64,
+    length: u32,
+    number: u64,
+}
+
+/// The one first that was touched first.
 #[derive(Default)]
 struct Lane {
-    parts: VecDeque<(u64, u32)>,
+    parts: VecDeque<Part>,
     bytes: u64,
 }
 
 impl Lane {
     /// At its end; what is more than `most` leaves.
-    fn push(&mut self, part: (u64, u32), most: u64) -> Vec<(u64, u32)> {
+    fn push(&mut self, part: Part, most: u64) -> Vec<Part> {
         self.parts.push_back(part);
-        self.bytes += u64::from(part.1);
+        self.bytes += u64::from(part.length);
         let mut left = Vec::new();
         while self.bytes > most
             && let Some(first) = self.parts.pop_front()
         {
-            self.bytes -= u64::from(first.1);
+            self.bytes -= u64::from(first.length);
             left.push(first);
         }
         left
+    }
+}
+
+impl Lanes {
+    /// What the device is to write, and what the cache is to lose.
+    fn put(&mut self, offset: u64, length: u32, half: u64) -> [Vec<Part>; 2] {
+        self.next += 1;
+        let part = Part { offset, length, number: self.next };
+        self.current.insert(offset, part.number);
+        let is_current =
+            |current: &HashMap<u64, u64>, part: &Part| current.get(&part.offset) == Some(&part.number);
+        let aged = self.newer.push(part, half);
+        let aged: Vec<_> = aged.into_iter().filter(|part| is_current(&self.current, part)).collect();
+        let mut gone = Vec::new();
+        for part in aged.iter().flat_map(|part| self.older.push(*part, half)) {
+            if is_current(&self.current, &part) {
+                self.current.remove(&part.offset);
+                gone.push(part);
+            }
+        }
+        [aged, gone]
     }
 }
 
@@ -333,22 +367,28 @@ impl Latest {
         Latest { kept_bytes, lanes: Mutex::default() }
     }
 
-    /// The part was just written or read. What has left the newer half goes to the device, and what has left the older one
-    /// from the cache: where the device is slow, that is waited for.
-    pub fn touch(&self, file: impl AsFd, offset: u64, length: u32) {
-        let half = self.kept_bytes / 2;
-        let (aged, gone) = {
-            let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-            let aged = lanes.newer.push((offset, length), half);
-            let gone: Vec<_> = aged.iter().flat_map(|part| lanes.older.push(*part, half)).collect();
-            (aged, gone)
-        };
+    /// The part was just written. What is in the newer half no more goes to the device, and what is in the older one no more leaves the
+    /// cache: where the device is slow, that is waited for.
+    pub fn written(&self, file: impl AsFd, offset: u64, length: u32) {
+        let [aged, gone] = self.lanes().put(offset, length, self.kept_bytes / 2);
         // What is not on the device yet is not dropped by this, but written.
-        aged.into_iter().for_each(|(offset, length)| drop_range(&file, offset, length.into()));
-        for (offset, length) in gone {
+        aged.into_iter().for_each(|part| drop_range(&file, part.offset, part.length.into()));
+        for Part { offset, length, .. } in gone {
             await_device(&file, offset, length.into());
             drop_range(&file, offset, length.into());
         }
+    }
+
+    /// It was just read, for the last time. If it came from the device it leaves the cache again, in its turn.
+    pub fn read(&self, file: impl AsFd, offset: u64, length: u32) {
+        let was_in_cache = self.lanes().current.remove(&offset).is_some();
+        if !was_in_cache {
+            self.written(file, offset, length);
+        }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -493,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_file_that_is_for_itself_alone_what_was_touched_last_is_kept() {
+    fn of_a_file_that_is_for_itself_alone_what_was_written_last_is_kept() {
         let Some((scratch, _)) = on_disk() else { return lacks_here(DISK) };
         let file =
             File::options().read(true).write(true).create_new(true).open(scratch.path().join("latest"));
@@ -501,26 +541,37 @@ mod tests {
         rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
         const PART: u32 = 64 << 10;
         const KEPT: u64 = 8;
+        const ALL: u64 = 64 * PART as u64 / 4096;
         let latest = Latest::of(KEPT * u64::from(PART));
         let place = |number: u64| number * u64::from(PART);
-        let all_pages = (64 * PART / 4096) as u64;
-        for number in 0..64 {
-            rustix::io::pwrite(&file, &[7; PART as usize], place(number)).unwrap();
-            latest.touch(&file, place(number), PART);
-        }
+        let write = |number: u64| {
+            rustix::io::pwrite(&file, &[number as u8; PART as usize], place(number)).unwrap();
+            latest.written(&file, place(number), PART);
+        };
+        let mut back = vec![0; PART as usize];
+        let mut read = |number: u64| {
+            rustix::io::pread(&file, &mut back[..], place(number)).unwrap();
+            latest.read(&file, place(number), PART);
+            assert!(back.iter().all(|byte| *byte == number as u8), "{number}");
+        };
+        (0..64).for_each(write);
         let Some(written) = counted(&file, &Range { offset: 0, length: 0 }) else {
             return lacks("cachestat");
         };
-        assert!(written < all_pages / 2, "{written} of {all_pages} pages");
+        assert!(written < ALL / 2, "{written} of {ALL} pages");
         assert!(holds_all_of(&file, place(64 - KEPT / 2), PART), "what was written last is at hand");
-        let mut back = vec![0; PART as usize];
-        for number in 0..64 {
-            rustix::io::pread(&file, &mut back[..], place(number)).unwrap();
-            assert!(back.iter().all(|byte| *byte == 7), "{number}");
-            latest.touch(&file, place(number), PART);
-        }
-        let read = pages(&file).unwrap();
-        assert!(read < all_pages / 2, "{read} of {all_pages} pages");
+        (0..64).for_each(&mut read);
+        let after = pages(&file).unwrap();
+        assert!(after < ALL / 2, "{after} of {ALL} pages");
+        // A place that is used again and again, and what was put there is read back soon: nobody writes it to the device.
+        write(1);
+        (0..64).for_each(|number| {
+            write(number % 2);
+            read(number % 2);
+        });
+        (0..2).for_each(write);
+        assert!((0..2).all(|number| holds_all_of(&file, place(number), PART)));
+        assert!(latest.lanes().current.len() < 16);
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl SpillFile {
         }
         let mark = (self.hash == HashKind::None).then(|| mark_of(bytes));
         drop(lease);
-        self.latest.touch(&self.file, at, length);
+        self.latest.written(&self.file, at, length);
         Ok(mark)
     }
 
@@ -123,7 +123,7 @@ impl SpillFile {
     fn read(&self, pool: &Pool, slot: SlotId, at: u64, wanted: Wanted) -> Result<Hash, Failure> {
         let length = wanted.length;
         let result = self.read_and_hash(pool, slot, at, wanted);
-        self.latest.touch(&self.file, at, length);
+        self.latest.read(&self.file, at, length);
         result
     }
 

@@ -5,7 +5,7 @@
 //!
 //! What must stay true: a peer that connects and says nothing holds a bounded slot for a bounded time, and never keeps
 //! another out. When all slots are taken a handshake is given up for the newest: the oldest one that has not sent a byte or,
-//! where all have, the oldest. So somebody who wants to keep the real peer out has to connect [`HANDSHAKES_MAX`] times within its
+//! where nearly all have, the oldest. So somebody who wants to keep the real peer out has to connect [`HANDSHAKES_MAX`] times within its
 //! two round trips, and to say something each time, again and again.
 
 use std::collections::VecDeque;
@@ -28,6 +28,8 @@ use crate::{Arrivals, Cause, Closer, Purpose, Session, Stream};
 
 /// Handshakes at once: more than the streams of a session, which so never push each other out.
 const HANDSHAKES_MAX: usize = READY_MAX + 31;
+/// So many may have had no time yet to say something.
+const SILENT_MIN: usize = 8;
 /// Streams that are ready and not yet taken by [`Listener::accept`].
 const READY_MAX: usize = STREAMS_MAX as usize + 1;
 /// Connections that the kernel keeps for us.
@@ -142,6 +144,17 @@ impl Pending {
     /// Whoever connects has something to say at once.
     fn is_silent(&self) -> bool {
         self.arrivals.bytes() == Some(0)
+    }
+}
+
+impl State {
+    /// The oldest handshake that has not sent a byte. A few may just not have come to it, so where there are no more the oldest of
+    /// all goes.
+    fn give_up(&mut self) -> Option<Pending> {
+        let silent = |(place, pending): (usize, &Pending)| pending.is_silent().then_some(place);
+        let mut silent = self.pending.iter().enumerate().filter_map(silent);
+        let oldest = silent.next().filter(|_| silent.count() + 1 >= SILENT_MIN);
+        self.pending.remove(oldest.unwrap_or(0))
     }
 }
 
@@ -288,8 +301,7 @@ impl Place {
         while !state.stopped && state.handshakes >= HANDSHAKES_MAX {
             // One at a time: while an earlier one winds up, its place is the next to be free.
             if state.pending.len() == state.handshakes
-                && let silent = state.pending.iter().position(Pending::is_silent)
-                && let Some(given_up) = state.pending.remove(silent.unwrap_or(0))
+                && let Some(given_up) = state.give_up()
             {
                 given_up.closer.close();
             }

@@ -230,7 +230,8 @@ impl Targets {
 
     /// Does another target have objects, or will it?
     fn shares(&self, index: u32) -> bool {
-        if self.several {
+        // What an archive brings back, nobody is waiting for the threads that wait for it: there will be others.
+        if self.several || self.config.archive == Some(index) {
             return true;
         }
         let own = self.get(index).is_some_and(|target| target.data);

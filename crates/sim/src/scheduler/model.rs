@@ -156,6 +156,9 @@ impl Model {
 
     /// Does another target have objects?
     pub fn shares(&self, target: u32) -> bool {
+        if self.config.archive == Some(target) {
+            return true;
+        }
         let others = self.targets.iter().enumerate().filter(|(index, _)| *index != target as usize);
         others.into_iter().any(|(_, other)| other.data)
     }
