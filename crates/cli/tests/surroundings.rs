@@ -66,6 +66,62 @@ fn a_tmpdir_that_says_nothing_is_none() {
 }
 
 #[test]
+fn nothing_is_kept_where_a_link_of_somebody_else_leads() {
+    if !rustix::process::geteuid().is_root() {
+        return lacks("root");
+    }
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    for (place, owner) in [("own", 0), ("of-somebody", 12_345)] {
+        fs::create_dir(bed.path(place)).unwrap();
+        chown(bed.path(place), Some(owner), None).unwrap();
+        let link = bed.path(&format!("link-to-{place}"));
+        std::os::unix::fs::symlink(bed.path(place), &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(12_345), None).unwrap();
+        let mut command = bed.command();
+        command.env("HAUL_STATE_DIR", link.join("state")).args(["cp", "--log-required", "file", "copy"]);
+        says(&command.output().unwrap(), 1, &["a symlink of another user"]);
+        assert_eq!(fs::read_dir(bed.path(place)).unwrap().count(), 0, "{place}");
+    }
+    // One's own may lead anywhere.
+    std::os::unix::fs::symlink(bed.path("own"), bed.path("link")).unwrap();
+    let mut command = bed.command();
+    let output = command.env("HAUL_STATE_DIR", bed.path("link/state")).args(["cp", "file", "copy"]).output();
+    assert_eq!(code(&output.unwrap()), 0);
+    assert!(bed.path("own/state/jobs").exists());
+}
+
+/// Two transfers are not in each other's way: whoever is done last has the name.
+#[test]
+fn of_two_transfers_to_one_file_one_wins_and_nothing_is_mixed() {
+    let bed = Bed::new();
+    let sources = ["one", "two"].map(|name| {
+        let bytes = vec![name.as_bytes()[0]; 12 << 20];
+        (bed.write(&format!("{name}/file"), &bytes), bytes)
+    });
+    fs::create_dir(bed.path("out")).unwrap();
+    let mut running = sources.each_ref().map(|(source, _)| {
+        let mut command = bed.command();
+        command
+            .args(["cp", "--quiet", "--bandwidth", "20MB/s"])
+            .arg(source)
+            .arg(bed.path("out/file"))
+            .spawn()
+            .unwrap()
+    });
+    // While both are at it there is nothing under the name, or all of one.
+    while running.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
+        let found = fs::read(bed.path("out/file")).unwrap_or_else(|_| sources[0].1.clone());
+        assert!(sources.iter().any(|(_, bytes)| *bytes == found));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(running.iter_mut().all(|child| child.wait().unwrap().success()));
+    let found = fs::read(bed.path("out/file")).unwrap();
+    assert!(sources.iter().any(|(_, bytes)| *bytes == found));
+    assert_eq!(fs::read_dir(bed.path("out")).unwrap().count(), 1);
+}
+
+#[test]
 fn paths_are_told_to_programs_as_they_are() {
     let bed = Bed::new();
     let names: [&[u8]; 3] = [b"a\nline", b"back\\slash", b"w\xff"];

@@ -209,6 +209,7 @@ const LEVELS: usize = 4;
 /// an earlier process may have made them a moment before the power went. A record whose directory vanishes would let the
 /// next run decide again what DEST means.
 pub fn make_directory(directory: &Path) -> Result<(), Error> {
+    check_links(directory)?;
     let missing = directory.ancestors().take_while(|above| !above.exists()).count();
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| unwritable(directory, &error))?;
@@ -287,6 +288,18 @@ fn check_owner(directory: &Path) -> Result<bool, Error> {
                 .hint("set HAUL_STATE_DIR to a directory of your own"))
         }
     }
+}
+
+/// Nothing is made where somebody else says that it is to be.
+fn check_links(directory: &Path) -> Result<(), Error> {
+    let own = rustix::process::geteuid().as_raw();
+    let of_another = |path: &&Path| {
+        let found = std::fs::symlink_metadata(path);
+        found.is_ok_and(|found| found.is_symlink() && ![0, own].contains(&found.uid()))
+    };
+    let Some(link) = directory.ancestors().find(of_another) else { return Ok(()) };
+    let about = format!("{}: a symlink of another user leads there", link.display());
+    Err(Error::new(Code::StateUnwritable, about).hint("set HAUL_STATE_DIR to a directory of your own"))
 }
 
 fn is_foreign(error: &std::io::Error) -> bool {

@@ -73,7 +73,7 @@ fn reads(policy: Policy, slots_least: u32, targets: &[Target]) -> [Vec<usize>; 2
 #[test]
 fn the_first_target_of_a_listing_does_not_get_all_threads() {
     for policy in [Policy::Layout, Policy::Adaptive(Adaptive::default())] {
-        let [first, all] = reads(policy, 64, &[1, 1, 2, 3]);
+        let [first, all] = reads(policy, 64, &[2, 2, 3, 4]);
         assert!((2..=THREADS as usize / 3).contains(&first[0]), "{policy:?}: {first:?}");
         assert!(all[2] >= 2 && all[3] >= 2, "{policy:?}: others have theirs: {all:?}");
     }
@@ -81,6 +81,6 @@ fn the_first_target_of_a_listing_does_not_get_all_threads() {
 
 #[test]
 fn where_all_is_on_one_target_it_gets_all_threads() {
-    let [first, _] = reads(Policy::Adaptive(Adaptive::default()), 64, &[1, 1, 1]);
+    let [first, _] = reads(Policy::Adaptive(Adaptive::default()), 64, &[2, 2, 2]);
     assert!(first[0] >= THREADS as usize, "{first:?}");
 }

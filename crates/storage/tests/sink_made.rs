@@ -14,7 +14,7 @@ use haul_storage::sink::SyncMode;
 use sink_support::Scratch;
 
 /// The first target of the layout file; the mount itself had its number before.
-const ONE: Target = 2;
+const ONE: Target = 3;
 const FILL: MembersStep = MembersStep::Fill { target: ONE, gently: true };
 
 /// A member whose bytes are in slot 0 from `offset` on.

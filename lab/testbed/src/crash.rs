@@ -168,9 +168,10 @@ impl Loop {
             memory_bytes: Some(32 * MIB),
             reconnect: Some(RECONNECT),
             log: LogChoice::choose(&mut Random::fork(seed, "crash log")),
-            hash: None,
+            hash: Job::draw_hash(&mut Random::fork(seed, "crash hash")),
+            // It goes with the process, however that ends.
             spill: None,
-            engine: None,
+            engine: Job::draw_engine(&mut Random::fork(seed, "crash engine")),
             hashes_early: false,
             source: dataset.path.clone(),
             destination: sink.join("data/result"),

@@ -194,12 +194,9 @@ impl Loop {
         // Drawn apart, so that a seed means the same attacks as before there was a choice.
         let log = LogChoice::choose(&mut Random::fork(seed.wrapping_add(number), "torture log"));
         let mut more = Random::fork(seed.wrapping_add(number), "torture hash and spill");
-        let hash = *more.pick(&[None, None, None, Some("xxh3"), Some("none")]);
+        let hash = Job::draw_hash(&mut more);
         let spill = more.chance(64).then(|| self.spill());
-        let mut more = Random::fork(seed.wrapping_add(number), "torture engine");
-        let engine = more
-            .chance(128)
-            .then(|| (*more.pick(&["auto", "posix", "uring"]), *more.pick(&["auto", "buffered", "direct"])));
+        let engine = Job::draw_engine(&mut Random::fork(seed.wrapping_add(number), "torture engine"));
         let hashes_early = Random::fork(seed.wrapping_add(number), "torture early hashes").chance(128);
         Ok(Plan {
             job: Job { log, hash, spill, engine, hashes_early, ..job },

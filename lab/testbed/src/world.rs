@@ -114,6 +114,18 @@ pub struct Job {
 }
 
 impl Job {
+    /// How contents are checked: mostly as usual.
+    pub fn draw_hash(random: &mut Random) -> Option<&'static str> {
+        *random.pick(&[None, None, None, Some("xxh3"), Some("none")])
+    }
+
+    /// How files are read and written: half of the time as measured.
+    pub fn draw_engine(random: &mut Random) -> Option<(&'static str, &'static str)> {
+        random.chance(128).then(|| {
+            (*random.pick(&["auto", "posix", "uring"]), *random.pick(&["auto", "buffered", "direct"]))
+        })
+    }
+
     /// Where the tree must be at the end.
     pub fn result(&self) -> PathBuf {
         if self.into {

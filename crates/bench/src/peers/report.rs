@@ -295,7 +295,8 @@ impl Report<'_> {
             "Memory: the most that was resident at an end, all its processes together, looked at every 50 ms.",
             "The raw pair reads a file into four registered buffers, sends them over one connection and writes them at the other end, \
              with io_uring at both: the least that a mover can do whose bytes pass through its own memory. Those that the kernel sends \
-             from the page cache (`sendfile`) can be faster.",
+             from the page cache (`sendfile`) can be faster. It and the peers use the system's congestion control; haul leaves BBR for CUBIC \
+             within one host, which is part of what is compared.",
             "rsync compares what it has written with a hash of what it has read in any case; `-c` makes it hash all files at both ends \
              before it moves anything, too.",
             "haul keeps the state of its transfers where the files are: in memory, or on the disk.",

@@ -377,6 +377,8 @@ impl Sink {
                 return Ok(());
             }
             objects.discarding = true;
+            // What was written into it and waits is not to be synced while it is removed.
+            self.committer.take_objects(id);
         }
         if self.discard_when_back(id, token, keep) {
             return self.on_discarded(id);
