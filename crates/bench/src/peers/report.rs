@@ -299,7 +299,6 @@ impl Report<'_> {
              within one host, which is part of what is compared.",
             "rsync compares what it has written with a hash of what it has read in any case; `-c` makes it hash all files at both ends \
              before it moves anything, too.",
-            "haul keeps the state of its transfers where the files are: in memory, or on the disk.",
             "A tool whose first run takes more than a minute is run at most twice more.",
         ] {
             self.page.line(format!("- {note}"));
