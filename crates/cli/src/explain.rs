@@ -204,7 +204,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     if decided == Some(Decision::As) && there.is_ok_and(|there| is_special(there.file_type())) {
         refused.push(Error::new(Code::SinkSpecial, crate::paths::show(plan.destination.as_bytes())));
     }
-    let is_tree = |source: &OsString| Path::new(source).is_dir();
+    let is_tree = |source: &OsString| Path::new(source).symlink_metadata().is_ok_and(|found| found.is_dir());
     let becomes_tree =
         plan.direction == Direction::Local && plan.recursive && plan.sources.iter().any(is_tree);
     let stands_there = Path::new(&plan.destination).metadata().is_ok_and(|there| there.is_file());

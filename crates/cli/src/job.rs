@@ -154,8 +154,8 @@ pub struct Record {
     /// Bytes of all SOURCEs and DEST as they are shown, in hex.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// Where the command was typed, if that counts.
-    #[serde(default)]
+    /// Where the command was typed, if that counts. What cannot be read of it is only advice.
+    #[serde(default, deserialize_with = "kin::if_readable")]
     pub kin: Option<Kin>,
     /// running, done, incomplete, failed, interrupted.
     pub state: String,
@@ -551,6 +551,17 @@ mod tests {
         assert_eq!(of_host(b"one"), of_host(b"one"));
         assert!(of_host(b"one") != of_host(b"other") && of_host(b"") != id);
         assert_ne!(identity(&[("", b"/a"), ("", b"/b")]).id(), identity(&[("", b"/a/b"), ("", b"/")]).id());
+    }
+
+    #[test]
+    fn where_a_command_was_typed_is_only_advice() {
+        let state = tempfile::tempdir().unwrap();
+        let job = Job::open(state.path(), &JobId([7; 16]), &About::default()).unwrap();
+        let path = job.directory.join("job.json");
+        let mut written: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        written["kin"] = serde_json::json!({ "command": "c", "whereabouts": { "host": "h", "boot": "b" } });
+        std::fs::write(&path, written.to_string()).unwrap();
+        assert!(known(&job.directory).unwrap().unwrap().kin.is_none());
     }
 
     #[test]

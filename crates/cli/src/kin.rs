@@ -98,6 +98,12 @@ pub struct Kin {
     pub whereabouts: Whereabouts,
 }
 
+/// As another version may have written it.
+pub fn if_readable<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Kin>, D::Error> {
+    let written = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(written).ok())
+}
+
 impl Kin {
     /// Of a command for which the host counts.
     pub fn of<'p>(identity: &Identity<'_>, paths: impl Iterator<Item = &'p Path>) -> Option<Kin> {

@@ -54,13 +54,27 @@ pub fn is_of_one_host(path: &Path) -> Option<bool> {
 }
 
 /// What the path's file system is known by among all of this host and, of most, for as long as it exists; `Some(None)` where
-/// there is nothing (those of containers have the number of what they lie on). None if there is no such path.
+/// there is nothing (those of containers have the number of what they lie on). NFS and most of FUSE have none either: there it is
+/// made of what is mounted, `host:/export`. None if there is no such path.
 pub fn number_of_file_system(path: &Path) -> Option<Option<(u64, u64)>> {
     let found = fs::statfs(path).ok()?;
     #[allow(clippy::unnecessary_cast)]
     let kind = found.f_type as u64 & 0xFFFF_FFFF;
-    let number = fs::statvfs(path).ok()?.f_fsid;
-    Some((kind != OVERLAY && number != 0).then_some((kind, number)))
+    let number = match fs::statvfs(path).ok()?.f_fsid {
+        0 => number_of_source(path),
+        number => Some(number),
+    };
+    Some(number.filter(|_| kind != OVERLAY).map(|number| (kind, number)))
+}
+
+/// Of what is mounted there, if that has a name that is not only one of this host.
+fn number_of_source(path: &Path) -> Option<u64> {
+    let held = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let device = fs::fstat(&held).ok()?.st_dev;
+    let mount = crate::layout::mount_of(held.as_fd(), device, Path::new("/proc/self/mountinfo"));
+    let hash = blake3::hash(mount.source.as_bytes());
+    let number = u64::from_le_bytes(hash.as_bytes()[..8].try_into().ok()?);
+    mount.source.contains(":/").then_some(number)
 }
 
 /// Is what the descriptor holds on one of them?

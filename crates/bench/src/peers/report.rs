@@ -297,8 +297,8 @@ impl Report<'_> {
              with io_uring at both: the least that a mover can do whose bytes pass through its own memory. Those that the kernel sends \
              from the page cache (`sendfile`) can be faster. It and the peers use the system's congestion control; haul leaves BBR for CUBIC \
              within one host, which is part of what is compared.",
-            "rsync compares what it has written with a hash of what it has read in any case; `-c` makes it hash all files at both ends \
-             before it moves anything, too.",
+            "rsync compares what it has written with a hash of what it has read in any case; `-c` makes it hash files before it moves \
+             anything, too: here those of the source, as there is nothing at the destination.",
             "A tool whose first run takes more than a minute is run at most twice more.",
         ] {
             self.page.line(format!("- {note}"));

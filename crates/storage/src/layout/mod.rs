@@ -49,6 +49,7 @@ pub use gluster::Gluster;
 pub(crate) use gluster::is_gluster;
 pub use local::Local;
 pub use lustre::Lustre;
+pub(crate) use mounts::of as mount_of;
 pub use mounts::{Mount, PerMount, unescaped};
 pub use rules::{LayoutFile, LayoutFileError};
 pub use targets::{Domain, TARGETS_MAX, Target, Targets};

@@ -23,7 +23,7 @@ pub struct Mount {
 }
 
 /// The mount that an open file was reached by. Named by its device number where mountinfo does not tell.
-pub(super) fn of(file: BorrowedFd<'_>, device: u64, mountinfo: &Path) -> Mount {
+pub(crate) fn of(file: BorrowedFd<'_>, device: u64, mountinfo: &Path) -> Mount {
     let id = fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)
         .ok()
         .filter(|found| found.stx_mask & StatxFlags::MNT_ID.bits() != 0)
