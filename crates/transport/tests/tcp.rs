@@ -181,20 +181,21 @@ fn silent_strangers_do_not_keep_the_peer_out() {
     drop(strangers);
 }
 
-#[test]
-fn a_newcomer_costs_the_oldest_stranger_its_place_and_nobody_else() {
+/// A peer is in the midst of its challenge when, behind `before` strangers, `after` more come, none of which says anything: `given_up`
+/// of them lose their places, and the peer does not.
+fn outlives_strangers(before: usize, after: usize, given_up: u64) {
     let agreed = agreed(true);
     let listener = listener(&agreed.sink, Duration::from_secs(600));
-    let mut strangers: Vec<_> = (0..95).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
-    // The peer is in the midst of its challenge when more strangers come.
+    let stranger = |_| TcpStream::connect(listener.address()).unwrap();
+    let mut strangers: Vec<_> = (0..before).map(stranger).collect();
     let mut peer = TcpStream::connect(listener.address()).unwrap();
     let opening = common::opening(1, 2, 2);
     peer.write_all(&opening).unwrap();
     let mut challenge = [0; 32];
     peer.read_exact(&mut challenge).unwrap();
-    strangers.extend((0..20).map(|_| TcpStream::connect(listener.address()).unwrap()));
+    strangers.extend((0..after).map(stranger));
     let start = Instant::now();
-    while listener.refusals().count < 20 {
+    while listener.refusals().count < given_up {
         assert!(start.elapsed() < LONG);
         thread::yield_now();
     }
@@ -203,31 +204,18 @@ fn a_newcomer_costs_the_oldest_stranger_its_place_and_nobody_else() {
     peer.read_exact(&mut answer).unwrap();
     assert_eq!(answer[0], 0);
     assert_eq!(listener.accept(LONG).unwrap().0, Purpose::Data(0));
-    assert_eq!(listener.refusals().count, 20);
+    assert_eq!(listener.refusals().count, given_up);
+}
+
+#[test]
+fn a_newcomer_costs_the_oldest_stranger_its_place_and_nobody_else() {
+    outlives_strangers(95, 20, 20);
 }
 
 /// Over a long way, those who say nothing come faster than its round trips.
 #[test]
 fn any_number_of_silent_strangers_cost_one_that_speaks_nothing() {
-    let agreed = agreed(true);
-    let listener = listener(&agreed.sink, Duration::from_secs(600));
-    let mut peer = TcpStream::connect(listener.address()).unwrap();
-    let opening = common::opening(1, 2, 2);
-    peer.write_all(&opening).unwrap();
-    let mut challenge = [0; 32];
-    peer.read_exact(&mut challenge).unwrap();
-    let strangers: Vec<_> = (0..300).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
-    let start = Instant::now();
-    while listener.refusals().count < 300 - 95 {
-        assert!(start.elapsed() < LONG);
-        thread::yield_now();
-    }
-    peer.write_all(&common::proof(agreed.key.as_ref().unwrap(), &opening, &challenge)).unwrap();
-    let mut answer = [9; 33];
-    peer.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[0], 0);
-    assert_eq!(listener.accept(LONG).unwrap().0, Purpose::Data(0));
-    drop(strangers);
+    outlives_strangers(0, 300, 300 - 95);
 }
 
 #[test]
