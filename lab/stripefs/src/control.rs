@@ -8,6 +8,9 @@
 //! | `set_again=ignore`, `=refuse` | setting the layout of a file that has one does nothing, or fails with `EEXIST` |
 //! | `unknown_pool=ignore`, `=refuse` | a layout with a pool that does not exist is taken, or fails with `EINVAL` |
 //! | `group_lock=held`, `=free` | whoever reads or writes with `O_NONBLOCK` is refused with `EAGAIN`; others need not wait |
+//! | `modes=kept`, `=refused` | modes can be set, or are refused with `EPERM` and always 0755 |
+//! | `case=kept`, `=ignored` | names that differ in the case of ASCII letters are different, or the same |
+//! | `colons=taken`, `=refused` | names may have colons in them, or are refused with `EINVAL` |
 //! | `stats` | the clock of the trace, and counters of every target and the metadata server, as JSON; flushes the trace |
 //!
 //! | word | what it does |
@@ -23,10 +26,10 @@
 //! | `reset` | as new |
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device::{Counters, Device};
-use crate::filesystem::{Behaviour, StripeFs};
+use crate::filesystem::{Shared, StripeFs};
 
 /// Runs one command; the answer is one line.
 pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
@@ -40,7 +43,7 @@ pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
         }
         ["mds", ref words @ ..] if !words.is_empty() => turn([&shared.mds].into_iter(), words),
         [word] if let Some((what, refuse)) = behaviour(word) => {
-            filesystem.behave(what, refuse);
+            what(shared).store(refuse, Ordering::Relaxed);
             Ok(String::new())
         }
         ["stats"] => {
@@ -51,19 +54,25 @@ pub fn execute(filesystem: &StripeFs, line: &str) -> Result<String, String> {
     }
 }
 
-type Switch = fn(&Behaviour) -> &AtomicBool;
+type Switch = fn(&Shared) -> &AtomicBool;
 
 /// What is refused, and whether it is from now on.
 fn behaviour(word: &str) -> Option<(Switch, bool)> {
     Some(match word {
-        "rename_flags=allow" => (|it| &it.refuse_rename_flags, false),
-        "rename_flags=refuse" => (|it| &it.refuse_rename_flags, true),
-        "set_again=ignore" => (|it| &it.refuse_set_again, false),
-        "set_again=refuse" => (|it| &it.refuse_set_again, true),
-        "unknown_pool=ignore" => (|it| &it.refuse_unknown_pool, false),
-        "unknown_pool=refuse" => (|it| &it.refuse_unknown_pool, true),
-        "group_lock=free" => (|it| &it.group_lock, false),
-        "group_lock=held" => (|it| &it.group_lock, true),
+        "rename_flags=allow" => (|it| &it.behaviour.refuse_rename_flags, false),
+        "rename_flags=refuse" => (|it| &it.behaviour.refuse_rename_flags, true),
+        "set_again=ignore" => (|it| &it.behaviour.refuse_set_again, false),
+        "set_again=refuse" => (|it| &it.behaviour.refuse_set_again, true),
+        "unknown_pool=ignore" => (|it| &it.behaviour.refuse_unknown_pool, false),
+        "unknown_pool=refuse" => (|it| &it.behaviour.refuse_unknown_pool, true),
+        "modes=kept" => (|it| &it.behaviour.refuse_modes, false),
+        "modes=refused" => (|it| &it.behaviour.refuse_modes, true),
+        "case=kept" => (|it| &it.names.fold_case, false),
+        "case=ignored" => (|it| &it.names.fold_case, true),
+        "colons=taken" => (|it| &it.names.refuse_colons, false),
+        "colons=refused" => (|it| &it.names.refuse_colons, true),
+        "group_lock=free" => (|it| &it.behaviour.group_lock, false),
+        "group_lock=held" => (|it| &it.behaviour.group_lock, true),
         _ => return None,
     })
 }

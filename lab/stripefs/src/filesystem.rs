@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{self, CWD, Mode, OFlags};
@@ -93,6 +93,8 @@ pub(crate) struct Behaviour {
     pub refuse_unknown_pool: AtomicBool,
     /// Whoever does not want to wait to read or write is told to come again (`LDLM_FL_BLOCK_NOWAIT`).
     pub group_lock: AtomicBool,
+    /// Setting a mode fails with `EPERM`; whatever is made has the same.
+    pub refuse_modes: AtomicBool,
 }
 
 pub(crate) struct Shared {
@@ -192,11 +194,6 @@ impl StripeFs {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.flush_trace();
-    }
-
-    /// Lets a refusal, or another choice, take effect.
-    pub(crate) fn behave(&self, what: fn(&Behaviour) -> &AtomicBool, refuse: bool) {
-        what(&self.shared.behaviour).store(refuse, Ordering::Relaxed);
     }
 }
 

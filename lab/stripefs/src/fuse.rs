@@ -27,7 +27,7 @@ use crate::answers::{
 use crate::buffers::REQUEST_BYTES_MAX;
 use crate::filesystem::StripeFs;
 use crate::knobs::Kind;
-use crate::names::Listed;
+use crate::names::{Listed, Owner};
 use crate::node::Node;
 use crate::xattrs;
 
@@ -104,13 +104,19 @@ impl Adapter {
         self.serve(number, reply, ReplyEmpty::error, work, |reply, ()| reply.ok());
     }
 
-    /// How contents are cached: not at all, or while the file is open.
+    /// Who makes something, and the mode that it gets.
+    fn owner(&self, request: &Request, mode: u32) -> Owner {
+        let refuse = self.filesystem.shared().behaviour.refuse_modes.load(Ordering::Relaxed);
+        owner(request, if refuse { mode & libc::S_IFMT | 0o755 } else { mode })
+    }
+
     /// Somebody else has the file's lock, and this one does not want to wait for it.
     fn would_wait(&self, flags: OpenFlags) -> bool {
         flags.0 & libc::O_NONBLOCK != 0
             && self.filesystem.shared().behaviour.group_lock.load(Ordering::Relaxed)
     }
 
+    /// How contents are cached: not at all, or while the file is open.
     fn open_flags(&self) -> FopenFlags {
         if self.filesystem.shared().cached {
             FopenFlags::empty()
@@ -178,7 +184,12 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let refuse =
+            mode.is_some() && self.filesystem.shared().behaviour.refuse_modes.load(Ordering::Relaxed);
         let change = move |node: &Node| {
+            if refuse {
+                return Err(Errno::PERM);
+            }
             // The owner first: setting it clears bits of the mode.
             if uid.is_some() || gid.is_some() {
                 node.set_owner(uid, gid)?;
@@ -218,7 +229,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (name, owner) = (name.to_owned(), owner(request, mode));
+        let (name, owner) = (name.to_owned(), self.owner(request, mode));
         self.entry(parent, reply, move |filesystem, parent| {
             let names = &filesystem.shared().names;
             if !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG) {
@@ -239,7 +250,7 @@ impl Filesystem for Adapter {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        let (name, owner) = (name.to_owned(), owner(request, mode));
+        let (name, owner) = (name.to_owned(), self.owner(request, mode));
         self.entry(parent, reply, move |filesystem, parent| {
             filesystem.shared().names.make_directory(parent, &name, owner)
         });
@@ -253,7 +264,7 @@ impl Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let (name, target, owner) = (link_name.to_owned(), target.to_owned(), owner(request, 0o777));
+        let (name, target, owner) = (link_name.to_owned(), target.to_owned(), self.owner(request, 0o777));
         self.entry(parent, reply, move |filesystem, parent| {
             filesystem.shared().names.make_symlink(parent, &name, &target, owner)
         });
@@ -328,7 +339,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (name, owner, opened_as) = (name.to_owned(), owner(request, mode), self.open_flags());
+        let (name, owner, opened_as) = (name.to_owned(), self.owner(request, mode), self.open_flags());
         let work = move |filesystem: &StripeFs, parent: &Arc<Node>| {
             let names = &filesystem.shared().names;
             let found = match names.make_file(parent, &name, owner) {

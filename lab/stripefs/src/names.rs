@@ -4,11 +4,14 @@
 //! are shown, its layout is an extended attribute, and a metadata component is its contents. `next` is the first object
 //! number that no life of this file system has used, `targets` how many there must be.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{self, AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
@@ -56,6 +59,10 @@ pub struct Names {
     nodes: Mutex<HashMap<u64, (Arc<Node>, u64)>>,
     numbers: Mutex<Numbers>,
     tree: OwnedFd,
+    /// Names that differ in the case of ASCII letters are the same.
+    pub fold_case: AtomicBool,
+    /// Names with a colon are refused.
+    pub refuse_colons: AtomicBool,
 }
 
 impl Names {
@@ -78,6 +85,8 @@ impl Names {
             nodes: Mutex::new(HashMap::from([(ROOT, (Arc::new(root), 1))])),
             numbers: Mutex::new(Numbers { next, reserved: next, file }),
             tree,
+            fold_case: AtomicBool::new(false),
+            refuse_colons: AtomicBool::new(false),
         })
     }
 
@@ -87,9 +96,23 @@ impl Names {
         nodes.get(&number).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
     }
 
+    /// The name as it is kept, or will be.
+    fn kept<'a>(&self, parent: &Node, name: &'a OsStr) -> Result<Cow<'a, OsStr>, Errno> {
+        if self.refuse_colons.load(Ordering::Relaxed) && name.as_bytes().contains(&b':') {
+            return Err(Errno::INVAL);
+        }
+        if self.fold_case.load(Ordering::Relaxed) {
+            let listed = self.list(parent)?;
+            if let Some(same) = listed.into_iter().find(|it| it.name.eq_ignore_ascii_case(name.as_bytes())) {
+                return Ok(OsString::from_vec(same.name).into());
+            }
+        }
+        Ok(name.into())
+    }
+
     /// What has this name; the kernel is told of it.
     pub fn lookup(&self, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Stat), Errno> {
-        let (held, status) = hold(parent, name)?;
+        let (held, status) = hold(parent, &self.kept(parent, name)?)?;
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let (node, count) =
             nodes.entry(status.st_ino).or_insert_with(|| (Arc::new(node_of(held, &status)), 0));
@@ -112,14 +135,14 @@ impl Names {
 
     /// What has this name, without the kernel's knowing.
     fn peek(&self, parent: &Node, name: &OsStr) -> Result<Arc<Node>, Errno> {
-        let (held, status) = hold(parent, name)?;
+        let (held, status) = hold(parent, &self.kept(parent, name)?)?;
         self.node(status.st_ino).or_else(|_| Ok(Arc::new(node_of(held, &status))))
     }
 
     /// A new empty file.
     pub fn make_file(&self, parent: &Node, name: &OsStr, owner: Owner) -> Result<(Arc<Node>, Stat), Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        fs::openat(parent.held(), name, flags, Mode::RUSR | Mode::WUSR)?;
+        fs::openat(parent.held(), &*self.kept(parent, name)?, flags, Mode::RUSR | Mode::WUSR)?;
         self.made(parent, name, owner)
     }
 
@@ -144,7 +167,7 @@ impl Names {
         mut owner: Owner,
     ) -> Result<(Arc<Node>, Stat), Errno> {
         owner.mode |= parent.status()?.st_mode & libc::S_ISGID;
-        fs::mkdirat(parent.held(), name, Mode::RWXU)?;
+        fs::mkdirat(parent.held(), &*self.kept(parent, name)?, Mode::RWXU)?;
         let (node, status) = self.made(parent, name, owner)?;
         if let Some(default) = parent.layout()? {
             node.set_layout(&mut node.state(), (*default).clone())?;
@@ -160,7 +183,7 @@ impl Names {
         target: &Path,
         owner: Owner,
     ) -> Result<(Arc<Node>, Stat), Errno> {
-        fs::symlinkat(target, parent.held(), name)?;
+        fs::symlinkat(target, parent.held(), &*self.kept(parent, name)?)?;
         self.made(parent, name, owner)
     }
 
@@ -179,20 +202,21 @@ impl Names {
 
     /// One more name for a file.
     pub fn link(&self, node: &Node, parent: &Node, name: &OsStr) -> Result<(Arc<Node>, Stat), Errno> {
-        fs::linkat(CWD, node.path(), parent.held(), name, AtFlags::SYMLINK_FOLLOW)?;
+        let kept = self.kept(parent, name)?;
+        fs::linkat(CWD, node.path(), parent.held(), &*kept, AtFlags::SYMLINK_FOLLOW)?;
         self.lookup(parent, name)
     }
 
     /// Removes a name that is no directory's; what had it, if that was its last.
     pub fn unlink(&self, parent: &Node, name: &OsStr) -> Result<Option<Arc<Node>>, Errno> {
         let node = self.peek(parent, name)?;
-        fs::unlinkat(parent.held(), name, AtFlags::empty())?;
+        fs::unlinkat(parent.held(), &*self.kept(parent, name)?, AtFlags::empty())?;
         Ok(without_names(node))
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, parent: &Node, name: &OsStr) -> Result<(), Errno> {
-        fs::unlinkat(parent.held(), name, AtFlags::REMOVEDIR)
+        fs::unlinkat(parent.held(), &*self.kept(parent, name)?, AtFlags::REMOVEDIR)
     }
 
     /// Moves a name; what had the new one, if that was its last.
@@ -210,7 +234,8 @@ impl Names {
             Err(errno) => return Err(errno),
         };
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        fs::renameat_with(parent.held(), name, new_parent.held(), new_name, flags)?;
+        let [name, new_name] = [self.kept(parent, name)?, self.kept(new_parent, new_name)?];
+        fs::renameat_with(parent.held(), &*name, new_parent.held(), &*new_name, flags)?;
         Ok(replaced.and_then(without_names))
     }
 

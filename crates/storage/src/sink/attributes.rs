@@ -67,15 +67,11 @@ impl Preserve {
         wanted.mode & MODE_MASK | present & SETGID
     }
 
-    /// Sets everything on a file that was just written.
+    /// Sets everything on a file that was just written; but for its mode where it has that already, and no bits that another
+    /// owner would clear.
     ///
     /// Owner first, because changing it may clear mode bits; times last, because nothing may touch them any more.
-    pub fn complete(self, file: BorrowedFd<'_>, wanted: &Attributes) -> Result<()> {
-        self.complete_made(file, wanted, false)
-    }
-
-    /// The same on one that may have been made with its mode, which has no bits that another owner would clear.
-    pub fn complete_made(self, file: BorrowedFd<'_>, wanted: &Attributes, has_mode: bool) -> Result<()> {
+    pub fn complete(self, file: BorrowedFd<'_>, wanted: &Attributes, has_mode: bool) -> Result<()> {
         if self.owner {
             set_owner(file, wanted)?;
         }
@@ -83,11 +79,6 @@ impl Preserve {
             fs::fchmod(file, Mode::from_raw_mode(Self::file_mode(wanted)))?;
         }
         fs::futimens(file, &timestamps(wanted)?)
-    }
-
-    /// Whether mode and owner are already as wanted.
-    pub fn is_complete(self, present: &Status, mode: u32, wanted: &Attributes) -> bool {
-        present.mode == mode && !self.differs_in_owner(present, wanted)
     }
 
     /// Whether the owner has to be set.
@@ -108,6 +99,11 @@ impl Preserve {
         }
         fs::utimensat(parent, name, &timestamps(wanted)?, AtFlags::SYMLINK_NOFOLLOW)
     }
+}
+
+/// What a file system says that lets nobody set modes, or only somebody else.
+pub(crate) fn refuses(errno: Errno) -> bool {
+    matches!(errno, Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
 }
 
 /// Sets owner and group.

@@ -44,6 +44,8 @@ pub(crate) struct Directory {
     pub name_lost: AtomicBool,
     /// What is made in it may get more than it is asked to have; once somebody has looked.
     pub hands_down: OnceLock<bool>,
+    /// Names in it that differ in case are the same; once somebody has looked.
+    pub folds: OnceLock<bool>,
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
     /// One sync at a time: an error is told once, to whoever comes first.
     syncing: Mutex<()>,
@@ -89,6 +91,7 @@ impl Directory {
             name_durable: AtomicBool::new(false),
             name_lost: AtomicBool::new(false),
             hands_down: OnceLock::new(),
+            folds: OnceLock::new(),
             descriptor: Mutex::new(None),
             syncing: Mutex::new(()),
             sync_failures: AtomicU64::new(0),

@@ -52,6 +52,8 @@ pub(crate) struct FileSystem {
     pub prefers_late_names: bool,
     /// Whether that can be done, once it was tried.
     pub names_late: OnceLock<bool>,
+    /// Files can have any name that Linux knows, once it was tried.
+    pub any_name: OnceLock<bool>,
 }
 
 impl FileSystem {
@@ -72,6 +74,7 @@ impl FileSystem {
             running: Mutex::new(()),
             measured: OnceLock::new(),
             names_late: OnceLock::new(),
+            any_name: OnceLock::new(),
         })
     }
 
@@ -120,6 +123,11 @@ impl FileSystem {
             || self.measured(directory, tokens).is_some_and(|measured| measured.owner == owner)
     }
 
+    /// Can it store modes? Where it cannot (FAT, exFAT, SMB, FUSE) they may be refused, or nothing comes of them; measured once.
+    pub fn stores_modes(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> bool {
+        self.measured(directory, tokens).is_none_or(|measured| measured.modes)
+    }
+
     /// None if nothing can be made in this directory; the next one may do.
     fn measured(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Option<Measured> {
         let measured = self.measured.get().copied().or_else(|| measure(directory, tokens).ok())?;
@@ -132,6 +140,8 @@ impl FileSystem {
 struct Measured {
     times: Times,
     owner: u32,
+    /// Modes that are set are those that it has then.
+    modes: bool,
 }
 
 fn is_writable(anchor: impl AsFd) -> Result<bool> {
@@ -164,6 +174,10 @@ impl Times {
 /// Differs from itself cut to any unit that a file system may have.
 const PROBE: Timestamp = Timestamp { seconds: 1_000_000_001, nanos: 123_456_789 };
 
+/// Further away than what any file system stores that does not store all, and no more: some in user space end themselves over
+/// the last times of all.
+const FAR: i64 = 1 << 40;
+
 /// Every file system can store what is between these, in seconds: from 1980 (FAT) to 2038 (ext3).
 const STORED_ANYWHERE: std::ops::RangeInclusive<i64> = 315_532_800..=0x7fff_ffff;
 
@@ -176,13 +190,19 @@ fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
         fs::futimens(&file, &timestamps(&attributes)?).and_then(|()| status(file.as_fd()))
     };
     let probe = stored(PROBE);
-    let [first, last] = [i64::MIN, i64::MAX].map(|seconds| {
+    let [first, last] = [(-FAR, i64::MIN), (FAR, i64::MAX)].map(|(seconds, any)| {
         // One that refuses it says so of each such file.
-        stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds)
+        let found = stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds);
+        if found == seconds { any } else { found }
+    });
+    let modes = [0o751, 0o640].into_iter().all(|mode| {
+        let set = fs::fchmod(&file, Mode::from_raw_mode(mode)).and_then(|()| status(file.as_fd()));
+        set.is_ok_and(|found| found.mode == mode)
     });
     fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
     let probe = probe?;
-    Ok(Measured { times: Times { unit_nanos: unit_of(probe.mtime), first, last }, owner: probe.uid })
+    let times = Times { unit_nanos: unit_of(probe.mtime), first, last };
+    Ok(Measured { times, owner: probe.uid, modes })
 }
 
 /// The unit to which [`PROBE`] was cut, if it was stored as `stored`.
@@ -220,14 +240,19 @@ impl FileSystems {
         Ok(new)
     }
 
+    /// The one with this number, if it was met.
+    pub fn known(&self, device: u64) -> Option<Arc<FileSystem>> {
+        lock(&self.known).iter().find(|file_system| file_system.device == device).cloned()
+    }
+
     /// Whether this one can be synced as a whole; no for one that is not known.
     pub fn is_whole(&self, device: u64) -> bool {
-        lock(&self.known).iter().any(|file_system| file_system.device == device && file_system.whole)
+        self.known(device).is_some_and(|file_system| file_system.whole)
     }
 
     /// Whether this one keeps a directory on every brick of a volume; no for one that is not known.
     pub fn is_gluster(&self, device: u64) -> bool {
-        lock(&self.known).iter().any(|file_system| file_system.device == device && file_system.gluster)
+        self.known(device).is_some_and(|file_system| file_system.gluster)
     }
 
     /// All that were touched.
@@ -282,6 +307,10 @@ mod tests {
         assert_eq!(stored(77, 5), 1, "unknown: times must be equal");
     }
 
+    fn of_any_kind() -> Measured {
+        Measured { times: Times::ANY, owner: 0, modes: true }
+    }
+
     /// Tests run where the owner is shown as it is: that another one is taken for it can be seen only by what is not.
     #[test]
     fn what_another_user_has_made_is_not_own() {
@@ -293,7 +322,7 @@ mod tests {
         assert!(system.is_own(own, directory.as_fd(), &tokens) && system.measured.get().is_none());
         assert!(!system.is_own(own + 1, directory.as_fd(), &tokens) && system.measured.get().is_some());
         let shown =
-            FileSystem { measured: OnceLock::from(Measured { times: Times::ANY, owner: own + 1 }), ..system };
+            FileSystem { measured: OnceLock::from(Measured { owner: own + 1, ..of_any_kind() }), ..system };
         assert!(
             shown.is_own(own + 1, directory.as_fd(), &tokens)
                 && shown.is_own(own, directory.as_fd(), &tokens)
@@ -326,6 +355,7 @@ mod tests {
         let tokens = TokenMaker::new([1; 6], [2; 4]);
         let times = system.times(directory.as_fd(), &tokens);
         assert_eq!(times.unit_nanos, 1, "tests run where full times are stored");
+        assert!(system.stores_modes(directory.as_fd(), &tokens), "and modes");
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
         let time = |nanos| Timestamp { seconds: 5, nanos };
         assert!(is_stored_as(&system, directory.as_fd(), &tokens, time(1), time(1)));

@@ -17,7 +17,7 @@ use haul_model::{Code, Failure};
 use rustix::fs::{self, Mode};
 use rustix::io::Errno;
 
-use super::attributes::{Preserve, attributes_failure, set_owner, status, timestamps};
+use super::attributes::{Preserve, attributes_failure, refuses, set_owner, status, timestamps};
 use super::directories::{check_identity, reopen_failure};
 use super::durable::{Wholes, sync_failure};
 use super::faults::SyncPoint;
@@ -130,7 +130,7 @@ impl PosixSink {
         mode: u32,
     ) -> Result<(), Failure> {
         let directory = self.open_recorded(open, id, record)?;
-        fs::fchmod(&directory, Mode::from_raw_mode(mode)).map_err(attributes_failure)?;
+        self.set_directory_mode(&directory, record, mode).map_err(attributes_failure)?;
         self.sync_finished(&directory, record)
     }
 
@@ -180,12 +180,23 @@ impl PosixSink {
         set_if(self.preserve.differs_in_owner(&present, wanted), self.preserve.owner && on_bricks, || {
             set_owner(directory.as_fd(), wanted)
         })?;
-        set_if(present.mode != mode_now, on_bricks, || fs::fchmod(directory, Mode::from_raw_mode(mode_now)))?;
+        set_if(present.mode != mode_now, on_bricks, || self.set_directory_mode(directory, record, mode_now))?;
         if waits {
             lock(closed).add(id, record, mode);
         }
         // A directory in which nothing has changed is left alone, its atime too.
         set_if(present.mtime != wanted.mtime, on_bricks, || fs::futimens(directory, &timestamps(wanted)?))
+    }
+
+    fn set_directory_mode(&self, directory: &OwnedFd, record: &Record, mode: u32) -> rustix::io::Result<()> {
+        let stores_modes = || {
+            let file_system = self.file_systems.known(record.identity.0);
+            file_system.is_none_or(|it| it.stores_modes(directory.as_fd(), &self.tokens))
+        };
+        match fs::fchmod(directory, Mode::from_raw_mode(mode)) {
+            Err(errno) if !refuses(errno) || stores_modes() => Err(errno),
+            _ => Ok(()),
+        }
     }
 
     /// Opens the directory of a record, from the nearest of its parents that is open.

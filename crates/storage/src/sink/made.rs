@@ -15,7 +15,7 @@ use haul_model::{Code, Entry, EntryId, Failure, SlotId, Target, Token};
 
 use super::directories::Directory;
 use super::members::Member;
-use super::{PosixSink, State, attributes, lock};
+use super::{PosixSink, State, lock};
 use crate::confine::sink_failure;
 use crate::placing::{Objects, Unknown};
 use crate::source::{Lender, LentMembers};
@@ -79,10 +79,8 @@ impl PosixSink {
             Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), piece),
             None => self.fill(file.as_fd(), bytes, piece).map_err(sink_failure),
         };
-        let complete = filled.and_then(|()| {
-            let set = self.preserve.complete(file.as_fd(), &entry.attributes);
-            set.map_err(attributes::attributes_failure)
-        });
+        let complete =
+            filled.and_then(|()| self.set_attributes((file.as_fd(), false), &directory, &entry.attributes));
         self.member_descriptors.fetch_sub(1, Ordering::Relaxed);
         let descriptor = complete.and_then(|()| self.keep_until_synced(file, &directory));
         let member = descriptor.map(|descriptor| {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use haul_buffers::Pool;
 use haul_model::op::{Landed, MemberWrite, MemberWritten, Progress};
 use haul_model::profile::Stage;
-use haul_model::{Code, Entry, EntryId, Failure, Kind, SlotId, Token};
+use haul_model::{Attributes, Code, Entry, EntryId, Failure, Kind, SlotId, Token};
 use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 
@@ -201,10 +201,8 @@ impl PosixSink {
             Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), usize::MAX),
             None => self.fill(file.as_fd(), bytes, usize::MAX).map_err(sink_failure),
         };
-        let complete = filled.and_then(|()| {
-            let set = self.preserve.complete_made(file.as_fd(), &entry.attributes, has_mode);
-            set.map_err(attributes::attributes_failure)
-        });
+        let complete = filled
+            .and_then(|()| self.set_attributes((file.as_fd(), has_mode), &directory, &entry.attributes));
         if is_nameless {
             if let Err(failure) = complete {
                 self.close_nameless(file);
@@ -229,6 +227,27 @@ impl PosixSink {
                 Err(failure)
             }
         }
+    }
+
+    /// What a file has whose contents are complete. Without its mode where that cannot be stored: better so than not at all.
+    pub(super) fn set_attributes(
+        &self,
+        (file, has_mode): (BorrowedFd<'_>, bool),
+        directory: &Arc<Directory>,
+        wanted: &Attributes,
+    ) -> Result<(), Failure> {
+        let set = match self.preserve.complete(file, wanted, has_mode) {
+            Err(errno) if attributes::refuses(errno) && !self.stores_modes(directory) => {
+                self.preserve.complete(file, wanted, true)
+            }
+            set => set,
+        };
+        set.map_err(attributes::attributes_failure)
+    }
+
+    pub(super) fn stores_modes(&self, directory: &Arc<Directory>) -> bool {
+        let held = self.directories.descriptor(directory);
+        held.map_or(true, |held| directory.file_system.stores_modes(held.as_fd(), &self.tokens))
     }
 
     fn create(

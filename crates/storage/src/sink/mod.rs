@@ -15,7 +15,7 @@
 //! | `borrowed` | contents that are taken from the source's files, in the same process |
 //! | `members`, `made`, `nameless` | files that arrive in bundles; those of them that are made first, and written target by target; those without a temporary name |
 //! | `durable`, `file_systems`, `faults` | making things durable |
-//! | `publish` | final names |
+//! | `publish`, `names` | final names, and what file systems make of them |
 
 mod attributes;
 mod borrowed;
@@ -31,6 +31,7 @@ mod leftovers;
 mod made;
 mod members;
 mod nameless;
+mod names;
 mod objects;
 mod prepare;
 mod publish;
@@ -69,6 +70,7 @@ use faults::Hooks;
 use file_systems::FileSystems;
 use made::Made;
 use members::Member;
+use names::Names;
 use objects::Unfinished;
 use root::Place;
 use spool::{RecordId, Spool};
@@ -198,6 +200,7 @@ pub struct PosixSink {
     directories: Directories,
     file_systems: FileSystems,
     spool: Spool,
+    names: Names,
     states: Mutex<HashMap<EntryId, State>>,
     /// Unfinished files of earlier sessions that this one goes on with.
     resumed: Mutex<HashSet<Token>>,
@@ -258,6 +261,7 @@ impl PosixSink {
             directories: Directories::new(budget.directories),
             file_systems,
             spool,
+            names: Names::default(),
             states: Mutex::new(HashMap::new()),
             resumed: Mutex::new(HashSet::new()),
             named_in_vain: Mutex::new(HashSet::new()),

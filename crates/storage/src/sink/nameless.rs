@@ -16,6 +16,7 @@ use rustix::path::Arg;
 use super::PosixSink;
 use super::directories::Directory;
 use super::durable::is_worth_dropping;
+use super::names::name_failure;
 use super::objects::PRIVATE;
 use super::tokens::TempName;
 use crate::confine::sink_failure;
@@ -100,7 +101,10 @@ impl PosixSink {
                 }
                 named
             }
-            linked => linked.map_err(sink_failure),
+            linked => {
+                linked.map_err(name_failure)?;
+                if directory.made { Ok(()) } else { self.claim_name(directory, held.as_fd(), name, name) }
+            }
         }
     }
 }

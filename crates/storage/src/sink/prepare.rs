@@ -10,13 +10,15 @@ use haul_model::op::{Prepare, Prepared};
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Kind, Laid, Token};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 use super::attributes::{self, Preserve, Status, attributes_failure, open_up, status};
 use super::directories::{Directory, Found};
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::{SyncMode, is_stored_as};
 use super::lay::Lies;
-use super::objects::Unfinished;
+use super::names::name_failure;
+use super::objects::{PRIVATE, Unfinished};
 use super::spool::{Record, RecordId};
 use super::{PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
@@ -89,6 +91,9 @@ impl PosixSink {
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(parent_failure(errno)),
         };
+        if !parent.made {
+            self.claim_name(&parent, held.as_fd(), name, name)?;
+        }
         let open = || open_writable(held.as_fd(), name, made);
         let found = self.directories.retry_without_cache(open).map_err(sink_failure)?;
         let file_system = || self.file_systems.of(found.descriptor.as_fd(), found.status.device);
@@ -148,19 +153,25 @@ impl PosixSink {
         // Nothing is in a directory that this session made but what this session puts there.
         if !directory.made {
             let held = self.directories.descriptor(&directory)?;
-            match fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
-                Ok(present) if !may_be_replaced(present.kind) => {
+            let found = fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+            if let Ok(present) = &found {
+                if !may_be_replaced(present.kind) {
                     return Err(in_the_way(present.kind).into());
                 }
-                Ok(present) if self.is_complete(&directory, held.as_fd(), entry, &present) => {
-                    self.fix_attributes(held.as_fd(), name, entry, &present)?;
+                self.claim_name(&directory, held.as_fd(), name, name)?;
+                if self.is_complete(&directory, held.as_fd(), entry, present) {
+                    self.fix_attributes((&directory, held.as_fd()), name, entry, present)?;
                     return Ok(Prepared::Skip);
                 }
-                Ok(_) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(parent_failure(errno)),
+                may_be_renamed_over(held.as_fd(), present).map_err(parent_failure)?;
             }
+            found.map(drop).or_else(|errno| match errno {
+                Errno::NOENT => Ok(()),
+                _ => Err(parent_failure(errno)),
+            })?;
         }
         let Some(object_bytes) = object_bytes else { return Ok(Prepared::Start(Token::NONE)) };
+        self.try_name(&directory, self.directories.descriptor(&directory)?.as_fd(), name)?;
         if let Some(token) = resume
             && self.tokens.is_of_job(token)
             && (!directory.made || self.tokens.is_of_session(token))
@@ -203,13 +214,15 @@ impl PosixSink {
     /// Its atime is left alone: reading either copy changes it, so that each run would touch every file.
     fn fix_attributes(
         &self,
-        parent: BorrowedFd<'_>,
+        (directory, parent): (&Directory, BorrowedFd<'_>),
         name: &[u8],
         entry: &Entry,
         present: &Status,
     ) -> Result<(), Failure> {
         let mode = Preserve::file_mode(&entry.attributes);
-        if self.preserve.is_complete(present, mode, &entry.attributes) {
+        let owner_is_right = !self.preserve.differs_in_owner(present, &entry.attributes);
+        let mode_is_right = present.mode == mode || !directory.file_system.stores_modes(parent, &self.tokens);
+        if owner_is_right && mode_is_right {
             return Ok(());
         }
         let fix = || -> rustix::io::Result<()> {
@@ -222,7 +235,11 @@ impl PosixSink {
             if self.preserve.differs_in_owner(&now, &entry.attributes) {
                 attributes::set_owner(file.as_fd(), &entry.attributes)?;
             }
-            fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+            // A new owner may have cleared bits of it.
+            match fs::fchmod(&file, Mode::from_raw_mode(mode)) {
+                Err(errno) if !mode_is_right || !attributes::refuses(errno) => return Err(errno),
+                _ => {}
+            }
             match self.sync {
                 SyncMode::Never => Ok(()),
                 // At the end, with the directories.
@@ -269,10 +286,13 @@ impl PosixSink {
             if !is_own {
                 fs::fchown(&file, Some(rustix::process::geteuid()), None)?;
             }
-            if present.mode != 0o600 {
-                fs::fchmod(&file, Mode::from_raw_mode(0o600))?;
+            if present.mode == PRIVATE.as_raw_mode() {
+                return Ok(());
             }
-            Ok(())
+            match fs::fchmod(&file, PRIVATE) {
+                Err(errno) if !attributes::refuses(errno) || self.stores_modes(directory) => Err(errno),
+                _ => Ok(()),
+            }
         };
         if hide().is_err() {
             return Ok(false);
@@ -349,6 +369,9 @@ impl PosixSink {
                 Ok(present) if !may_be_replaced(present.kind) => {
                     return Err(in_the_way(present.kind).into());
                 }
+                Ok(_) if self.claim_name(&directory, held.as_fd(), name, name).is_err() => {
+                    return Err(Code::NameTaken.into());
+                }
                 Ok(present) if present.kind == FileType::Symlink && leads_to(held.as_fd(), name, target) => {
                     self.fix_symlink(&directory, held.as_fd(), name, entry, &present)?;
                     return Ok(Prepared::Skip);
@@ -393,7 +416,8 @@ impl PosixSink {
         fs::symlinkat(&*entry.link_target, held, temporary.as_c_str()).map_err(parent_failure)?;
         let attributes = self.preserve.complete_symlink(held, temporary.as_c_str(), &entry.attributes);
         let named = attributes.map_err(attributes_failure).and_then(|()| {
-            rename(held, temporary.as_c_str(), name, RenameFlags::empty()).map_err(sink_failure)
+            self.claim_name(directory, held, name, temporary.as_bytes())?;
+            rename(held, temporary.as_c_str(), name, RenameFlags::empty()).map_err(name_failure)
         });
         if named.is_err() {
             // Best effort: a later session sweeps what stays.
@@ -446,8 +470,24 @@ fn rename_where_free(held: BorrowedFd<'_>, from: &std::ffi::CStr, to: &[u8]) -> 
 fn parent_failure(errno: Errno) -> Failure {
     match errno {
         Errno::NOENT => Failure::os(Code::SinkParentFailed, errno.raw_os_error()),
-        _ => sink_failure(errno),
+        _ => name_failure(errno),
     }
+}
+
+/// In a directory like `/tmp` what somebody else has made stays: better known before all that is to replace it is there.
+fn may_be_renamed_over(held: BorrowedFd<'_>, present: &Status) -> rustix::io::Result<()> {
+    const STICKY: u32 = 0o1000;
+    let own = rustix::process::geteuid();
+    if own.is_root() || present.uid == own.as_raw() {
+        return Ok(());
+    }
+    let directory = status(held)?;
+    let may = directory.mode & STICKY == 0 || directory.uid == own.as_raw();
+    if may || has_capability(CapabilitySet::FOWNER) { Ok(()) } else { Err(Errno::PERM) }
+}
+
+fn has_capability(capability: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
 /// Opens a directory that was made or found, so that we can write in it.

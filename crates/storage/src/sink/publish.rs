@@ -9,9 +9,9 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::directories::Directory;
+use super::names::name_failure;
 use super::prepare::rename;
 use super::{PosixSink, State, lock};
-use crate::confine::sink_failure;
 
 impl PosixSink {
     pub(super) fn publish(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
@@ -89,7 +89,12 @@ impl PosixSink {
         let temporary = self.temporary_name(entry, directory, token);
         // In a directory that this session made, whatever has the name is another entry of the dataset whose name this
         // file system takes for the same; unless it is this one, whose name could not be made durable before.
-        let flags = if directory.made { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+        let flags = if directory.made {
+            RenameFlags::NOREPLACE
+        } else {
+            self.claim_name(directory, held.as_fd(), name, temporary.as_bytes())?;
+            RenameFlags::empty()
+        };
         let named = match rename(held.as_fd(), temporary.as_c_str(), name, flags) {
             Err(Errno::EXIST) if lock(&self.named_in_vain).contains(&entry.id) => {
                 rename(held.as_fd(), temporary.as_c_str(), name, RenameFlags::empty())
@@ -98,7 +103,7 @@ impl PosixSink {
         };
         named.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => Code::NameTaken.into(),
-            _ => sink_failure(errno),
+            _ => name_failure(errno),
         })
     }
 
