@@ -446,6 +446,42 @@ fn a_file_that_is_whole_before_anything_is_synced_needs_no_table() {
     }
 }
 
+/// A source may send an object once more with other bytes, and end before they are synced: nothing that is said of the file
+/// later is of what was there before.
+#[test]
+fn the_hash_of_an_object_that_was_written_over_is_of_what_is_there() {
+    let [bytes, others] = [7, 8].map(|seed| content(seed, 3 * OBJECT as usize));
+    let mixed = [
+        &bytes[..OBJECT as usize],
+        &others[OBJECT as usize..][..OBJECT as usize],
+        &bytes[2 * OBJECT as usize..],
+    ]
+    .concat();
+    let scratch = Scratch::new(SyncMode::EachFile);
+    let (driver, top) = scratch.session(ONE);
+    let file = driver.file(top, b"large", bytes.len());
+    let token = driver.start(&file);
+    driver.write_in_parts(&file, token, &bytes);
+    assert_eq!(driver.write_object(&file, token, &others, 1), Ok(()));
+    drop(driver);
+    for (session, again) in [(TWO, true), (ONE, false)] {
+        let driver = Driver::new(Box::new(scratch.posix(session, &named(&["top"]), None)));
+        let top = driver.directory(EntryId::root(0), b"");
+        let file = driver.file(top, b"large", bytes.len());
+        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        if again {
+            // By a session that knows of the table from before.
+            assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
+            assert_eq!(driver.sync(&[file.id]), []);
+            assert_eq!(driver.write_object(&file, token, &others, 1), Ok(()));
+            continue;
+        }
+        assert_eq!(driver.seal(&file, token, None), Ok(root_of(&mixed)));
+        driver.settle(&[file.id]);
+        assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), mixed);
+    }
+}
+
 #[test]
 fn a_table_that_cannot_be_made_costs_no_objects() {
     let bytes = content(7, 3 * OBJECT as usize);

@@ -48,6 +48,8 @@ pub(super) struct Unfinished {
     pub in_use: InUse,
     /// Of its objects.
     pub hashes: Mutex<Hashes>,
+    /// One change of the table at a time.
+    pub table_changes: Mutex<()>,
     /// Its attributes are set and its root is known.
     pub sealed: AtomicBool,
     /// Its temporary name is durable.
@@ -96,6 +98,7 @@ impl Unfinished {
             open: Mutex::default(),
             in_use: InUse::default(),
             hashes: Mutex::default(),
+            table_changes: Mutex::new(()),
             sealed: AtomicBool::new(false),
             name_durable: AtomicBool::new(false),
             syncing: Mutex::new(()),
@@ -218,7 +221,7 @@ impl PosixSink {
         let failures = file.failures();
         let contents = self.contents(&file)?;
         self.hooks.before_write().map_err(sink_failure)?;
-        let written = match self.contents {
+        let written = self.overwrite(&file, index, || match self.contents {
             Contents::Written if borrowed => {
                 let _in_use = file.in_use.from(object.offset);
                 let is_hole = file.is_sound.load(Ordering::Acquire);
@@ -229,12 +232,27 @@ impl PosixSink {
                 written.map(|()| object.hash).map_err(sink_failure)
             }
             Contents::Discarded => Ok(object.hash),
-        };
-        if written.is_err() {
+        });
+        if let Err(failure) = written {
             file.is_sound.store(false, Ordering::Release);
+            return Err(failure);
         }
-        lock(&file.hashes).gather(index, written?);
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }
+    }
+
+    /// Writes an object that may have been written before, with the same bytes or others: what is known of it is never of others
+    /// than are there.
+    fn overwrite(
+        &self,
+        file: &Unfinished,
+        index: u64,
+        write: impl FnOnce() -> Result<Hash, Failure>,
+    ) -> Result<(), Failure> {
+        let may_be_in_table = lock(&file.hashes).begin(index);
+        let forgotten = if may_be_in_table { self.forget_hash(file, index) } else { Ok(()) };
+        let written = forgotten.and_then(|()| write());
+        lock(&file.hashes).end(index, written.ok());
+        written.map(drop)
     }
 
     /// Writes the object, which is at the start of the slot.

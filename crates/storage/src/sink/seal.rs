@@ -7,16 +7,15 @@ use std::sync::atomic::Ordering;
 use haul_model::{Code, Entry, Failure, Hash, HashKind, Token};
 use rustix::io::Errno;
 
-use super::attributes::{attributes_failure, status};
+use super::attributes::status;
 use super::hashes::Cut;
 use super::objects::Unfinished;
+use super::table::entries_of;
 use super::{PosixSink, lock, sums};
 use crate::confine::sink_failure;
 use crate::hashing::{Combiner, ObjectHasher, whole_hash};
 use crate::leases::patiently;
 
-/// Table entries read at once.
-const ENTRIES: u64 = 1024;
 /// Bytes of content read at once where an object is hashed again.
 const REREAD_BYTES: usize = 256 << 10;
 
@@ -54,7 +53,7 @@ impl PosixSink {
         if root.is_some_and(|root| root != found && !self.borrows(root)) {
             return Err(Code::HashMismatch.into());
         }
-        self.preserve.complete(contents.as_fd(), &entry.attributes).map_err(attributes_failure)?;
+        self.set_attributes((contents.as_fd(), false), &file.directory, &entry.attributes)?;
         // Sealed again after a failed sync it relies on the one to come. If another has failed meanwhile, that one will, too.
         let _ = file.was_written(failures);
         file.sealed.store(true, Ordering::Release);
@@ -63,24 +62,15 @@ impl PosixSink {
 
     fn combine(&self, file: &Unfinished, contents: &OwnedFd, cut: Cut) -> Result<Hash, Failure> {
         let table = self.table(file);
-        let mut entries = vec![0; ENTRIES.min(cut.count()) as usize * sums::ENTRY_BYTES];
         let mut combiner = Combiner::new(self.hash);
-        for first in (0..cut.count()).step_by(ENTRIES as usize) {
-            let count = ENTRIES.min(cut.count() - first);
-            entries.fill(0);
-            let wanted = &mut entries[..count as usize * sums::ENTRY_BYTES];
-            if let Some(table) = &table {
-                // What cannot be read does not pass its check.
-                let _ = read_at(table, wanted, first * sums::ENTRY_BYTES as u64);
-            }
-            for (index, entry) in (first..).zip(wanted.chunks_exact(sums::ENTRY_BYTES)) {
-                let gathered = lock(&file.hashes).gathered(index);
-                combiner.push(match gathered.or_else(|| sums::decode(file.token, cut, index, entry)) {
-                    Some(hash) => hash,
-                    None => self.reread(contents, cut, index)?,
-                });
-            }
-        }
+        entries_of(table.as_deref(), cut, |index, entry| {
+            let gathered = lock(&file.hashes).gathered(index);
+            combiner.push(match gathered.or_else(|| sums::decode(file.token, cut, index, entry)) {
+                Some(hash) => hash,
+                None => self.reread(contents, cut, index)?,
+            });
+            Ok(())
+        })?;
         combiner.root().ok_or_else(|| Code::Internal.into())
     }
 
@@ -115,7 +105,7 @@ fn reread_failure(errno: Errno) -> Failure {
 }
 
 /// Reads until `buffer` is full or the file ends; how many bytes.
-fn read_at(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+pub(super) fn read_at(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
         match patiently(file, || rustix::io::pread(file, &mut buffer[done..], offset + done as u64))? {

@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_model::{Failure, Hash, HashKind};
+use haul_model::{Bitmap, Failure, Hash, HashKind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 
 use super::attributes::status;
 use super::hashes::Cut;
 use super::objects::{PRIVATE, Unfinished};
+use super::seal::read_at;
 use super::tokens::TempName;
 use super::{PosixSink, lock, sums};
 use crate::carry::write_all_at;
@@ -25,16 +26,54 @@ use crate::confine::{self, sink_failure};
 pub(super) struct Hashes {
     /// Of objects that were written and are not in the table. Where nothing is hashed they only say which.
     gathered: BTreeMap<u64, Hash>,
+    /// Objects that threads are writing.
+    writing: BTreeMap<u64, Writing>,
     /// It was synced before it was whole, so there may be a table.
     in_parts: bool,
+    /// Which are in it; of no length before the first is.
+    saved: Bitmap,
+    /// An earlier session may have left others in it.
+    is_unread: bool,
     /// The table, if it is open.
     table: Option<Arc<OwnedFd>>,
 }
 
+/// How one object is written.
+#[derive(Default)]
+struct Writing {
+    threads: u32,
+    /// Two copies of it were written at a time: which bytes of which are there then, nobody knows.
+    at_once: bool,
+}
+
 impl Hashes {
-    /// An object was written.
-    pub fn gather(&mut self, index: u64, hash: Hash) {
-        self.gathered.insert(index, hash);
+    /// An object is to be written: what was known of it holds no longer. Is there perhaps a table that knows something of it, too?
+    pub fn begin(&mut self, index: u64) -> bool {
+        self.gathered.remove(&index);
+        let writing = self.writing.entry(index).or_default();
+        writing.threads += 1;
+        writing.at_once |= writing.threads > 1;
+        self.is_unread || self.saved.get(index)
+    }
+
+    /// It was written, and has this hash; or was not.
+    pub fn end(&mut self, index: u64, hash: Option<Hash>) {
+        let Some(writing) = self.writing.get_mut(&index) else { return };
+        writing.threads -= 1;
+        if let Some(hash) = hash.filter(|_| !writing.at_once) {
+            self.gathered.insert(index, hash);
+        }
+        if writing.threads == 0 {
+            self.writing.remove(&index);
+        }
+    }
+
+    /// These are in the table, or will be soon.
+    fn save(&mut self, cut: Cut, indices: impl IntoIterator<Item = u64>) {
+        if self.saved.is_empty() {
+            self.saved = Bitmap::new(cut.count());
+        }
+        indices.into_iter().for_each(|index| _ = self.saved.set(index));
     }
 
     /// Of an object that is not in the table.
@@ -44,7 +83,7 @@ impl Hashes {
 
     /// An earlier session may have left one.
     pub fn has_table(&mut self) {
-        self.in_parts = true;
+        (self.in_parts, self.is_unread) = (true, true);
     }
 
     /// What was not synced is lost.
@@ -72,13 +111,16 @@ impl PosixSink {
     /// Before a sync: what has gathered goes into the table, unless the file is whole.
     pub(super) fn save_hashes(&self, file: &Unfinished) -> Result<(), Failure> {
         let cut = file.cut();
+        let _alone = lock(&file.table_changes);
         let gathered = {
             let mut hashes = lock(&file.hashes);
             if cut.is_single() || hashes.is_whole(cut) {
                 return Ok(());
             }
             hashes.in_parts = true;
-            std::mem::take(&mut hashes.gathered)
+            let gathered = std::mem::take(&mut hashes.gathered);
+            hashes.save(cut, gathered.keys().copied());
+            gathered
         };
         if gathered.is_empty() || self.hash == HashKind::None {
             return Ok(());
@@ -97,6 +139,28 @@ impl PosixSink {
             }
         }
         runs.iter().try_for_each(|(place, run)| write_all_at(&table, run, *place)).map_err(sink_failure)
+    }
+
+    /// Before other bytes may come where an object was: what the table says of it would be said of them.
+    pub(super) fn forget_hash(&self, file: &Unfinished, index: u64) -> Result<(), Failure> {
+        let _alone = lock(&file.table_changes);
+        let Some(table) = self.table(file) else { return Ok(()) };
+        let cut = file.cut();
+        if lock(&file.hashes).is_unread {
+            let mut known = Vec::new();
+            entries_of(Some(&table), cut, |index, entry| {
+                known.extend(sums::decode(file.token, cut, index, entry).map(|_| index));
+                Ok(())
+            })?;
+            let mut hashes = lock(&file.hashes);
+            hashes.save(cut, known);
+            hashes.is_unread = false;
+        }
+        if lock(&file.hashes).saved.clear(index) {
+            let place = index * sums::ENTRY_BYTES as u64;
+            write_all_at(&table, &[0; sums::ENTRY_BYTES], place).map_err(sink_failure)?;
+        }
+        Ok(())
     }
 
     /// The table of this file, if there is one that can be used.
@@ -138,5 +202,55 @@ impl PosixSink {
         {
             let _ = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());
         }
+    }
+}
+
+/// Entries of a table that are read at once.
+const ENTRIES: u64 = 1024;
+
+/// Each entry of a table, in order. What cannot be read, or is not there, does not pass its check.
+pub(super) fn entries_of(
+    table: Option<&OwnedFd>,
+    cut: Cut,
+    mut each: impl FnMut(u64, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut entries = vec![0; ENTRIES.min(cut.count()) as usize * sums::ENTRY_BYTES];
+    for first in (0..cut.count()).step_by(ENTRIES as usize) {
+        let count = ENTRIES.min(cut.count() - first);
+        entries.fill(0);
+        let wanted = &mut entries[..count as usize * sums::ENTRY_BYTES];
+        if let Some(table) = table {
+            let _ = read_at(table, wanted, first * sums::ENTRY_BYTES as u64);
+        }
+        for (index, entry) in (first..).zip(wanted.chunks_exact(sums::ENTRY_BYTES)) {
+            each(index, entry)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_object_that_two_threads_write_at_a_time_no_hash_is_known() {
+        let [one, other] = [1, 2].map(|byte| Hash([byte; 32]));
+        let mut hashes = Hashes::default();
+        hashes.begin(5);
+        hashes.end(5, Some(one));
+        assert_eq!(hashes.gathered(5), Some(one));
+        hashes.begin(5);
+        assert_eq!(hashes.gathered(5), None, "it is being written over");
+        hashes.begin(5);
+        hashes.end(5, Some(one));
+        hashes.end(5, Some(other));
+        assert_eq!(hashes.gathered(5), None);
+        hashes.begin(5);
+        hashes.end(5, None);
+        assert_eq!(hashes.gathered(5), None, "that failed");
+        hashes.begin(5);
+        hashes.end(5, Some(other));
+        assert_eq!(hashes.gathered(5), Some(other));
     }
 }
