@@ -10,8 +10,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Kernels before 6.13 take the time of the last tick (100 of them a second, on some); clocks of servers are a little off.
 const STEP: Duration = Duration::from_millis(20);
-/// File systems that have whole seconds (Lustre, ext4 with small inodes).
+/// File systems that have whole seconds (Lustre, ext4 with small inodes),
 const STEP_OF_SECONDS: Duration = Duration::from_secs(1);
+/// or every other one (FAT, which knows no time of change beside that of modification).
+const STEP_OF_FAT: Duration = Duration::from_secs(2);
 
 /// How long until what is written to a file cannot have this time of change any more.
 pub(crate) fn time_left(changed: Timestamp) -> Duration {
@@ -21,7 +23,11 @@ pub(crate) fn time_left(changed: Timestamp) -> Duration {
 
 fn left(changed: Timestamp, (seconds, nanos): (i64, u32)) -> Duration {
     const SECOND: i128 = 1_000_000_000;
-    let step = if changed.nanos == 0 { STEP_OF_SECONDS } else { STEP };
+    let step = match (changed.nanos, changed.seconds % 2) {
+        (0, 0) => STEP_OF_FAT,
+        (0, _) => STEP_OF_SECONDS,
+        _ => STEP,
+    };
     let nanos_of = |seconds, nanos| i128::from(seconds) * SECOND + i128::from(nanos);
     let since: i128 = nanos_of(seconds, nanos) - nanos_of(changed.seconds, changed.nanos);
     match u64::try_from(since).map(Duration::from_nanos) {
@@ -45,8 +51,12 @@ mod tests {
         assert_eq!(left(at(100, 5_000_000), (100, 25_000_000)), Duration::ZERO);
         assert_eq!(left(at(100, 5_000_000), (200, 0)), Duration::ZERO);
         // Whole seconds.
-        assert_eq!(left(at(100, 0), (100, 250_000_000)), millis(750));
-        assert_eq!(left(at(100, 0), (101, 0)), Duration::ZERO);
+        assert_eq!(left(at(101, 0), (101, 250_000_000)), millis(750));
+        assert_eq!(left(at(101, 0), (102, 0)), Duration::ZERO);
+        // Those that FAT has.
+        assert_eq!(left(at(100, 0), (100, 250_000_000)), millis(1750));
+        assert_eq!(left(at(100, 0), (101, 900_000_000)), millis(100));
+        assert_eq!(left(at(100, 0), (102, 0)), Duration::ZERO);
         // Another clock.
         assert_eq!(left(at(100, 1), (99, 999_999_999)), Duration::ZERO);
         assert_eq!(left(at(i64::MAX, 1), (0, 0)), Duration::ZERO);

@@ -280,7 +280,9 @@ impl PosixSource {
             }
             return check_version(&file.descriptor, &entry.identity).map(drop);
         }
-        // Nothing was read in this session: the log proved every object, so the name is all there is to ask.
+        // Nothing was read in this session: the log proved every object, so the name is all there is to ask, of its server.
+        let location = self.directories.locate(entry)?;
+        status::refresh_name(location.directory(), location.name, location.follow);
         let now = self.look(entry)?;
         if now.kind() == Kind::File && now.identity() == entry.identity {
             Ok(())

@@ -114,6 +114,12 @@ pub(crate) fn refresh(descriptor: impl AsFd) {
     let _ = fs::statx(descriptor, c"", flags, StatxFlags::BASIC_STATS);
 }
 
+/// The same of what stands under `name` in `directory`.
+pub(crate) fn refresh_name(directory: impl AsFd, name: impl rustix::path::Arg, follow: bool) {
+    let follow = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+    let _ = fs::statx(directory, name, follow | AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+}
+
 /// Device and inode number of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Place {
