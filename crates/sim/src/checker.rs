@@ -3,7 +3,7 @@
 //! The checker sees what the masters say and do, and both disks; it never looks into a master, but for its public
 //! counters at the end of a session.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use haul_model::limits::{
@@ -69,6 +69,10 @@ pub(crate) struct Checker {
     pub objects_sent: u64,
     /// Payloads that have not left the source yet, with their lengths; a connection takes them along.
     pub leaving: BTreeMap<BlockId, u32>,
+    /// What is in each payload of this connection.
+    pub contents: BTreeMap<BlockId, Vec<(EntryId, Option<u32>)>>,
+    /// What was taken along: it counts when it is sent again.
+    pub taken_back: BTreeSet<(EntryId, Option<u32>)>,
     /// Objects and members that the sink asked for again.
     pub asked: u64,
     /// Of those, sent again.
@@ -227,13 +231,16 @@ impl World {
     pub(crate) fn check_source_message(&mut self, message: &Message) {
         match message {
             Message::NewFile(items) => items.iter().for_each(|item| self.on_announced(item)),
-            Message::NewBlock { id, index, length, hash, .. } => {
+            Message::NewBlock { block, id, index, length, hash, .. } => {
+                self.checker.contents.insert(*block, vec![(*id, Some(*index))]);
                 if let Some(record) = self.checker.record_mut(*id) {
                     record.has_hash(*index, hash.as_ref());
                 }
                 self.on_sending(*id, Some(*index), *length);
             }
-            Message::Manifest { members, .. } => {
+            Message::Manifest { block, members, .. } => {
+                let contents = members.iter().map(|member| (member.id, None)).collect();
+                self.checker.contents.insert(*block, contents);
                 for member in members {
                     let size = self.checker.record(member.id).map_or(0, |record| {
                         self.tree.stamps.get(record.stamp as usize).map_or(0, |stamp| stamp.size)
@@ -367,7 +374,8 @@ impl World {
         let again = record.asked.iter().position(|asked| *asked == index.unwrap_or(0));
         let again = again.map(|position| record.asked.swap_remove(position));
         let first = record.sent.set(u64::from(index.unwrap_or(0)));
-        self.checker.sent_again += u64::from(again.is_some());
+        let is_new = self.checker.taken_back.remove(&(id, index));
+        self.checker.sent_again += u64::from(again.is_some() && !is_new);
         if !first {
             self.violate(format!("{id:?} {index:?} is sent again, though nobody asked for it"));
         }

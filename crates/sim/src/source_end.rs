@@ -186,9 +186,11 @@ impl World {
         end.up = None;
         end.sending = 0;
         end.link.disconnected();
-        for length in std::mem::take(&mut self.checker.leaving).into_values() {
+        let mut contents = std::mem::take(&mut self.checker.contents);
+        for (block, length) in std::mem::take(&mut self.checker.leaving) {
             self.checker.bytes_sent -= u64::from(length);
             self.checker.objects_sent -= 1;
+            self.checker.taken_back.extend(contents.remove(&block).into_iter().flatten());
         }
         self.source_event(Event::LinkDown);
         self.wait_for_peer(Role::Source);

@@ -15,8 +15,9 @@ mod spill;
 mod transfer;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashSet};
@@ -147,6 +148,14 @@ enum Content {
 }
 
 impl Content {
+    /// What is in it: an object of a file, or members as a whole.
+    fn items(&self) -> Vec<(EntryId, Option<u32>)> {
+        match self {
+            Content::Object { id, index, .. } => vec![(*id, Some(*index))],
+            Content::Bundle { members, .. } => members.iter().map(|member| (member.id, None)).collect(),
+        }
+    }
+
     /// The members that storage was asked for; once.
     fn take_asked(&mut self) -> Vec<EntryId> {
         match self {
@@ -199,6 +208,8 @@ pub struct Source {
     window: Window,
     credits: Credits,
     blocks: HashMap<BlockId, Block>,
+    /// What was on its way out when a connection was lost, and does not count as sent.
+    taken_back: BTreeSet<(EntryId, Option<u32>)>,
     next_block: u64,
     ready: VecDeque<BlockId>,
 
@@ -261,6 +272,7 @@ impl Source {
             window: Window::new(config.slots_least, config.slots),
             credits: Credits::default(),
             blocks: HashMap::new(),
+            taken_back: BTreeSet::new(),
             next_block: 0,
             ready: VecDeque::new(),
             scheduler: Scheduler::new(scheduler::Config {
@@ -304,10 +316,10 @@ impl Source {
         self.connected && !self.scan_ended && self.entries.len() < ENTRIES_OPEN_MAX / 2
     }
 
-    /// Bytes that count as sent, but are still on their way out of this end.
-    pub fn sending_bytes(&self) -> u64 {
+    /// Objects, and their bytes, that count as sent, but are still on their way out of this end.
+    pub fn sending(&self) -> (u64, u64) {
         let sending = self.blocks.values().filter(|block| block.stage == Stage::Sending);
-        sending.map(|block| u64::from(block.length)).sum()
+        sending.fold((0, 0), |(objects, bytes), block| (objects + 1, bytes + u64::from(block.length)))
     }
 
     /// Counters so far.
@@ -488,6 +500,8 @@ impl Source {
     /// Payloads that were being sent may or may not have arrived: the sink knows, and asks for what it lacks.
     fn on_link_down(&mut self) {
         self.link_up = false;
+        let entries = &self.entries;
+        self.taken_back.retain(|(id, _)| entries.get(*id).is_some());
         let mut lost: Vec<_> = self
             .blocks
             .iter()
@@ -498,13 +512,15 @@ impl Source {
         lost.sort_unstable_by_key(|(id, ..)| *id);
         for (id, local, length) in lost {
             // Its slot at the sink comes back, and the unit of the sink's target with it.
-            if let Some(extent) = self.forget_block(id).and_then(|block| block.extent) {
+            let Some(Block { content, extent, .. }) = self.forget_block(id) else { continue };
+            if let Some(extent) = extent {
                 self.spill.give_back(extent);
             }
             // It has not left, at least not as a whole; it counts when it is sent again. (BYE has told the final counts.)
             if !self.bye_sent {
                 self.stats.objects_sent -= 1;
                 self.stats.bytes_sent -= u64::from(length);
+                self.taken_back.extend(content.items());
             }
             if !self.config.planted.has(Bug::SlotLostAtReconnect) {
                 self.free.push(local);

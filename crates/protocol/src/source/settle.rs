@@ -184,7 +184,8 @@ impl Source {
             return self.give_up(id, SourceCause::GivenUp, failure);
         }
         self.step(id, SourceCause::RepairAsked)?;
-        self.stats.objects_repaired += u64::from(was_sent);
+        let is_again = !self.taken_back.remove(&(id, None)) && was_sent;
+        self.stats.objects_repaired += u64::from(is_again);
         self.queue_small(id);
         Ok(())
     }
@@ -215,7 +216,8 @@ impl Source {
             return self.give_up(id, SourceCause::GivenUp, failure);
         }
         objects.again.push(index);
-        self.stats.objects_repaired += u64::from(was_sent);
+        let is_again = !self.taken_back.remove(&(id, Some(index))) && was_sent;
+        self.stats.objects_repaired += u64::from(is_again);
         // It was shown, so its file is open.
         self.show(id);
         Ok(())
