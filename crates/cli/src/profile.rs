@@ -74,6 +74,12 @@ pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
     if seconds < SECONDS_MIN {
         return None;
     }
+    if let Some(stood_still) = profiles.mostly_stood_still() {
+        let stood_still = stood_still.as_secs_f64();
+        return Some(format!(
+            "stood still for {stood_still:.1} s of {seconds:.1} s\n      this process was stopped, or the host had no time for it"
+        ));
+    }
     let (bottleneck, why) = bottleneck::name(profiles, around)?;
     let (what, hint) = words(bottleneck);
     Some(match why {
@@ -246,7 +252,7 @@ mod tests {
         *sink.waited_nanos_mut(Waiting::Sync) = 9_900_000_000;
         *sink.spent_mut(Stage::Sync) =
             Spent { busy_nanos: 10_000_000_000, processor_nanos: 1_000_000, times: 9, bytes: 0 };
-        Profiles { source: Some(source), sink: Some(sink), one_process: false }
+        Profiles { source: Some(source), sink: Some(sink), ..Profiles::default() }
     }
 
     #[test]

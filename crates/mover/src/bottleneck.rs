@@ -301,6 +301,9 @@ fn processor(profile: &Profile, stage: Stage) -> f64 {
 
 /// What held the transfer up, if anything stands out.
 pub fn name(profiles: &Profiles, around: &Around) -> Option<(Bottleneck, Why)> {
+    if profiles.mostly_stood_still().is_some() {
+        return None;
+    }
     let waits = Waits::of(profiles, around)?;
     let shares = Bottleneck::ALL.map(|bottleneck| (bottleneck, waits.share(bottleneck)));
     let longest = shares.into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
@@ -357,7 +360,7 @@ mod tests {
             }
             Some(profile)
         };
-        Profiles { source: profile(source), sink: profile(sink), one_process: false }
+        Profiles { source: profile(source), sink: profile(sink), ..Profiles::default() }
     }
 
     /// With nothing around the run.
@@ -583,8 +586,13 @@ mod tests {
             }
             for other in [Profile::default(), wild] {
                 for profiles in [
-                    Profiles { source: Some(wild), sink: Some(other), one_process: false },
-                    Profiles { source: Some(other), sink: Some(wild), one_process: true },
+                    Profiles { source: Some(wild), sink: Some(other), ..Profiles::default() },
+                    Profiles {
+                        source: Some(other),
+                        sink: Some(wild),
+                        one_process: true,
+                        ..Profiles::default()
+                    },
                 ] {
                     if let Some((_, Why::Waited(share) | Why::Processors(share))) = name(&profiles) {
                         assert!((0.0..=1.0).contains(&share), "{share}");

@@ -24,6 +24,7 @@ use crate::log::CommLog;
 use crate::master::{Input, Inputs};
 use crate::muster::Muster;
 use crate::payload::{self, Carriage, Outgoing};
+use crate::pieces::UnderWay;
 use crate::{Error, threads};
 
 /// Frames that leave together are written together, up to this many bytes.
@@ -42,6 +43,7 @@ pub(crate) struct Connection {
     closers: Vec<Closer>,
     /// Of its data streams.
     arrivals: Vec<Arrivals>,
+    under_way: UnderWay,
     threads: Vec<JoinHandle<()>>,
     writer: JoinHandle<()>,
     ending: Arc<Inputs>,
@@ -81,6 +83,7 @@ impl Connection {
         let shared = established.shared;
         let (frames, frames_out) = unbounded();
         let (payloads, payloads_out) = unbounded::<Outgoing>();
+        let under_way = UnderWay::default();
         let arrivals = established.data.iter().map(Stream::arrivals).collect();
 
         let (sender, receiver, closer) = established.control.split();
@@ -106,7 +109,8 @@ impl Connection {
                 Role::Source => Stage::Send,
                 Role::Sink => Stage::Receive,
             };
-            let carriage = Carriage::new(&stream, moving, epoch, shared);
+            let carriage =
+                Carriage { under_way: under_way.clone(), ..Carriage::new(&stream, moving, epoch, shared) };
             let (sender, receiver, closer) = stream.split();
             closers.push(closer);
             let (pool, muster) = (pool.clone(), muster.clone());
@@ -132,7 +136,23 @@ impl Connection {
             }
         }
         let closers = Vec::new();
-        Ok(Connection { epoch, frames, payloads, written, closers, arrivals, threads, writer, ending })
+        Ok(Connection {
+            epoch,
+            frames,
+            payloads,
+            written,
+            closers,
+            arrivals,
+            under_way,
+            threads,
+            writer,
+            ending,
+        })
+    }
+
+    /// Bytes that have left, or come, of payloads that have not as a whole.
+    pub(crate) fn bytes_under_way(&self) -> u64 {
+        self.under_way.bytes()
     }
 
     /// How many bytes have come over its data streams; none where that is not known.

@@ -140,6 +140,17 @@ pub struct Profiles {
     pub sink: Option<Profile>,
     /// Both are this process: nothing lies between them.
     pub one_process: bool,
+    /// For how long this process did not run, though it wanted to: it was stopped.
+    pub stood_still: Duration,
+}
+
+impl Profiles {
+    /// For how long it was stopped, if that is so much that nothing else is worth telling.
+    pub fn mostly_stood_still(&self) -> Option<Duration> {
+        let ran = [self.source, self.sink].into_iter().flatten().map(|profile| profile.wall_nanos).max();
+        let ran = Duration::from_nanos(ran.unwrap_or(0));
+        Some(self.stood_still).filter(|stood_still| !stood_still.is_zero() && *stood_still > ran / 10)
+    }
 }
 
 /// How an end ended.
@@ -472,8 +483,9 @@ impl Machine for SourceMachine {
         // What waits for the transport, for a token bucket say, has not left yet.
         let stats = *self.source.stats();
         // What was lent may be refused before this end hears that it has left.
-        let bytes_sent = stats.bytes_sent.saturating_sub(self.source.sending_bytes());
-        Stats { bytes_sent, ..stats }
+        let (objects, bytes) = self.source.sending();
+        let bytes_sent = stats.bytes_sent.saturating_sub(bytes);
+        Stats { bytes_sent, objects_sent: stats.objects_sent.saturating_sub(objects), ..stats }
     }
 
     fn totals_are_final(&self) -> bool {

@@ -30,6 +30,7 @@ mod neighbours;
 pub mod owner;
 mod patience;
 mod payload;
+mod pieces;
 pub mod process;
 mod profile;
 mod report;

@@ -78,6 +78,8 @@ const BEAT: Duration = Duration::from_millis(BEAT_MILLIS as u64);
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The other end is taken for gone after this much silence of its.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// A loop that waits so much longer than it was to did not run: its process was stopped, or the host had no time for it.
+const STOOD_STILL_MIN: Duration = Duration::from_secs(2);
 /// How long the other end may take to confirm that it has heard how the session ended: of a failure,
 const FAREWELL_OF_FAILURE_MAX: Duration = Duration::from_secs(2);
 /// and of success. Longer than [`SILENCE_MAX`], so that both have noticed that their connection is lost, and made another one.
@@ -164,6 +166,14 @@ struct PutAside {
     kind: u8,
     body: Vec<u8>,
     weight: Option<Weight>,
+}
+
+/// What a turn of the loop is about.
+enum Came {
+    Input(Option<Input>),
+    /// None when the scan has ended.
+    Scanned(Option<Vec<Event>>),
+    Nothing,
 }
 
 struct Running<M: Machine> {
@@ -265,19 +275,33 @@ impl<M: Machine> Running<M> {
         let has_room = self.master.link.has_room() && !self.master.reports.is_behind();
         let takes_on = self.master.machine.wants_scan() && has_room;
         let scan = if takes_on { self.master.scan.clone() } else { never() };
-        select! {
-            recv(self.master.inputs) -> input => if let Ok(input) = input { self.on_input(input) },
-            recv(scan) -> events => match events {
-                Ok(events) => events.into_iter().for_each(|event| self.event(event)),
-                Err(_) => self.master.scan = never(),
-            },
-            default(wait) => self.event(Event::Tick),
+        let began = Instant::now();
+        let came = select! {
+            recv(self.master.inputs) -> input => Came::Input(input.ok()),
+            recv(scan) -> events => Came::Scanned(events.ok()),
+            default(wait) => Came::Nothing,
+        };
+        let late = began.elapsed().saturating_sub(wait);
+        if late > STOOD_STILL_MIN {
+            self.stood_still(late);
+        }
+        match came {
+            Came::Input(input) => input.into_iter().for_each(|input| self.on_input(input)),
+            Came::Scanned(Some(events)) => events.into_iter().for_each(|event| self.event(event)),
+            Came::Scanned(None) => self.master.scan = never(),
+            Came::Nothing => self.event(Event::Tick),
         }
         while !self.put_aside.is_empty() && self.outcome.is_none() && !self.master.reports.is_behind() {
             self.take_back();
         }
         self.master.profiler.passed(Instant::now());
         self.tick_if_due();
+    }
+
+    /// This process was stopped for so long, and what came meanwhile is still to be read.
+    fn stood_still(&mut self, time: Duration) {
+        self.heard += time;
+        self.master.profiler.stood_still(time);
     }
 
     /// What the machine waits for, as far as it can tell.
@@ -397,7 +421,9 @@ impl<M: Machine> Running<M> {
             Action::Fact(fact) => self.master.reports.put(Report::Fact(fact)),
             Action::Ended(mut outcome) => {
                 if outcome.failure.is_some() {
-                    outcome.stats.bytes_sent = self.master.machine.stats().bytes_sent;
+                    let now = self.stats();
+                    (outcome.stats.bytes_sent, outcome.stats.objects_sent) =
+                        (now.bytes_sent, now.objects_sent);
                 }
                 self.outcome = Some(outcome);
             }
@@ -563,10 +589,19 @@ impl<M: Machine> Running<M> {
             }
         }
         let progress = Report::Progress {
-            stats: self.master.machine.stats(),
+            stats: self.stats(),
             totals_are_final: self.master.machine.totals_are_final(),
         };
         self.master.reports.put(progress);
+    }
+
+    /// With what has passed of payloads that have not as a whole.
+    fn stats(&self) -> Stats {
+        let mut stats = self.master.machine.stats();
+        if let Wire::Up(connection) = &self.wire {
+            stats.bytes_sent += connection.bytes_under_way();
+        }
+        stats
     }
 
     /// Confirms what was received, so that the other end can forget it.

@@ -16,6 +16,7 @@ use haul_wire::{PAYLOAD_HEADER_BYTES, PayloadHeader};
 
 use crate::comm::{Done, text};
 use crate::master::{Input, Inputs};
+use crate::pieces::{Pieces, UnderWay};
 
 /// A payload to be sent.
 pub(crate) struct Outgoing {
@@ -35,13 +36,16 @@ pub(crate) struct Carriage {
     pub(crate) shared: bool,
     /// Nobody on the path can alter what it carries.
     pub(crate) encrypted: bool,
+    /// Of all streams of the connection.
+    pub(crate) under_way: UnderWay,
 }
 
 impl Carriage {
     /// `moving` is the stage of a clear stream. On an encrypted one all is ciphering but for what is handed to the system.
     pub(crate) fn new(stream: &Stream, moving: Stage, epoch: u32, shared: bool) -> Self {
         let encrypted = stream.about().cipher.is_some();
-        Carriage { stage: if encrypted { Stage::Cipher } else { moving }, epoch, shared, encrypted }
+        let stage = if encrypted { Stage::Cipher } else { moving };
+        Carriage { stage, epoch, shared, encrypted, under_way: UnderWay::default() }
     }
 }
 
@@ -57,7 +61,8 @@ pub(crate) fn send_all(
     pool: &Pool,
     inputs: &Inputs,
 ) -> Done {
-    let &Carriage { stage, epoch, shared, encrypted } = carriage;
+    let &Carriage { stage, epoch, shared, encrypted, ref under_way } = carriage;
+    let mut pieces = Pieces::new(under_way);
     while let Ok(Outgoing { block, slot, local, length }) = payloads.recv() {
         let mut header = PayloadHeader { epoch, block, slot, length, hashes_following: 0 };
         let mut lease = pool.lease(local).expect("the master gives a slot to one thread at a time");
@@ -75,12 +80,13 @@ pub(crate) fn send_all(
             let header = header.encode();
             let head = [&header[..], if shared { &[SENT] } else { &[] }].concat();
             let payload = &mut lease[..length as usize];
-            let hashes = send_parts(&mut *sender, &head, payload, ranges).map_err(text)?;
+            let hashes = send_parts(&mut *sender, &head, payload, ranges, &mut pieces).map_err(text)?;
             if !hashes.is_empty() {
                 sender.send(&[IoSlice::new(&hashes)]).map_err(text)?;
             }
         }
         drop((at, lease));
+        pieces.whole();
         if inputs.send(Input::Event(Event::Sent(block))).is_err() {
             return Ok(());
         }
@@ -106,28 +112,35 @@ fn send_parts(
     mut head: &[u8],
     payload: &mut [u8],
     ranges: Vec<FileRange>,
+    pieces: &mut Pieces,
 ) -> std::io::Result<Vec<u8>> {
     let mut sent = 0;
     let mut hashes = Vec::new();
-    for FileRange { start, length, file, offset, onlooker } in ranges {
-        if start > sent {
-            sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..start])])?;
-            head = &[];
-        }
+    for FileRange { start, length, file, offset, mut onlooker } in ranges {
+        pieces.pass(sent..start, |piece| {
+            let head = std::mem::take(&mut head);
+            sender.send(&[IoSlice::new(head), IoSlice::new(&payload[piece])])
+        })?;
         sent = start + length;
-        let room = &mut payload[start..sent];
-        let head = std::mem::take(&mut head);
-        match onlooker {
-            None => sender.send_file(head, file.as_fd(), offset, room, None)?,
-            Some(mut onlooker) => {
-                let mut see = |bytes: &[u8]| onlooker.see(bytes);
-                sender.send_file(head, file.as_fd(), offset, room, Some(&mut see))?;
-                hashes.extend(onlooker.hash().0);
+        pieces.pass(start..sent, |piece| {
+            let (head, offset) = (std::mem::take(&mut head), offset + (piece.start - start) as u64);
+            let room = &mut payload[piece];
+            match &mut onlooker {
+                None => sender.send_file(head, file.as_fd(), offset, room, None),
+                Some(onlooker) => {
+                    let mut see = |bytes: &[u8]| onlooker.see(bytes);
+                    sender.send_file(head, file.as_fd(), offset, room, Some(&mut see))
+                }
             }
-        }
+        })?;
+        hashes.extend(onlooker.into_iter().flat_map(|onlooker| onlooker.hash().0));
     }
-    if sent < payload.len() || !head.is_empty() {
-        sender.send(&[IoSlice::new(head), IoSlice::new(&payload[sent..])])?;
+    pieces.pass(sent..payload.len(), |piece| {
+        let head = std::mem::take(&mut head);
+        sender.send(&[IoSlice::new(head), IoSlice::new(&payload[piece])])
+    })?;
+    if !head.is_empty() {
+        sender.send(&[IoSlice::new(head)])?;
     }
     Ok(hashes)
 }
@@ -138,7 +151,8 @@ pub(crate) fn receive_all(
     pool: &Pool,
     inputs: &Inputs,
 ) -> Done {
-    let &Carriage { stage, epoch, shared, encrypted } = carriage;
+    let &Carriage { stage, epoch, shared, encrypted, ref under_way } = carriage;
+    let mut pieces = Pieces::new(under_way);
     let mut bytes = [0; PAYLOAD_HEADER_BYTES];
     loop {
         receiver.receive(&mut bytes).map_err(text)?;
@@ -160,11 +174,12 @@ pub(crate) fn receive_all(
         };
         if length > 0 && how != [LENT] {
             let _at = haul_meter::at(stage).bytes(header.length.into());
-            receiver.receive(&mut lease[..length]).map_err(text)?;
+            pieces.pass(0..length, |piece| receiver.receive(&mut lease[piece])).map_err(text)?;
         }
         // Until all of it is there nobody else has the slot.
         let hashes = receive_hashes(&mut *receiver, header.hashes_following.into())?;
         drop((lease, arriving));
+        pieces.whole();
         let PayloadHeader { block, slot, length, .. } = header;
         let event = Event::Payload { epoch, block, slot, length, hashes };
         if inputs.send(Input::Event(event)).is_err() {
@@ -212,12 +227,13 @@ mod tests {
         for ranges in cases {
             let (near, far) = memory::pair(4096);
             let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
+            let mut pieces = Pieces::new(&UnderWay::default());
             let mut expected = [b"header".as_slice(), &slot].concat();
             let places: Vec<_> = ranges.iter().map(|range| (range.start, range.length)).collect();
             for range in &ranges {
                 expected[6 + range.start..][..range.length].fill(0xff);
             }
-            let hashes = send_parts(&mut *sender, b"header", &mut slot.clone(), ranges).unwrap();
+            let hashes = send_parts(&mut *sender, b"header", &mut slot.clone(), ranges, &mut pieces).unwrap();
             assert!(hashes.is_empty());
             sender.finish().unwrap();
             let mut arrived = vec![0; expected.len()];
@@ -361,7 +377,8 @@ mod tests {
     fn an_empty_payload_is_a_header_alone() {
         let (near, far) = memory::pair(4096);
         let ((mut sender, _receiver, _), (_sender, mut receiver, _)) = (near.split(), far.split());
-        send_parts(&mut *sender, b"header", &mut [], Vec::new()).unwrap();
+        let mut pieces = Pieces::new(&UnderWay::default());
+        send_parts(&mut *sender, b"header", &mut [], Vec::new(), &mut pieces).unwrap();
         let mut arrived = [0; 6];
         receiver.receive(&mut arrived).unwrap();
         assert_eq!(&arrived, b"header");

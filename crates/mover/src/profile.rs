@@ -26,6 +26,7 @@ pub(crate) struct Profiler {
     buffers: Buffers,
     round_trip_nanos: Option<u64>,
     one_process: bool,
+    stood_still: Duration,
 }
 
 impl Profiler {
@@ -43,6 +44,7 @@ impl Profiler {
             buffers: Buffers { slots_used: 0, slots: pool.count(), slot_bytes },
             round_trip_nanos: None,
             one_process: false,
+            stood_still: Duration::ZERO,
         }
     }
 
@@ -67,6 +69,15 @@ impl Profiler {
         }
         self.since = now;
         self.arriving_nanos = self.meter.arriving_nanos(now);
+    }
+
+    /// For so long until now this process was stopped: it waited for nothing.
+    pub(crate) fn stood_still(&mut self, time: Duration) {
+        self.stood_still += time;
+        self.since += time;
+        if let Some((began, _)) = &mut self.began {
+            *began += time;
+        }
     }
 
     /// What it waited for since it last looked. Masters hear of payloads that are whole; threads know of those that are not.
@@ -112,11 +123,12 @@ impl Profiler {
 
     /// Of both.
     pub(crate) fn both(&self, role: Role, slots_used: u32) -> Profiles {
-        let (own, peer, one_process) = (self.own(slots_used), self.peer, self.one_process);
-        match role {
-            Role::Source => Profiles { source: own, sink: peer, one_process },
-            Role::Sink => Profiles { source: peer, sink: own, one_process },
-        }
+        let (own, peer) = (self.own(slots_used), self.peer);
+        let (source, sink) = match role {
+            Role::Source => (own, peer),
+            Role::Sink => (peer, own),
+        };
+        Profiles { source, sink, one_process: self.one_process, stood_still: self.stood_still }
     }
 }
 
@@ -206,6 +218,22 @@ mod tests {
         assert_eq!(after.busy_permille_since(before), 800);
         assert_eq!(before.busy_permille_since(after), 0, "clocks that run backwards are no trouble");
         assert_eq!((of("").all, of("cpu0 1 2 3\n").all), (0, 0));
+    }
+
+    #[test]
+    fn for_as_long_as_a_process_was_stopped_it_waited_for_nothing() {
+        let mut profiler = Profiler::new(Meter::default(), &Pool::new(4, 4096).unwrap());
+        profiler.connected(true, None);
+        profiler.waits(Some(Waiting::Next));
+        let pause = Duration::from_millis(30);
+        std::thread::sleep(pause);
+        profiler.stood_still(pause);
+        profiler.passed(Instant::now());
+        assert!(profiler.waited_nanos[Waiting::Next as usize] < pause.as_nanos() as u64);
+        let profiles = profiler.both(Role::Source, 0);
+        assert_eq!(profiles.mostly_stood_still(), Some(pause));
+        let ran = Profile { wall_nanos: pause.as_nanos() as u64 * 11, ..Profile::default() };
+        assert_eq!(Profiles { source: Some(ran), ..profiles }.mostly_stood_still(), None);
     }
 
     #[test]

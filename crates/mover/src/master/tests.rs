@@ -262,6 +262,11 @@ fn an_end_that_was_busy_does_not_take_the_other_one_for_silent() {
     assert!(matches!(running.wire, Wire::Up(_)), "something waits to be heard");
     running.turn();
     assert!(running.heard > long_ago && matches!(running.wire, Wire::Up(_)));
+    // Nor does one that was stopped.
+    running.heard = long_ago;
+    running.stood_still(SILENCE_MAX * 2);
+    running.tick();
+    assert!(matches!(running.wire, Wire::Up(_)));
     running.heard = long_ago;
     running.tick();
     assert!(!matches!(running.wire, Wire::Up(_)));
