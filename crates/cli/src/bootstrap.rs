@@ -61,6 +61,12 @@ pub struct Request {
     /// The one SOURCE is no directory, at an initiator that reads.
     #[serde(default)]
     pub file: bool,
+    /// The one SOURCE is a directory that is copied with all that is in it, at an initiator that reads.
+    #[serde(default)]
+    pub tree: bool,
+    /// Something else than a directory is at DEST, at an initiator that writes.
+    #[serde(default)]
+    pub stands: bool,
     /// At an initiator that reads, of the SOURCEs: those of directories; at one that writes, of DEST and what is above it.
     #[serde(default)]
     pub marks: Vec<Option<Mark>>,
@@ -307,6 +313,8 @@ mod tests {
             destination: String::new(),
             decision: None,
             file: false,
+            tree: true,
+            stands: true,
             marks: Vec::new(),
             recursive: false,
             preserve: false,

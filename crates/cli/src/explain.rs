@@ -1,7 +1,7 @@
 //! `haul explain`: what a copy would do, each setting with its origin, and what it would refuse at once. Nothing is contacted and nothing
 //! is changed.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,10 @@ use crate::engines;
 use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
 use crate::placement;
-use crate::plan::{Direction, Plan, check_can_become, decision, is_file, root_error};
+use crate::plan::{
+    Direction, Plan, check_can_become, check_tree_can_become, decision, is_file, is_something_else, is_tree,
+    root_error,
+};
 use crate::report::{self, ended, locked};
 use crate::session::{lends, read_layout_file, spill_error};
 use crate::settings::{Settings, slots_far_here};
@@ -204,13 +207,6 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     if decided == Some(Decision::As) && there.is_ok_and(|there| is_special(there.file_type())) {
         refused.push(Error::new(Code::SinkSpecial, crate::paths::show(plan.destination.as_bytes())));
     }
-    let is_tree = |source: &OsString| Path::new(source).symlink_metadata().is_ok_and(|found| found.is_dir());
-    let becomes_tree =
-        plan.direction == Direction::Local && plan.recursive && plan.sources.iter().any(is_tree);
-    let stands_there = Path::new(&plan.destination).metadata().is_ok_and(|there| there.is_file());
-    if decided == Some(Decision::As) && becomes_tree && stands_there {
-        refused.push(Error::new(Code::SinkNotDirectory, crate::paths::show(plan.destination.as_bytes())));
-    }
     refused.iter().for_each(report::error);
     Ok(refused.first().map_or(0, |error| error.failure.code.exit()))
 }
@@ -244,16 +240,20 @@ fn check_destination(plan: &Plan, earlier: Option<&str>) -> Result<Option<Decisi
     if local && plan.recursive {
         within::check_here(&plan.sources, &plan.destination)?;
     }
-    if plan.names.len() > 1 {
-        let into = Path::new(&plan.destination);
-        SinkRoot::check_names(into, Decision::Into, &plan.names).map_err(|failure| root_error(&failure))?;
-    }
     if matches!(plan.direction, Direction::Push(_)) {
+        if plan.names.len() > 1 {
+            let into = Path::new(&plan.destination);
+            SinkRoot::check_names(into, Decision::Into, &plan.names)
+                .map_err(|failure| root_error(&failure))?;
+        }
         return Ok(None);
     }
     let file = local && is_file(&plan.sources, plan.recursive);
     let decided = decision(&plan.destination, &plan.names, file || (!local && plan.is_one_file()), earlier)?;
     check_can_become(&plan.destination, file, decided)?;
+    let (tree, stands) =
+        (local && is_tree(&plan.sources, plan.recursive), is_something_else(&plan.destination));
+    check_tree_can_become(&plan.destination, decided, tree, stands)?;
     SinkRoot::open(Path::new(&plan.destination), decided, &plan.names)
         .map_err(|failure| root_error(&failure))?;
     Ok(Some(decided))

@@ -16,8 +16,9 @@ use crate::options::Listen;
 const FIRST_CONNECTION_FROM_THERE: Duration = Duration::from_secs(95);
 /// So long it waits to be reached, and a little less.
 const FAR_END_WAITS: Duration = Duration::from_secs(80);
-/// For one address of the other host.
+/// For one address of the other host; where there are many they share the time, since the other way is to be tried, too.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+const DIAL_TIMEOUT_MIN: Duration = Duration::from_secs(2);
 /// Of the addresses that the far end names so many are tried.
 const ADDRESSES_MAX: usize = 16;
 /// For one handshake.
@@ -67,7 +68,9 @@ impl Connector for InitiatorConnector {
         if self.listen == Listen::Here {
             return self.accept(introduction, patience);
         }
-        let dial = TcpDial { addresses: self.addresses()?, timeout: DIAL_TIMEOUT };
+        let addresses = self.addresses()?;
+        let share = (FAR_END_WAITS / 2) / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+        let dial = TcpDial { addresses, timeout: share.clamp(DIAL_TIMEOUT_MIN, DIAL_TIMEOUT) };
         let mut dialer = Dialer::new(dial, self.session.clone(), self.streams, self.greeter.take());
         let began = Instant::now();
         let result = dialer.connect(introduction, patience);
@@ -96,17 +99,19 @@ fn is_blocked(error: &Error) -> bool {
 
 impl InitiatorConnector {
     /// The name that ssh uses comes first; the address under which the far end was reached helps where that name
-    /// belongs to a jump host or an alias.
+    /// belongs to a jump host or an alias. Where it is one of many that the name has, it is the one.
     fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
-        let mut addresses = Vec::new();
+        let mut addresses: Vec<SocketAddr> = Vec::new();
         let mut first_error = None;
         let answered = self.response_addresses.iter().take(ADDRESSES_MAX);
-        for host in std::iter::once(&self.host).chain(answered) {
+        for (number, host) in std::iter::once(&self.host).chain(answered).enumerate() {
             match tcp::resolve(host, self.port, DIAL_TIMEOUT) {
                 Ok(found) => {
                     for address in found {
-                        if !addresses.contains(&address) {
-                            addresses.push(address);
+                        match addresses.iter().position(|known| *known == address) {
+                            Some(known) if number > 0 => addresses[..=known].rotate_right(1),
+                            Some(_) => {}
+                            None => addresses.push(address),
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 //! A job is a directory `jobs/<id>` in the state directory: the record (`job.json`), the lock that keeps a second
 //! command of the same kind out, and for the ends that run on this host the object log and the spool.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,12 @@ use haul_mover::durable::{self, StatePoint};
 use haul_mover::owner::{make_with, remove_directory};
 use haul_mover::runner::{Runner, host, is_file_at, is_locked, open_lock, try_lock};
 use haul_storage::scan::STATE_NEW;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::elsewhere::{bring_along, bring_back, is_own, substitute, substitute_directory, why_not};
 use crate::kin::{self, Kin};
-use crate::paths::{hex, show, unhex};
+use crate::paths::{harmless, hex, show, unhex};
 
 /// `$HAUL_STATE_DIR`, else `$XDG_STATE_HOME/haul`, else `~/.local/state/haul`, with the user's entry for the home directory where
 /// nothing says it (as under cron); else where state is kept when it cannot be written.
@@ -193,6 +194,8 @@ pub struct Job {
     /// How long it took to keep it.
     pub kept: Duration,
     lock: std::fs::File,
+    /// State, error and sessions when it was opened.
+    before: (String, Option<String>, u64),
 }
 
 /// What is known of a job from its command.
@@ -276,12 +279,13 @@ impl Job {
                 }
             }
         };
-        let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock };
+        let before = Default::default();
+        let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock, before };
         job.record.kin.clone_from(&about.kin);
         job.record.paths = about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect();
+        job.before = (job.record.state.clone(), job.record.error.take(), job.record.sessions);
         job.record.state = "running".into();
         job.record.sessions += 1;
-        job.record.error = None;
         // What an earlier session has counted is not how far this one is. It stays in the record until this one has begun.
         Progress { sessions: job.record.sessions, updated: now(), counts: [0; 4] }.keep(&job.directory);
         job.save()?;
@@ -332,6 +336,12 @@ impl Job {
     pub fn clear(&self) {
         let _ = std::fs::remove_dir(self.directory.join("spool"));
         let _ = std::fs::remove_file(self.directory.join(PROGRESS));
+    }
+
+    /// Makes the record durable as it was when the job was opened.
+    pub fn save_as_before(&mut self) -> Result<(), Error> {
+        (self.record.state, self.record.error, self.record.sessions) = self.before.clone();
+        self.save()
     }
 
     /// Makes the record durable.
@@ -432,7 +442,7 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Error> {
 pub fn known(directory: &Path) -> Result<Option<Record>, Error> {
     let path = directory.join("job.json");
     let hint = "to begin anew, see what DEST is by now, and remove the directory that this file is in";
-    let text = match std::fs::read(&path) {
+    let text = match read_file(&path) {
         Ok(text) => text,
         // There is no state directory, or something else has its name.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -450,9 +460,30 @@ pub fn known(directory: &Path) -> Result<Option<Record>, Error> {
     }
 }
 
-/// What is kept of the job in `directory`, if it can be read.
+/// What is kept of the job in `directory`, if it can be read. It may be somebody else's: what it says is for a terminal.
 pub fn read_record(directory: &Path) -> Option<Record> {
-    serde_json::from_slice(&std::fs::read(directory.join("job.json")).ok()?).ok()
+    let mut record: Record = serde_json::from_slice(&read_file(&directory.join("job.json")).ok()?).ok()?;
+    // Bytes of it are counted.
+    unhex(&record.job)?;
+    let shown =
+        record.sources.iter_mut().chain([&mut record.job, &mut record.destination]).chain(&mut record.error);
+    shown.for_each(|text| *text = harmless(text));
+    Some(record)
+}
+
+/// A record has the paths of some thousand SOURCEs at most.
+const RECORD_BYTES_MAX: u64 = 64 << 20;
+
+/// A file, and nothing that would be waited for or that has no end.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut options = std::fs::File::options();
+    let file = options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let mut text = Vec::new();
+    file.take(RECORD_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// Is a process at work on the job?

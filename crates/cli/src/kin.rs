@@ -154,6 +154,11 @@ impl Kin {
 pub fn forget(job: &Path, record: &Record) {
     let state = job.parent().and_then(Path::parent);
     let (Some(state), Some(kin)) = (state, &record.kin) else { return };
+    // A record may be anybody's: what it names is a file of this directory, and the job is the one that it lies at.
+    let is_its_own = job.file_name() == Some(record.job.as_ref());
+    if !is_its_own || unhex(&kin.command).is_none() {
+        return;
+    }
     let path = kin.path(state);
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     // The same command may have been typed on other hosts.

@@ -561,10 +561,37 @@ pub fn generate(arguments: &Generate) -> Result<u8, Error> {
         (Generated::Completions, _) => {
             let shell = arguments.shell.unwrap_or(clap_complete::Shell::Bash);
             clap_complete::generate(shell, &mut Options::command(), "haul", &mut page);
+            if shell == clap_complete::Shell::Bash {
+                page = with_paths(&String::from_utf8_lossy(&page)).into_bytes();
+            }
         }
     }
     ended(std::io::stdout().write_all(&page))?;
     Ok(0)
+}
+
+/// Bash completions that offer files where a command takes them: options only to whoever has typed a `-`.
+fn with_paths(script: &str) -> String {
+    const OPTIONS: &str = "COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )";
+    let mut takes_paths = false;
+    let mut lines: Vec<&str> = Vec::new();
+    for line in script.lines() {
+        if let Some(command) = line.trim().strip_suffix(')').filter(|label| label.starts_with("haul__")) {
+            takes_paths = ["cp", "explain", "layout"]
+                .iter()
+                .any(|name| command.ends_with(&format!("haul__subcmd__{name}")));
+        }
+        let is_last = line.trim() == OPTIONS && lines.last().is_some_and(|before| before.trim() == "esac");
+        match takes_paths {
+            // Where nothing is offered, bash offers files.
+            true if is_last => {}
+            true if line.contains("if [[ ${cur} == -* ||") => {
+                lines.push("            if [[ ${cur} == -* ]] ; then")
+            }
+            _ => lines.push(line),
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// As a size, with an optional `/s`; `10Gbit` is 1.25 x 10^9 bytes. A second's worth of nothing is no rate.

@@ -8,6 +8,7 @@ use haul_model::limits::SOURCES_MAX;
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::bench::Measure;
 use crate::job::{self, About, Identity, spelled, this_host};
@@ -197,6 +198,31 @@ pub fn check_can_become(destination: &OsStr, file: bool, decided: Decision) -> R
     Ok(())
 }
 
+/// A tree becomes a directory, and never takes the place of something else that stands at DEST.
+pub fn check_tree_can_become(
+    destination: &OsStr,
+    decided: Decision,
+    tree: bool,
+    stands: bool,
+) -> Result<(), Error> {
+    if decided == Decision::As && tree && stands {
+        let path = PathBuf::from(destination);
+        return Err(root_error(&RootFailure { failure: Code::SinkNotDirectory.into(), path }));
+    }
+    Ok(())
+}
+
+/// Something else than a directory is at DEST, on this host.
+pub fn is_something_else(destination: &OsStr) -> bool {
+    probe(Path::new(destination)) == Ok(Destination::Other)
+}
+
+/// The one SOURCE, on this host, is a directory that is copied with all that is in it.
+pub fn is_tree(sources: &[OsString], recursive: bool) -> bool {
+    let [source] = sources else { return false };
+    recursive && Path::new(source).symlink_metadata().is_ok_and(|found| found.is_dir())
+}
+
 fn ends_in_slash(path: &OsStr) -> bool {
     path.as_bytes().ends_with(b"/")
 }
@@ -228,15 +254,33 @@ pub fn root_error(failure: &RootFailure) -> Error {
         }
         Code::SinkMissing => {
             let dashes = if about.starts_with('-') { "-- " } else { "" };
-            Some(format!("make it first: mkdir -p {dashes}{}", crate::ssh::quoted(&about)))
+            Some(format!("make it first: mkdir -p {dashes}{}", quoted_here(&about)))
         }
         Code::SinkNotDirectory => Some("name a directory as DEST, or a new name".into()),
         Code::Usage => Some("two SOURCEs have the same name; copy them to different directories".into()),
+        Code::SinkPermission if is_not_listed(&failure.path) => Some(
+            "you may write to it, but not list it, which haul has to: chmod +r, or choose another directory"
+                .into(),
+        ),
         Code::SinkPermission => Some("choose a directory that you may write to".into()),
         _ => None,
     };
     // A destination that cannot be used fails the whole job, whatever the row says of single files.
     Error { failure: failure.failure, about, hint }
+}
+
+/// A directory in which things can be made, and not be seen.
+fn is_not_listed(path: &Path) -> bool {
+    let may = |access| accessat(CWD, path, access, AtFlags::EACCESS).is_ok();
+    may(Access::WRITE_OK | Access::EXEC_OK) && !may(Access::READ_OK)
+}
+
+/// For a shell on the host of the path, which is to take it as it stands.
+fn quoted_here(path: &str) -> String {
+    match path.starts_with('~') {
+        true => crate::ssh::quoted(&format!("./{path}")),
+        false => crate::ssh::quoted(path),
+    }
 }
 
 /// What the other end refuses is to be put right there, but for what is wrong with the command, and for DEST where it is here.

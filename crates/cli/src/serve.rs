@@ -31,7 +31,9 @@ use crate::initiator::bind;
 use crate::job::state_directory;
 use crate::options;
 use crate::options::Seating;
-use crate::plan::{check_can_become, decision, is_file, labels};
+use crate::plan::{
+    check_can_become, check_tree_can_become, decision, is_file, is_something_else, is_tree, labels,
+};
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
 use crate::settings::{HANG_AFTER_SECONDS, RECONNECT_SECONDS_MAX, slots_far_here, slots_here};
 use crate::within::{self, Marker};
@@ -223,11 +225,14 @@ fn run(
         (true, earlier) => {
             let decided = decision(&destination, &names, request.file, earlier)?;
             check_can_become(&destination, request.file, decided)?;
+            check_tree_can_become(&destination, decided, request.tree, is_something_else(&destination))?;
             decided
         }
         (false, earlier) => {
             let decided = decision(&destination, &names, false, earlier)?;
             check_can_become(&destination, is_file(&sources, request.recursive), decided)?;
+            let tree = is_tree(&sources, request.recursive);
+            check_tree_can_become(&destination, decided, tree, request.stands)?;
             decided
         }
     };

@@ -36,7 +36,8 @@ use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
 use crate::plan::{
-    Direction, Plan, check_can_become, decision, decision_word, error_of_host, is_file, labels, root_error,
+    Direction, Plan, check_can_become, check_tree_can_become, decision, decision_word, error_of_host,
+    is_file, is_something_else, is_tree, labels, root_error,
 };
 use crate::report::{End, Setup, Shared, verdict};
 use crate::settings::{Settings, slots_far_here};
@@ -84,14 +85,23 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
         }
     };
     let began = result.is_ok();
-    let never_was = job.record.sessions == 1
-        && result.as_ref().err().is_some_and(|error| error.failure.code == Code::Usage);
+    // What was typed wrong says nothing of the job.
+    let mistyped = result.as_ref().err().is_some_and(|error| error.failure.code == Code::Usage);
+    // A SOURCE that is not there, or that cannot be copied so: there is nothing to go on with.
+    let found_nothing = |(summary, _): &Ended| {
+        let Stats { files_failed, files_total, directories, bytes_total, .. } = summary.outcome.stats;
+        let is_over = summary.outcome.failure.is_none() && summary.hanging == 0;
+        is_over && files_failed > 0 && files_total <= files_failed && (directories, bytes_total) == (0, 0)
+    };
+    let never_was = job.record.sessions == 1 && (mistyped || result.as_ref().is_ok_and(found_nothing));
     let (summary, mut setup) = match result {
         Ok(ended) => ended,
         Err(error) => (of_one_that_never_began(error), Setup::default()),
     };
-    if !never_was {
-        record(&mut job, &summary, began);
+    match (never_was, mistyped) {
+        (true, _) => {}
+        (false, true) => save(|| job.save_as_before()),
+        (false, false) => record(&mut job, &summary, began),
     }
     setup.state += job.kept;
     if never_was {
@@ -139,7 +149,11 @@ fn record(job: &mut Job, summary: &Summary, began: bool) {
         job.record.count(&summary.outcome.stats);
     }
     job.record.error = summary.error.as_ref().map(ToString::to_string);
-    if let Err(error) = job.save() {
+    save(|| job.save());
+}
+
+fn save(save: impl FnOnce() -> Result<(), Error>) {
+    if let Err(error) = save() {
         report::error(&error);
     }
 }
@@ -447,6 +461,8 @@ fn decide(plan: &Plan, job: &mut Job) -> Result<Decision, Error> {
     let file = is_file(&plan.sources, plan.recursive);
     let decided = decision(&plan.destination, &plan.names, file, job.record.decision.as_deref())?;
     check_can_become(&plan.destination, file, decided)?;
+    let (tree, stands) = (is_tree(&plan.sources, plan.recursive), is_something_else(&plan.destination));
+    check_tree_can_become(&plan.destination, decided, tree && plan.measure.synthetic.is_none(), stands)?;
     store_decision(job, decided)?;
     Ok(decided)
 }
@@ -632,6 +648,8 @@ fn run_remote(
         destination: hex(plan.destination.as_bytes()),
         decision: decided.map(decision_word).map(str::to_owned).or(earlier),
         file: push && is_file(&plan.sources, plan.recursive),
+        tree: push && is_tree(&plan.sources, plan.recursive),
+        stands: !push && is_something_else(&plan.destination),
         marks: marks(plan, session),
         recursive: plan.recursive,
         preserve: plan.preserve,
@@ -665,7 +683,11 @@ fn run_remote(
     store_decision(job, decided)?;
     let roots = labels(decided, &plan.names, &plan.destination);
     reporter.with(|reporter| reporter.set_typed(Typed::new(plan, decided, &roots)));
-    let resolved_host = interrupt.while_connecting([0, resolved_host.pid()], || Ok(resolved_host.wait()))?;
+    let (resolved_host, is_shared) =
+        interrupt.while_connecting([0, resolved_host.pid()], || Ok(resolved_host.wait_for_all()))?;
+    if is_shared {
+        ssh.may_have_others();
+    }
     interrupt.check()?;
     let peer: Fingerprint =
         response.fingerprint.parse().map_err(|error| Error::stream("the greeting", &error))?;

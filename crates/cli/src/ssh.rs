@@ -1,6 +1,7 @@
 //! The far end as a child of the system's ssh: the user's configuration, keys, jump hosts and prompts apply.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub struct Ssh {
     haul_path: String,
     /// As a user would type it, with the host.
     by_hand: String,
+    /// Other sessions go through its connection, perhaps.
+    may_have_others: bool,
 }
 
 /// Splits `--ssh CMD` as a shell would do with quotes and backslashes; nothing is expanded, no shell is run.
@@ -81,12 +84,26 @@ fn ssh_host(host: &str) -> String {
     host.replace(['[', ']'], "")
 }
 
+/// What `scp` asks for, too: a transfer needs neither what else a host's configuration forwards, nor the agent, which the other
+/// host's root could use for as long as it lasts. Of flags the last one counts, so what the user says does,
+const FLAGS: [&str; 2] = ["-a", "-x"];
+/// and of options the first.
+const OPTIONS: [&str; 2] = ["-oClearAllForwardings=yes", "-oPermitLocalCommand=no"];
+
+/// Others may have other options.
+fn is_openssh(program: &str) -> bool {
+    Path::new(program).file_name() == Some("ssh".as_ref())
+}
+
 impl Ssh {
     /// Starts `haul serve --stdio` on `host`. What it says on stderr appears above `bar`.
     pub fn start(command: &str, host: &str, haul_path: &str, bar: Bar) -> Result<Ssh, Error> {
         let words = split_command(command)?;
+        let [flags, options] = if is_openssh(&words[0]) { [&FLAGS[..], &OPTIONS] } else { [&[][..]; 2] };
         let mut child = keep_descriptor_limit(&mut Command::new(&words[0]))
+            .args(flags)
             .args(&words[1..])
+            .args(options)
             .arg("-T")
             .arg("--")
             .arg(ssh_host(host))
@@ -113,7 +130,13 @@ impl Ssh {
             host: host.to_owned(),
             haul_path: haul_path.to_owned(),
             by_hand,
+            may_have_others: false,
         })
+    }
+
+    /// Other sessions of the user may go through its connection: then it ends with the last of them.
+    pub fn may_have_others(&mut self) {
+        self.may_have_others = true;
     }
 
     /// Of the ssh that was started; it is not waited for before this is dropped.
@@ -185,6 +208,9 @@ impl Ssh {
             {
                 Error::new(Code::HostUnreachable, about).hint(format!("try it by hand: {by_hand} true"))
             }
+            255 if says("command-line and remote command") => Error::new(Code::SshFailed, about).hint(
+                "its configuration has a RemoteCommand for that host: add --ssh 'ssh -o RemoteCommand=none'",
+            ),
             255 => Error::new(Code::SshFailed, about).hint(format!("try it by hand: {by_hand} true")),
             2 => Error::new(Code::PeerVersion, about)
                 .hint("haul there is older or is another program; install the same version on both hosts"),
@@ -209,7 +235,7 @@ impl Ssh {
 impl Drop for Ssh {
     fn drop(&mut self) {
         self.input = None;
-        if self.wait(Duration::from_secs(3)).is_none() {
+        if self.wait(Duration::from_secs(3)).is_none() && !self.may_have_others {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -267,15 +293,19 @@ impl ResolvedHost {
     }
 
     /// What ssh said; the host as it was typed if it said nothing.
-    pub fn wait(mut self) -> String {
+    pub fn wait(self) -> String {
+        self.wait_for_all().0
+    }
+
+    /// With whether a connection that it makes is one that other sessions of the user may go through (`ControlMaster`).
+    pub fn wait_for_all(mut self) -> (String, bool) {
         let output = self.asked.take().and_then(|asked| asked.wait_with_output().ok());
-        let told = output.and_then(|output| {
-            let lines = output.stdout.lines().map_while(Result::ok);
-            let name =
-                lines.filter_map(|line| Some(line.strip_prefix("hostname ")?.trim().to_owned())).next();
-            name.filter(|name| !name.is_empty())
-        });
-        told.unwrap_or_else(|| self.typed.clone())
+        let lines: Vec<String> =
+            output.iter().flat_map(|output| output.stdout.lines().map_while(Result::ok)).collect();
+        let told = |word: &str| lines.iter().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+        let name = told("hostname").map(str::trim).filter(|name| !name.is_empty());
+        let is_shared = told("controlmaster").is_some_and(|how| !matches!(how.trim(), "no" | "false"));
+        (name.unwrap_or(&self.typed).to_owned(), is_shared)
     }
 }
 

@@ -105,7 +105,7 @@ pub fn summary_line(
     if stats.bytes_spilled > 0 {
         parts.push(format!("{} waited in the spill", size(stats.bytes_spilled)));
     }
-    if stats.hard_links > 0 {
+    if stats.hard_links > 0 && stats.files_done + stats.files_skipped > 0 {
         parts.push(format!("{} copied as files", counted(stats.hard_links, "hard link")));
     }
     if state == "done" && stats.files_done > 0 {

@@ -674,5 +674,27 @@ fn help_of_each_command_and_the_generated_pages_are_there() {
     let explained = bed.haul(&["explain", "x", "y"]);
     assert!(String::from_utf8(explained.stdout).unwrap().contains(&format!("(default: {streams})")));
     assert!(!bed.haul(&["generate", "man"]).stdout.is_empty());
-    assert!(!bed.haul(&["generate", "completions", "bash"]).stdout.is_empty());
+    let script = bed.haul(&["generate", "completions", "bash"]).stdout;
+    assert!(!script.is_empty());
+    // What bash offers behind these words; where that is nothing it offers files.
+    bed.write("completions", &script);
+    let offered = |words: &[&str]| {
+        let words: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
+        let last = words.len() - 1;
+        let script = format!(
+            "source completions; COMP_WORDS=({}); COMP_CWORD={last}; _haul haul {} {}; echo \"${{COMPREPLY[*]}}\"",
+            words.join(" "),
+            words[last],
+            words[last - 1],
+        );
+        let output = Command::new("bash").args(["-c", &script]).current_dir(bed.path("")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    for words in [&["haul", "cp", ""][..], &["haul", "cp", "-r", ""], &["haul", "explain", "one", "t"]] {
+        assert_eq!(offered(words), "", "{words:?}");
+    }
+    assert_eq!(offered(&["haul", "cp", "--pl"]), "--plain");
+    assert_eq!(offered(&["haul", "cp", "--hash", "x"]), "xxh3");
+    assert_eq!(offered(&["haul", "exp"]), "explain");
 }

@@ -8,9 +8,13 @@ use std::process::Output;
 use serde_json::Value;
 use support::{Bed, code, says, stderr};
 
-fn summary(output: &Output) -> Value {
+fn events(output: &Output) -> Vec<Value> {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
-    let last: Value = serde_json::from_str(text.lines().last().expect("no event")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn summary(output: &Output) -> Value {
+    let last = events(output).pop().expect("no event");
     assert_eq!(last["event"], "summary");
     last
 }
@@ -101,4 +105,85 @@ fn what_never_began_has_a_summary_too() {
     assert_eq!(summary(&output)["state"], "failed");
     let explained = bed.haul(&["explain", "file", "copy"]);
     assert!(code(&explained) == 1 && stderr(&explained).contains("job.json"), "{}", stderr(&explained));
+}
+
+#[test]
+fn a_tree_does_not_become_what_a_file_is() {
+    let bed = Bed::new();
+    for number in 0..20 {
+        bed.write(&format!("tree/{number}"), b"content");
+    }
+    bed.write("file", b"precious");
+    std::os::unix::fs::symlink("nowhere", bed.path("dangling")).unwrap();
+    let far = |name: &str| format!("localhost:{}", bed.path(name).display());
+    for to in ["file", "dangling"] {
+        for paths in [["tree", to], ["tree", &far(to)], [&far("tree"), to]] {
+            let output = with_two_ends(&bed, &[&["-r"], &paths[..]].concat());
+            says(
+                &output,
+                1,
+                &[to, "stands where a directory must be", "name a directory as DEST, or a new name"],
+            );
+        }
+    }
+    assert_eq!(fs::read(bed.path("file")).unwrap(), b"precious");
+    // A file may take the place of a file, and a tree go into what was a file when an earlier run saw it.
+    assert_eq!(code(&bed.haul(&["cp", "-r", "tree/0", "file"])), 0);
+    fs::remove_file(bed.path("file")).unwrap();
+    assert_eq!(code(&bed.haul(&["cp", "-r", "tree", "file"])), 0);
+}
+
+#[test]
+fn what_is_mistyped_says_nothing_of_a_job() {
+    let bed = Bed::new();
+    bed.write("tree/file", b"content");
+    let status = || {
+        let output = bed.haul(&["status", "--all", "--json"]);
+        let jobs = events(&output).into_iter().map(|job| (job["state"].clone(), job["sessions"].clone()));
+        jobs.collect::<Vec<_>>()
+    };
+    assert_eq!(code(&bed.haul(&["cp", "-r", "tree", "copy"])), 0);
+    let done: [(Value, Value); 1] = [("done".into(), 1.into())];
+    assert_eq!(status(), done);
+    let mistyped = ["cp", "-r", "--layout-file", "tree/file", "tree", "copy"];
+    assert_eq!(code(&bed.haul(&mistyped)), 2);
+    assert_eq!(status(), done);
+    assert_eq!(code(&bed.haul(&["cp", "-r", "treee", "other"])), 3);
+    assert_eq!(code(&bed.haul(&["cp", "tree", "other"])), 3);
+    assert_eq!(status(), done, "nothing was found, and nothing is to be continued");
+    assert_eq!(code(&bed.haul(&["cp", "-r", "tree", "copy"])), 0);
+    assert_eq!(status(), [("done".into(), 2.into())]);
+}
+
+#[test]
+fn what_was_not_sent_was_neither_compared_nor_encrypted() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let there = format!("localhost:{}", bed.path("copy").display());
+    let told = |output: &Output| ["verified", "encrypted"].map(|field| summary(output)[field].clone());
+    let copy = || with_two_ends(&bed, &["--json", "file", &there]);
+    assert_eq!(told(&copy()), [Value::from("blake3"), true.into()]);
+    assert_eq!(told(&copy()), [Value::Null, true.into()], "it was there already");
+    let output = bed.haul(&["cp", "--json", "--ssh", "false", "file", "localhost:other"]);
+    assert_eq!(told(&output), [Value::Null, Value::Null]);
+}
+
+#[test]
+fn what_has_passed_of_an_object_is_told() {
+    let bed = Bed::new();
+    let bytes = 3 << 20;
+    bed.write("file", &vec![7; bytes]);
+    let there = format!("localhost:{}", bed.path("copy").display());
+    let from = format!("localhost:{}", bed.path("file").display());
+    for paths in [["file", &there], [&from, "back"], ["file", "here"]] {
+        let output = with_two_ends(&bed, &[&["--json", "--bandwidth", "1MiB"], &paths[..]].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let sent = events(&output).into_iter().filter(|event| event["event"] == "progress");
+        let mut sent: Vec<_> = sent.map(|event| event["bytes_sent"].as_u64().unwrap()).collect();
+        assert!(sent.is_sorted(), "{sent:?}");
+        sent.dedup();
+        sent.retain(|sent| (1..bytes as u64).contains(sent));
+        assert!(sent.len() >= 2, "{paths:?}: {sent:?}");
+        assert_eq!(summary(&output)["bytes_sent"], bytes as u64);
+    }
 }

@@ -161,7 +161,7 @@ fn what_a_copy_refuses_at_once_is_refused_before() {
         assert_eq!(code(&explained), code(&copied), "{arguments:?}: {}", stderr(&explained));
         code(&copied)
     };
-    assert_eq!(both(&["-r", "directory", "file"]), 3);
+    assert_eq!(both(&["-r", "directory", "file"]), 1);
     assert_eq!(both(&["--ssh", "'", "file", "host:copy"]), 2);
     let state = bed.path("file");
     let mut commands = ["explain", "cp"].map(|word| {

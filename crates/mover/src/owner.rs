@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use haul_model::Code;
 use haul_storage::scan::OWNER_SOCKET;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, geteuid};
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
@@ -211,6 +211,10 @@ const LEVELS: usize = 4;
 pub fn make_directory(directory: &Path) -> Result<(), Error> {
     check_links(directory)?;
     let missing = directory.ancestors().take_while(|above| !above.exists()).count();
+    // Root may make directories anywhere: below somebody else's (`sudo -E`) that one could not enter them.
+    if let Some(nearest) = directory.ancestors().nth(missing).filter(|_| missing > 0 && geteuid().is_root()) {
+        check_owner(nearest)?;
+    }
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| unwritable(directory, &error))?;
     for found in directory.ancestors().take(OWN_LEVELS).filter(|found| !found.as_os_str().is_empty()) {
@@ -281,7 +285,7 @@ fn check_owner(directory: &Path) -> Result<bool, Error> {
     let found = std::fs::metadata(directory).map_err(|error| unwritable(directory, &error))?;
     const STICKY: u32 = 0o1000;
     match found.uid() {
-        user if user == 0 || user == rustix::process::geteuid().as_raw() => Ok(found.mode() & STICKY == 0),
+        user if user == 0 || user == geteuid().as_raw() => Ok(found.mode() & STICKY == 0),
         user => {
             let about = format!("{}: it is user {user}'s", directory.display());
             Err(Error::new(Code::StateUnwritable, about)
@@ -300,7 +304,7 @@ fn is_in_a_namespace() -> bool {
 
 /// Nothing is made where somebody else says that it is to be.
 fn check_links(directory: &Path) -> Result<(), Error> {
-    let own = rustix::process::geteuid().as_raw();
+    let own = geteuid().as_raw();
     let of_another = |path: &&Path| {
         let found = std::fs::symlink_metadata(path);
         let is_trusted = |user: u32| [0, own].contains(&user) || user == UNMAPPED && is_in_a_namespace();
@@ -339,7 +343,7 @@ fn peer(stream: &UnixStream) -> Option<(u32, Pid)> {
 }
 
 fn is_same_user(stream: &UnixStream) -> bool {
-    peer(stream).is_some_and(|(uid, _)| uid == rustix::process::geteuid().as_raw() || uid == 0)
+    peer(stream).is_some_and(|(uid, _)| uid == geteuid().as_raw() || uid == 0)
 }
 
 /// Is there an answer to who connected? They may have found that they are late.
@@ -411,7 +415,7 @@ fn holder(lock: &File) -> Option<Process> {
     let own = pid == rustix::process::getpid();
     // Asked again: meanwhile another process might have got the number.
     let still = holds() == Some(pid.as_raw_nonzero().get());
-    (still && !own && user == rustix::process::geteuid().as_raw()).then_some(process)
+    (still && !own && user == geteuid().as_raw()).then_some(process)
 }
 
 /// Asks at the owner's socket. Returns a handle of the process that listens there, if any does.
@@ -424,7 +428,7 @@ fn ask(directory: &Path, in_order: impl Fn() -> Result<(), Error>) -> Result<Opt
     let own = pid == rustix::process::getpid();
     // Keep the connection: the owner reads who asks from it.
     std::mem::forget(stream);
-    Ok((!own && uid == rustix::process::geteuid().as_raw()).then_some(process))
+    Ok((!own && uid == geteuid().as_raw()).then_some(process))
 }
 
 fn connect(directory: &Path) -> Option<(UnixStream, u32, Pid, Process)> {
@@ -606,7 +610,7 @@ listener.accept()[0].recv(1)
 
     #[test]
     fn what_somebody_else_owns_holds_no_state() {
-        if !rustix::process::geteuid().is_root() {
+        if !geteuid().is_root() {
             return haul_testkit::lacks("root, for a directory of somebody else");
         }
         let directory = tempfile::tempdir().unwrap();
