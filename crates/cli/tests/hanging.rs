@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use haul_stripefs::{Mount, Options, StripeFs, control};
 use haul_testkit::alone;
 
 /// Much longer than any of it takes, `--hang-after` several times included.
@@ -78,6 +79,31 @@ fn files_of_which_nobody_says_whether_they_changed() {
     let bed = Bed::new(hung, sound, 100_000);
     let output = bed.copy("source", "HAUL_TEST_SOURCE_LOOK_HANGS", &["--bundle-below", "0"]);
     bed.only_what_hangs_failed(&output, hung, sound);
+}
+
+/// All of a bundle takes longer than what may hang for so long, and none of its files does.
+#[test]
+fn small_files_that_take_their_time_one_after_the_other_do_not_hang() {
+    let bed = Bed::new(0, 0, 0);
+    let targets = ["target-0", "target-1"].map(|name| bed.path(name));
+    let filesystem = StripeFs::open(&Options::new(targets.to_vec(), bed.path("mds"))).unwrap();
+    fs::create_dir(bed.path("striped")).unwrap();
+    let _mount = Mount::new(&filesystem, &bed.path("striped")).expect("FUSE can be mounted");
+    fs::create_dir(bed.path("striped/source")).unwrap();
+    for number in 0..150 {
+        fs::write(bed.path("striped/source").join(number.to_string()), vec![7; 2000]).unwrap();
+    }
+    control::execute(&filesystem, "target all latency=40ms").unwrap();
+    let output = alone("timeout", bed.directory.path())
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(env!("CARGO_BIN_EXE_haul"))
+        .args(["cp", "-r", "--io-threads", "4", "--hang-after", "1"])
+        .args([bed.path("striped/source"), bed.path("sink")])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(fs::read_dir(bed.path("sink")).unwrap().count(), 150);
 }
 
 #[test]

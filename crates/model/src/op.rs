@@ -70,6 +70,8 @@ pub enum SourceOp {
         again: bool,
         /// As above, of each of them; at most [`HASHES_FOLLOWING_MAX`](crate::limits::HASHES_FOLLOWING_MAX).
         on_the_way: bool,
+        /// How far storage is; the master looks at it, and abandons nothing.
+        progress: Progress,
     },
     /// Write the bytes of `slot` into the spill file.
     Spill {
@@ -249,6 +251,11 @@ impl Progress {
     /// Storage has done with all of them. False: nobody waits, and nothing of what was done may stay.
     pub fn ends(&self) -> bool {
         self.enters(Self::ENDED)
+    }
+
+    /// A thread has begun.
+    pub fn has_begun(&self) -> bool {
+        self.mark() != Self::WAITS
     }
 
     /// Something that is another number when storage has come further.

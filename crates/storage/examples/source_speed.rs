@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Instant;
 
 use haul_buffers::Pool;
-use haul_model::op::{SourceDone, SourceOp};
+use haul_model::op::{Progress, SourceDone, SourceOp};
 use haul_model::{BlockId, Entry, Item, Kind, SlotId};
 use haul_storage::SourceStorage;
 use haul_storage::scan::{Scan, Scanned};
@@ -106,7 +106,14 @@ fn scan(path: &Path) -> Result<Dataset, Box<dyn Error>> {
 fn bundles(files: &[Arc<Entry>]) -> Vec<SourceOp> {
     let bundle = |members| {
         let (block, slot) = (BlockId(0), SlotId(0));
-        SourceOp::ReadMembers { block, slot, members, again: false, on_the_way: false }
+        SourceOp::ReadMembers {
+            block,
+            slot,
+            members,
+            again: false,
+            on_the_way: false,
+            progress: Progress::default(),
+        }
     };
     let mut bundles = Vec::new();
     let mut members = Vec::new();

@@ -11,7 +11,7 @@ use std::thread;
 use blake3::hazmat::{Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 use haul_buffers::{FileRange, Pool};
 use haul_model::limits::HASHES_FOLLOWING_MAX;
-use haul_model::op::{MemberRead, SourceDone, SourceOp};
+use haul_model::op::{MemberRead, Progress, SourceDone, SourceOp};
 use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Item, Kind, SlotId};
 
 use crate::SourceStorage;
@@ -193,10 +193,15 @@ pub fn read_or_leave_members(
 ) -> (u32, Vec<Result<MemberRead, Failure>>) {
     let (block, slot, members) = (BlockId(9), SlotId(0), members.to_vec());
     let asked = members.len();
-    let op = SourceOp::ReadMembers { block, slot, members, again: false, on_the_way };
+    let progress = Progress::default();
+    let begins = progress.mark();
+    let told = progress.clone();
+    let op = SourceOp::ReadMembers { block, slot, members, again: false, on_the_way, progress };
     match storage.run(op, pool) {
         Some(SourceDone::Members { block: BlockId(9), length, results }) => {
             assert_eq!(results.len(), asked, "one result for each member");
+            let goes_on = told.mark() != begins || length == 0;
+            assert!(goes_on, "it is told that storage has come to the first and the next");
             (length, results)
         }
         other => panic!("not the completion of ReadMembers: {other:?}"),
@@ -465,6 +470,7 @@ fn slots_in_use_or_unknown_are_refused<F: Fixture>(fixture: &F) {
         members: vec![Arc::clone(entry)],
         again: false,
         on_the_way: true,
+        progress: Progress::default(),
     };
     assert!(matches!(fixture.storage().run(op, &pool), Some(SourceDone::Members { length: 0, .. })));
     assert!(read_object(fixture.storage(), &pool, entry, 0, OBJECT as u32, false).is_ok());
@@ -520,7 +526,14 @@ fn threads_share_one_storage<F: Fixture>(fixture: &F) {
                         let op = if round % 2 == 0 || entry.size() == 0 {
                             let members = vec![Arc::clone(entry)];
                             let (block, again, on_the_way) = (BlockId(1), false, false);
-                            SourceOp::ReadMembers { block, slot, members, again, on_the_way }
+                            SourceOp::ReadMembers {
+                                block,
+                                slot,
+                                members,
+                                again,
+                                on_the_way,
+                                progress: Progress::default(),
+                            }
                         } else {
                             let (entry, length) = (Arc::clone(entry), entry.size() as u32);
                             SourceOp::ReadObject {

@@ -216,10 +216,11 @@ impl SourceStorage for MemorySource {
                     .and_then(|(bytes, hash)| fill(pool, slot, &bytes).map(|()| Some(hash)));
                 Some(SourceDone::Object { block, result })
             }
-            SourceOp::ReadMembers { block, slot, members, .. } => {
-                let (length, results) = pack(pool, (slot, HashKind::Blake3), &members, |entry, space| {
-                    self.read_member(entry, space).map(|()| Packed::in_slot(None))
-                });
+            SourceOp::ReadMembers { block, slot, members, progress, .. } => {
+                let (length, results) =
+                    pack(pool, (slot, HashKind::Blake3), (&members, &progress), |entry, space| {
+                        self.read_member(entry, space).map(|()| Packed::in_slot(None))
+                    });
                 Some(SourceDone::Members { block, length, results })
             }
             SourceOp::Confirm { entry } => {

@@ -291,10 +291,11 @@ impl SourceStorage for SyntheticSource {
                 let result = self.read_object(&entry, (offset, length), single, slot, pool);
                 Some(SourceDone::Object { block, result: result.map(Some) })
             }
-            SourceOp::ReadMembers { block, slot, members, .. } => {
-                let (length, results) = pack(pool, (slot, self.hash), &members, |entry, space| {
-                    self.read_member(entry, space).map(|hash| Packed::in_slot(Some(hash)))
-                });
+            SourceOp::ReadMembers { block, slot, members, progress, .. } => {
+                let (length, results) =
+                    pack(pool, (slot, self.hash), (&members, &progress), |entry, space| {
+                        self.read_member(entry, space).map(|hash| Packed::in_slot(Some(hash)))
+                    });
                 Some(SourceDone::Members { block, length, results })
             }
             SourceOp::Confirm { entry } => {

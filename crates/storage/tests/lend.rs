@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberWrite, Prepared, SourceDone, SourceOp};
+use haul_model::op::{MemberWrite, Prepared, Progress, SourceDone, SourceOp};
 use haul_model::{BlockId, Code, Entry, Failure, Hash, Item, SlotId, Token};
 use haul_storage::SourceStorage;
 use haul_storage::conformance_sink::{Driver, OBJECT};
@@ -155,7 +155,8 @@ fn what_is_asked_for_again_comes_through_the_slot() {
         lease.set_lent(lent_before);
         drop(lease);
         let (members, on_the_way) = (vec![Arc::clone(&bed.entry)], false);
-        let op = SourceOp::ReadMembers { block, slot, members, again, on_the_way };
+        let op =
+            SourceOp::ReadMembers { block, slot, members, again, on_the_way, progress: Progress::default() };
         match bed.source.run(op, &bed.pool) {
             Some(SourceDone::Members { results, .. }) => {
                 assert_eq!(results[0].unwrap().hash, Some(root_of(&all)))

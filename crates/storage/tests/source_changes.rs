@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use haul_buffers::Pool;
-use haul_model::op::{SourceDone, SourceOp};
+use haul_model::op::{Progress, SourceDone, SourceOp};
 use haul_model::{BlockId, Code, Entry, Failure, Kind, SlotId};
 use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{confirm, read_members, read_object, restat, scan_all};
@@ -330,8 +330,14 @@ fn bytes_stay_in_their_file_where_the_sink_would_notice_a_change_or_where_nothin
             on_the_way: false,
             gently: false,
         };
-        let members =
-            |on_the_way| SourceOp::ReadMembers { block, slot, members: vec![entry()], again, on_the_way };
+        let members = |on_the_way| SourceOp::ReadMembers {
+            block,
+            slot,
+            members: vec![entry()],
+            again,
+            on_the_way,
+            progress: Progress::default(),
+        };
         let hashed = hash != HashKind::None;
         let cases = [(object, hashed || in_memory), (members(false), hashed), (members(true), hashed)];
         for (op, stays) in cases {
@@ -444,6 +450,7 @@ fn what_was_left_of_the_last_object_of_a_slot_is_gone_when_the_next_one_is_in_it
         members: vec![Arc::clone(entry)],
         again,
         on_the_way: false,
+        progress: Progress::default(),
     };
     // The first one is never sent: its connection was lost.
     for second in [object(true), members(true)] {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use haul_buffers::Pool;
-use haul_model::op::{MemberRead, SourceDone, SourceOp};
+use haul_model::op::{MemberRead, Progress, SourceDone, SourceOp};
 use haul_model::{BlockId, Code, Entry, Failure, SlotId};
 use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{read_members, scan_all};
@@ -191,7 +191,14 @@ fn after_members_were_read_in_vain_none_is_left_to_streams_unread() {
             let pool = Pool::new(1, 1 << 20).unwrap();
             let read = |again| {
                 let (block, slot, members) = (BlockId(1), SlotId(0), vec![Arc::clone(&entry)]);
-                let op = SourceOp::ReadMembers { block, slot, members, again, on_the_way: true };
+                let op = SourceOp::ReadMembers {
+                    block,
+                    slot,
+                    members,
+                    again,
+                    on_the_way: true,
+                    progress: Progress::default(),
+                };
                 match source.run(op, &pool) {
                     Some(SourceDone::Members { results, .. }) => results[0],
                     other => panic!("{other:?}"),
@@ -215,7 +222,14 @@ fn few_members_stay_in_their_files_at_a_time() {
     let pool = Pool::new(40, 1 << 20).unwrap();
     for slot in 0..40 {
         let (block, slot, members) = (BlockId(1), SlotId(slot), vec![Arc::clone(&found.files[0].1); 16]);
-        let op = SourceOp::ReadMembers { block, slot, members, again: false, on_the_way: false };
+        let op = SourceOp::ReadMembers {
+            block,
+            slot,
+            members,
+            again: false,
+            on_the_way: false,
+            progress: Progress::default(),
+        };
         assert!(source.run(op, &pool).is_some());
     }
     assert!((240..300).contains(&pool.file_ranges_held()), "{}", pool.file_ranges_held());

@@ -162,6 +162,12 @@ impl<T: Copy> Flights<T> {
         (self.under_way > 0 && next < u64::MAX).then_some(next)
     }
 
+    /// It is overdue then, and no sooner.
+    pub fn renew(&mut self, ticket: Ticket, deadline_nanos: u64) {
+        let flight = &mut self.flights[ticket.index as usize];
+        flight.deadline_nanos = flight.deadline_nanos.max(deadline_nanos);
+    }
+
     /// One that is overdue. All are looked at, but at most once for each deadline that passes.
     pub fn next_overdue(&mut self, now_nanos: u64) -> Option<Ticket> {
         if self.overdue.is_empty() && now_nanos >= self.look_nanos {

@@ -368,6 +368,13 @@ impl<T: Copy> Scheduler<T> {
         self.flights.deadline_nanos()
     }
 
+    /// A request has come further than it was: it is given as much time again as one of which nothing is known.
+    pub fn renew(&mut self, ticket: Ticket, now_nanos: u64) {
+        let Some(flight) = self.flights.get(ticket) else { return };
+        let patience = self.config.patience_nanos(flight.target, None);
+        self.flights.renew(ticket, now_nanos.saturating_add(patience));
+    }
+
     /// Writes off one request that has taken too long; ask until there is none. Its thread, and its slot if it has one,
     /// are lost until [`Scheduler::finished`] says [`Finished::Late`].
     pub fn expire(&mut self, now_nanos: u64) -> Option<WrittenOff<T>> {

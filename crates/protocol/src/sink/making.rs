@@ -112,7 +112,8 @@ impl Write {
             return 0;
         }
         let mark = self.progress.mark();
-        if mark != self.mark.0 {
+        // One that no thread has taken waits for a thread, not for storage.
+        if mark != self.mark.0 || !self.progress.has_begun() {
             self.mark = (mark, now_nanos);
         }
         now_nanos.saturating_sub(self.mark.1)

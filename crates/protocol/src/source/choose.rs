@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use haul_model::limits::ATTEMPTS_MAX;
 use haul_model::{Code, EntryId, Failure, Laid, SlotId, Target};
 
-use super::{Source, Stage};
+use super::{Content, Source, Stage};
 use crate::event::Action;
 use crate::resume::object_range;
 use crate::scheduler::{Class, Finished, Picked, Request, TargetId, Ticket};
@@ -221,6 +221,7 @@ impl Source {
         if !self.hands.has_several_targets() {
             return;
         }
+        self.renew_bundles();
         while let Some(lost) = self.scheduler.expire(self.clock.now()) {
             let of = |(_, block): &(_, &mut super::Block)| block.ticket == lost.ticket;
             let Some((id, block)) = self.blocks.iter_mut().find(of) else { continue };
@@ -255,6 +256,21 @@ impl Source {
             self.leave(id);
         }
         self.name_dead();
+    }
+
+    /// A bundle is some hundred files, one read after the other: as long as storage comes to the next one it does not hang.
+    fn renew_bundles(&mut self) {
+        let now = self.clock.now();
+        if self.scheduler.deadline_nanos().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        for block in self.blocks.values_mut().filter(|block| block.stage == Stage::Reading) {
+            if let Content::Bundle { progress, mark, .. } = &mut block.content
+                && core::mem::replace(mark, progress.mark()) != *mark
+            {
+                self.scheduler.renew(block.ticket, now);
+            }
+        }
     }
 
     /// Files on a target of either end that answers no more.

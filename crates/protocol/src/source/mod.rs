@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{ENTRIES_OPEN_MAX, FILES_OPEN_MAX};
-use haul_model::op::{SourceDone, SourceOp};
+use haul_model::op::{Progress, SourceDone, SourceOp};
 use haul_model::placement::ARCHIVE;
 use haul_model::profile::Waiting;
 use haul_model::report::{Fact, Share, Stats};
@@ -136,14 +136,13 @@ struct Objects {
 
 enum Content {
     /// Without a hash where it is hashed on its way.
-    Object {
-        id: EntryId,
-        index: u32,
-        hash: Option<Hash>,
-    },
+    Object { id: EntryId, index: u32, hash: Option<Hash> },
     Bundle {
         asked: Vec<EntryId>,
         members: Vec<Member>,
+        /// How far storage is, and was at the last look.
+        progress: Progress,
+        mark: u32,
     },
 }
 

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use haul_model::op::{MemberRead, SourceOp};
+use haul_model::op::{MemberRead, Progress, SourceOp};
 use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, SlotId};
 use haul_wire::{Member, Message};
 
@@ -86,9 +86,12 @@ impl Source {
             }
         }
         let asked = members.iter().map(|entry| entry.id).collect();
-        let block = self.new_block(local, 0, Content::Bundle { asked, members: Vec::new() }, ticket);
+        let progress = Progress::default();
+        let mark = progress.mark();
+        let content = Content::Bundle { asked, members: Vec::new(), progress: progress.clone(), mark };
+        let block = self.new_block(local, 0, content, ticket);
         let on_the_way = self.hashes_on_the_way && !again && !self.hands.has_several_targets();
-        let op = SourceOp::ReadMembers { block, slot: local, members, again, on_the_way };
+        let op = SourceOp::ReadMembers { block, slot: local, members, again, on_the_way, progress };
         self.actions.push_back(Action::Source(op));
         true
     }

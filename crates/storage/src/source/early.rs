@@ -392,7 +392,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use haul_buffers::Pool;
-    use haul_model::op::{SourceDone, SourceOp};
+    use haul_model::op::{Progress, SourceDone, SourceOp};
     use haul_model::{BlockId, SlotId};
     use haul_testkit::{COUNTED, DISK, lacks, lacks_here};
 
@@ -529,7 +529,14 @@ mod tests {
 
         fn member(&self, entry: &Arc<Entry>, (again, on_the_way): (bool, bool)) -> Result<Hash, Failure> {
             let (block, slot, members) = (BlockId(1), SlotId(0), vec![Arc::clone(entry)]);
-            let op = SourceOp::ReadMembers { block, slot, members, again, on_the_way };
+            let op = SourceOp::ReadMembers {
+                block,
+                slot,
+                members,
+                again,
+                on_the_way,
+                progress: Progress::default(),
+            };
             let Some(SourceDone::Members { results, .. }) = self.source.run(op, &self.pool) else {
                 panic!("it was asked for members");
             };

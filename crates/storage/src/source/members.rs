@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use haul_buffers::{FileRange, Onlooker, Pool};
 use haul_model::limits::{GENTLE_PIECE_BYTES, HASHES_FOLLOWING_MAX};
-use haul_model::op::MemberRead;
+use haul_model::op::{MemberRead, Progress};
 use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId};
 use rustix::io::{Errno, read};
 
@@ -33,7 +33,7 @@ use crate::{faults, local};
 pub(crate) fn pack(
     pool: &Pool,
     (slot, kind): (SlotId, HashKind),
-    members: &[Arc<Entry>],
+    (members, progress): (&[Arc<Entry>], &Progress),
     mut read: impl FnMut(&Entry, &mut [u8]) -> Result<Packed, Failure>,
 ) -> (u32, Vec<Result<MemberRead, Failure>>) {
     let Some(mut lease) = pool.lease(slot) else {
@@ -44,6 +44,7 @@ pub(crate) fn pack(
     let (mut ranges, mut unhashed) = (Vec::new(), Unhashed::default());
     let mut results = Vec::with_capacity(members.len());
     for entry in members {
+        progress.begins(results.len());
         let mut put = || {
             let size = u32::try_from(entry.size()).ok();
             let end = size.and_then(|size| size.checked_add(used)).ok_or(Failure::new(Code::Internal))?;
@@ -355,7 +356,9 @@ mod tests {
         let pool = Pool::new(1, (entry.size() as u32).next_multiple_of(4096)).unwrap();
         let members = [Arc::new(entry.clone())];
         let (_, results) =
-            pack(&pool, (SlotId(0), HashKind::Blake3), &members, |entry, space| reader.read(entry, space));
+            pack(&pool, (SlotId(0), HashKind::Blake3), (&members, &Progress::default()), |entry, space| {
+                reader.read(entry, space)
+            });
         results[0].map(|read| read.hash.expect("it is hashed here"))
     }
 
@@ -433,11 +436,12 @@ mod tests {
             let staying = Staying { hashed: Some(200_000), hashed_on_the_way: None };
             let mut reader = MemberReader::new(&directories, &noatime, kind, staying);
             let known = Hash([9; 32]);
-            let (_, results) = pack(&pool, (SlotId(0), kind), &members, |entry, space| {
-                let packed = reader.read(entry, space)?;
-                assert_eq!(packed.file.is_some(), space.len() == 300_000);
-                Ok(if space.len() == 5 { Packed::in_slot(Some(known)) } else { packed })
-            });
+            let (_, results) =
+                pack(&pool, (SlotId(0), kind), (&members, &Progress::default()), |entry, space| {
+                    let packed = reader.read(entry, space)?;
+                    assert_eq!(packed.file.is_some(), space.len() == 300_000);
+                    Ok(if space.len() == 5 { Packed::in_slot(Some(known)) } else { packed })
+                });
             let mut at = 0;
             for (number, result) in results.into_iter().enumerate() {
                 if number == FAILED {

@@ -326,7 +326,7 @@ impl SourceStorage for PosixSource {
                 let result = self.read_object(&entry, wanted, (again, on_the_way), slot, pool);
                 Some(SourceDone::Object { block, result })
             }
-            SourceOp::ReadMembers { block, slot, members, again, on_the_way } => {
+            SourceOp::ReadMembers { block, slot, members, again, on_the_way, progress } => {
                 if self.lend
                     && !again
                     && let Some((length, results)) = self.lend_members(slot, &members, pool)
@@ -339,7 +339,9 @@ impl SourceStorage for PosixSource {
                     reader = reader.with_early(self.early.get().map(|early| &**early));
                 }
                 let (length, results) =
-                    pack(pool, (slot, self.hash), &members, |entry, space| reader.read(entry, space));
+                    pack(pool, (slot, self.hash), (&members, &progress), |entry, space| {
+                        reader.read(entry, space)
+                    });
                 if again
                     && results
                         .iter()
