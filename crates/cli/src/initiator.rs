@@ -98,29 +98,21 @@ fn is_blocked(error: &Error) -> bool {
 }
 
 impl InitiatorConnector {
-    /// The name that ssh uses comes first; the address under which the far end was reached helps where that name
-    /// belongs to a jump host or an alias. Where it is one of many that the name has, it is the one.
     fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
-        let mut addresses: Vec<SocketAddr> = Vec::new();
-        let mut first_error = None;
         let answered = self.response_addresses.iter().take(ADDRESSES_MAX);
-        for (number, host) in std::iter::once(&self.host).chain(answered).enumerate() {
-            match tcp::resolve(host, self.port, DIAL_TIMEOUT) {
-                Ok(found) => {
-                    for address in found {
-                        match addresses.iter().position(|known| *known == address) {
-                            Some(known) if number > 0 => addresses[..=known].rotate_right(1),
-                            Some(_) => {}
-                            None => addresses.push(address),
-                        }
-                    }
-                }
+        let found = std::iter::once(&self.host)
+            .chain(answered)
+            .map(|host| tcp::resolve(host, self.port, DIAL_TIMEOUT));
+        let (mut lists, mut first_error) = (Vec::new(), None);
+        for found in found {
+            match found {
+                Ok(addresses) => lists.push(addresses),
                 Err(error) => drop(first_error.get_or_insert(error)),
             }
         }
         match first_error {
-            Some(error) if addresses.is_empty() => Err(Error::stream(&self.host, &error)),
-            _ => Ok(addresses),
+            Some(error) if lists.is_empty() => Err(Error::stream(&self.host, &error)),
+            _ => Ok(in_order(lists)),
         }
     }
 
@@ -149,9 +141,39 @@ impl InitiatorConnector {
     }
 }
 
+/// The addresses of the name that ssh uses come first; the one under which the far end was reached helps where that name belongs
+/// to a jump host or an alias. Where it is one of many that the name has, it is the one.
+fn in_order(lists: Vec<Vec<SocketAddr>>) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    for (number, list) in lists.into_iter().enumerate() {
+        for address in list {
+            match addresses.iter().position(|known| *known == address) {
+                Some(known) if number > 0 => addresses[..=known].rotate_right(1),
+                Some(_) => {}
+                None => addresses.push(address),
+            }
+        }
+    }
+    addresses
+}
+
 /// Takes the first of these ports that is free.
 pub fn bind((first, last): (u16, u16)) -> Result<Bound, Error> {
     Bound::bind(None, first..=last).map_err(|error| {
         Error::stream("listening", &error).hint("name others with --port or --port-range, or none at all")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_addresses_of_a_name_the_one_that_was_reached_comes_first() {
+        let address = |last: u8| SocketAddr::from(([10, 0, 0, last], 7));
+        let list = |addresses: &[u8]| addresses.iter().map(|last| address(*last)).collect::<Vec<_>>();
+        assert_eq!(in_order(vec![list(&[1, 2, 3, 2]), list(&[3])]), list(&[3, 1, 2]));
+        assert_eq!(in_order(vec![list(&[1]), list(&[9]), list(&[1])]), list(&[1, 9]), "a jump host");
+        assert_eq!(in_order(vec![]), []);
+    }
 }

@@ -174,6 +174,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_record_names_no_other_files() {
+        let scratch = tempfile::tempdir().unwrap();
+        let state = scratch.path().join("state");
+        let precious = scratch.path().join("precious");
+        let id = JobId([7; 16]);
+        let forget_with = |command: &str, at: &str| {
+            std::fs::write(&precious, b"\xff precious").unwrap();
+            let kin = Kin {
+                command: command.into(),
+                whereabouts: Whereabouts { host: "h".into(), boot: "b".into(), places: Vec::new() },
+            };
+            let about = job::About { kin: Some(kin), ..job::About::default() };
+            let job = job::Job::open(&state, &id, &about).unwrap();
+            forget(&state.join("jobs").join(at), &job.record);
+            precious.exists()
+        };
+        let own = id.to_string();
+        assert!(forget_with(precious.to_str().unwrap(), &own));
+        assert!(forget_with("../../precious", &own));
+        let hex = "0123456789abcdef0123456789abcdef";
+        assert!(forget_with(hex, "another") && state.join("kin").join(hex).exists());
+        assert!(forget_with(hex, &own) && !state.join("kin").join(hex).exists());
+    }
+
+    #[test]
     fn a_place_is_known_by_what_is_there_and_by_the_host_or_its_boot() {
         let scratch = tempfile::tempdir().unwrap();
         let path = |name: &str| scratch.path().join(name);

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
 use serde_json::Value;
@@ -186,4 +187,104 @@ fn what_has_passed_of_an_object_is_told() {
         assert!(sent.len() >= 2, "{paths:?}: {sent:?}");
         assert_eq!(summary(&output)["bytes_sent"], bytes as u64);
     }
+}
+
+/// A script in place of ssh, called `name`.
+fn script(bed: &Bed, name: &str, text: &str) -> String {
+    let path = bed.path(name);
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn ssh_forwards_nothing_unless_the_user_says_so() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let told = bed.path("told");
+    let text =
+        format!("case \" $* \" in *\" -G \"*) ;; *) echo \"$*\" > '{}';; esac; exit 1", told.display());
+    for (name, words, expected) in [
+        ("ssh", "", "-a -x -oClearAllForwardings=yes -oPermitLocalCommand=no -T -- host "),
+        (
+            "ssh",
+            " -A -o User=me",
+            "-a -x -A -o User=me -oClearAllForwardings=yes -oPermitLocalCommand=no -T -- host ",
+        ),
+        ("rsh", " -l me", "-l me -T -- host "),
+    ] {
+        let program = script(&bed, name, &text);
+        let output = bed.haul(&["cp", "--ssh", &format!("{program}{words}"), "file", "host:copy"]);
+        assert_ne!(code(&output), 0);
+        let asked = fs::read_to_string(&told).unwrap();
+        assert!(asked.starts_with(expected), "{asked}");
+    }
+}
+
+#[test]
+fn an_ssh_through_which_other_sessions_go_is_left_alone() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    for (master, lives) in [("auto", true), ("false", false)] {
+        let ended = bed.path(master);
+        let program = script(
+            &bed,
+            "ssh",
+            &format!(
+                "case \" $* \" in *\" -G \"*) echo hostname localhost; echo controlmaster {master}; exit;; esac\n\
+                 '{haul}' bench shell \"$@\"; exec < /dev/null > /dev/null 2>&1; sleep 5; touch '{}'",
+                ended.display()
+            ),
+        );
+        let to = format!("localhost:{}", bed.path(&format!("copy-{master}")).display());
+        let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &to]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(!ended.exists(), "it is not waited for");
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        assert_eq!(ended.exists(), lives, "{master}");
+    }
+}
+
+#[test]
+fn a_record_may_be_anybodys() {
+    let bed = Bed::new();
+    let state = bed.path("state");
+    let job = state.join("jobs/0123456789abcdef0123456789abcdef");
+    fs::create_dir_all(&job).unwrap();
+    bed.write("file", b"content");
+    assert_eq!(code(&bed.haul(&["cp", "file", "copy"])), 0);
+    let jobs = bed.path("home/.local/state/haul/jobs");
+    let own = fs::read_dir(jobs).unwrap().next().unwrap().unwrap().path();
+    let mut record: Value = serde_json::from_slice(&fs::read(own.join("job.json")).unwrap()).unwrap();
+    record["sources"] = vec!["\u{1b}[2J\u{1b}]0;title\u{7}"].into();
+    record["destination"] = "\u{9b}2J".into();
+    fs::write(job.join("job.json"), record.to_string()).unwrap();
+    let status = || bed.command().env("HAUL_STATE_DIR", &state).args(["status", "--all"]).output().unwrap();
+    let shown = String::from_utf8(status().stdout).unwrap();
+    assert!(shown.contains("title") && !shown.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{shown:?}");
+    // Nobody waits for one who would never write.
+    fs::remove_file(job.join("job.json")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, job.join("job.json"), rustix::fs::Mode::RUSR).unwrap();
+    assert_eq!(code(&status()), 0);
+}
+
+#[test]
+fn root_keeps_nothing_below_a_directory_of_somebody_else() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, for a directory of somebody else");
+    }
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    fs::create_dir(bed.path("others")).unwrap();
+    std::os::unix::fs::chown(bed.path("others"), Some(12_345), Some(12_345)).unwrap();
+    let copy = |state: &str, options: &[&str]| {
+        let mut command = bed.command();
+        command.env("HAUL_STATE_DIR", bed.path(state)).env("TMPDIR", bed.directory.path());
+        command.args(["cp"]).args(options).args(["file", "copy"]).output().unwrap()
+    };
+    assert_eq!(code(&copy("others/state/below", &[])), 0, "it is kept elsewhere");
+    says(&copy("others/state/below", &["--log-required"]), 1, &["it is user 12345's"]);
+    assert!(!bed.path("others/state").exists());
+    assert_eq!(code(&copy("own/state/below", &["--log-required"])), 0);
 }

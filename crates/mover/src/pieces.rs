@@ -102,9 +102,9 @@ mod tests {
         for _ in 0..10 {
             pieces.took(0, LONG * 2);
         }
-        assert_eq!(pieces.bytes, 2 * PIECE_BYTES_MIN);
+        assert_eq!(pieces.bytes, PIECE_BYTES_MIN);
         pieces.took(5, Duration::ZERO);
-        assert_eq!(pieces.bytes, 2 * PIECE_BYTES_MIN, "the end of a payload says nothing");
+        assert_eq!(pieces.bytes, PIECE_BYTES_MIN, "the end of a payload says nothing");
     }
 
     #[test]

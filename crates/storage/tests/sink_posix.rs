@@ -464,7 +464,7 @@ fn the_hash_of_an_object_that_was_written_over_is_of_what_is_there() {
     driver.write_in_parts(&file, token, &bytes);
     assert_eq!(driver.write_object(&file, token, &others, 1), Ok(()));
     drop(driver);
-    for (session, again) in [(TWO, true), (ONE, false)] {
+    for (session, again) in [(TWO, true), (*b"thre", false)] {
         let driver = Driver::new(Box::new(scratch.posix(session, &named(&["top"]), None)));
         let top = driver.directory(EntryId::root(0), b"");
         let file = driver.file(top, b"large", bytes.len());
