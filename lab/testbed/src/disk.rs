@@ -67,7 +67,8 @@ pub enum Disk {
 impl Disk {
     /// A new, empty one at `at`; `image` is the file that it is in, if it needs one.
     pub fn new(medium: Medium, seed: u64, at: &Path, image: &Path) -> io::Result<Disk> {
-        fs::create_dir_all(at)?;
+        fs::create_dir_all(at)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", at.display())))?;
         remember_mount(at.to_owned());
         if medium != Medium::Crashfs {
             return Ok(Disk::Image(Image::make(medium, at, image)?));
