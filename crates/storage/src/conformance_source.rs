@@ -200,7 +200,8 @@ pub fn read_or_leave_members(
     match storage.run(op, pool) {
         Some(SourceDone::Members { block: BlockId(9), length, results }) => {
             assert_eq!(results.len(), asked, "one result for each member");
-            let goes_on = told.mark() != begins || length == 0;
+            let is_lent = |result: &Result<MemberRead, _>| result.is_ok_and(|it| it.hash == Some(Hash::LENT));
+            let goes_on = told.mark() != begins || length == 0 || results.iter().all(is_lent);
             assert!(goes_on, "it is told that storage has come to the first and the next");
             (length, results)
         }
