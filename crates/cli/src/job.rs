@@ -283,6 +283,8 @@ impl Job {
         let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock, before };
         job.record.kin.clone_from(&about.kin);
         job.record.paths = about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect();
+        // How far a session was that was killed.
+        job.record.look_at_progress(&job.directory, false);
         job.before = (job.record.state.clone(), job.record.error.take(), job.record.sessions);
         job.record.state = "running".into();
         job.record.sessions += 1;
@@ -465,8 +467,11 @@ pub fn read_record(directory: &Path) -> Option<Record> {
     let mut record: Record = serde_json::from_slice(&read_file(&directory.join("job.json")).ok()?).ok()?;
     // Bytes of it are counted.
     unhex(&record.job)?;
-    let shown =
-        record.sources.iter_mut().chain([&mut record.job, &mut record.destination]).chain(&mut record.error);
+    let shown = record
+        .sources
+        .iter_mut()
+        .chain([&mut record.job, &mut record.state, &mut record.destination])
+        .chain(&mut record.error);
     shown.for_each(|text| *text = harmless(text));
     Some(record)
 }

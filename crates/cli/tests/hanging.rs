@@ -1,6 +1,7 @@
 //! What hangs on one of several storage targets is named, and nothing else; the command ends.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -104,6 +105,54 @@ fn small_files_that_take_their_time_one_after_the_other_do_not_hang() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert_eq!(fs::read_dir(bed.path("sink")).unwrap().count(), 150);
+}
+
+/// Bundles that no thread is left for are given up, too.
+#[test]
+fn where_all_targets_of_the_destination_hang_the_copy_ends() {
+    let bed = Bed::new(0, 0, 0);
+    let targets: Vec<_> = (0..6).map(|number| bed.path(&format!("target-{number}"))).collect();
+    let filesystem = StripeFs::open(&Options::new(targets, bed.path("mds"))).unwrap();
+    fs::create_dir(bed.path("striped")).unwrap();
+    let _mount = Mount::new(&filesystem, &bed.path("striped")).expect("FUSE can be mounted");
+    for number in 0..12 {
+        fs::write(bed.path("source/one").join(format!("large-{number}")), vec![7; 3_000_000]).unwrap();
+    }
+    for number in 0..300 {
+        fs::write(bed.path("source/two").join(number.to_string()), vec![7; 3000]).unwrap();
+    }
+    control::execute(&filesystem, "target all hang").unwrap();
+    let mut child = alone("timeout", bed.directory.path())
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(env!("CARGO_BIN_EXE_haul"))
+        .args([
+            "cp",
+            "-r",
+            "--io-threads",
+            "1",
+            "--hang-after",
+            "1",
+            "--memory",
+            "16MiB",
+            "--object-size",
+            "1MiB",
+        ])
+        .args([bed.path("source"), bed.path("striped/sink")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A process whose threads wait for a file system that does not answer cannot end, and keeps its output open.
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+    let ends = |line: String| line.contains("this process ends when it does");
+    let mut ended = false;
+    while !ended && let Ok(line) = told.recv_timeout(PATIENCE / 2) {
+        ended = ends(line);
+    }
+    control::execute(&filesystem, "target all ok").unwrap();
+    let code = child.wait().unwrap().code();
+    assert!(ended && code.is_some_and(|code| code != 0 && code != 124), "{code:?}");
 }
 
 #[test]

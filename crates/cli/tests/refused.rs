@@ -157,6 +157,31 @@ fn what_is_mistyped_says_nothing_of_a_job() {
 }
 
 #[test]
+fn what_is_mistyped_does_not_lose_how_far_a_killed_one_was() {
+    let bed = Bed::new();
+    bed.write("file", &vec![7; 20 << 20]);
+    let mut command = bed.command();
+    let slow = ["cp", "--bandwidth", "6MiB", "--object-size", "1MiB"];
+    let mut child =
+        command.args(slow).args(["file", "copy"]).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let status = || {
+        let job = events(&bed.haul(&["status", "--json"])).pop()?;
+        Some(["state", "sessions", "bytes_done", "bytes_total"].map(|field| job[field].clone()))
+    };
+    while status().is_none_or(|[.., done, _]| done.as_u64() < Some(1 << 20)) {
+        assert!(child.try_wait().unwrap().is_none(), "it was faster");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let killed = status();
+    assert!(killed.as_ref().is_some_and(|[state, ..]| state == "interrupted"), "{killed:?}");
+    assert_eq!(code(&bed.haul(&["cp", "--layout-file", "file", "file", "copy"])), 2);
+    assert_eq!(status(), killed);
+    assert_eq!(code(&bed.haul(&["cp", "file", "copy"])), 0);
+}
+
+#[test]
 fn what_was_not_sent_was_neither_compared_nor_encrypted() {
     let bed = Bed::new();
     bed.write("file", b"content");
@@ -259,6 +284,7 @@ fn a_record_may_be_anybodys() {
     let mut record: Value = serde_json::from_slice(&fs::read(own.join("job.json")).unwrap()).unwrap();
     record["sources"] = vec!["\u{1b}[2J\u{1b}]0;title\u{7}"].into();
     record["destination"] = "\u{9b}2J".into();
+    record["state"] = "\u{1b}c".into();
     fs::write(job.join("job.json"), record.to_string()).unwrap();
     let status = || bed.command().env("HAUL_STATE_DIR", &state).args(["status", "--all"]).output().unwrap();
     let shown = String::from_utf8(status().stdout).unwrap();
@@ -270,7 +296,7 @@ fn a_record_may_be_anybodys() {
 }
 
 #[test]
-fn root_keeps_nothing_below_a_directory_of_somebody_else() {
+fn who_became_root_keeps_nothing_in_a_home_of_before() {
     if !rustix::process::geteuid().is_root() {
         return haul_testkit::lacks("root, for a directory of somebody else");
     }
@@ -278,13 +304,17 @@ fn root_keeps_nothing_below_a_directory_of_somebody_else() {
     bed.write("file", b"content");
     fs::create_dir(bed.path("others")).unwrap();
     std::os::unix::fs::chown(bed.path("others"), Some(12_345), Some(12_345)).unwrap();
-    let copy = |state: &str, options: &[&str]| {
+    let copy_as = |became_root: &str, state: &str, options: &[&str]| {
         let mut command = bed.command();
         command.env("HAUL_STATE_DIR", bed.path(state)).env("TMPDIR", bed.directory.path());
+        command.env("SUDO_UID", became_root);
         command.args(["cp"]).args(options).args(["file", "copy"]).output().unwrap()
     };
+    let copy = |state: &str, options: &[&str]| copy_as("12345", state, options);
     assert_eq!(code(&copy("others/state/below", &[])), 0, "it is kept elsewhere");
     says(&copy("others/state/below", &["--log-required"]), 1, &["it is user 12345's"]);
     assert!(!bed.path("others/state").exists());
     assert_eq!(code(&copy("own/state/below", &["--log-required"])), 0);
+    // A home that a container's root has of the host.
+    assert_eq!(code(&copy_as("0", "others/home/below", &["--log-required"])), 0);
 }

@@ -253,11 +253,6 @@ impl Progress {
         self.enters(Self::ENDED)
     }
 
-    /// A thread has begun.
-    pub fn has_begun(&self) -> bool {
-        self.mark() != Self::WAITS
-    }
-
     /// Something that is another number when storage has come further.
     pub fn mark(&self) -> u32 {
         self.0.load(Ordering::Acquire)

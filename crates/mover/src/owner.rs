@@ -203,6 +203,10 @@ fn want(directory: &Path) {
 /// How far up the state directory's own tree goes: `haul/jobs/ID/log` and the directory that holds `haul`.
 const LEVELS: usize = 4;
 
+fn is_who_became_root(user: u32) -> bool {
+    std::env::var("SUDO_UID").is_ok_and(|before| before == user.to_string())
+}
+
 /// Makes a directory that only its owner may enter, with its parents, durably.
 ///
 /// The names above it are synced up to what was there before, those of the state directory's own tree even if they were:
@@ -211,8 +215,10 @@ const LEVELS: usize = 4;
 pub fn make_directory(directory: &Path) -> Result<(), Error> {
     check_links(directory)?;
     let missing = directory.ancestors().take_while(|above| !above.exists()).count();
-    // Root may make directories anywhere: below somebody else's (`sudo -E`) that one could not enter them.
-    if let Some(nearest) = directory.ancestors().nth(missing).filter(|_| missing > 0 && geteuid().is_root()) {
+    // What root makes in the home of who has typed `sudo -E`, that one could not enter.
+    if let Some(nearest) = directory.ancestors().nth(missing).filter(|_| missing > 0 && geteuid().is_root())
+        && std::fs::metadata(nearest).is_ok_and(|found| found.uid() != 0 && is_who_became_root(found.uid()))
+    {
         check_owner(nearest)?;
     }
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);

@@ -112,8 +112,7 @@ impl Write {
             return 0;
         }
         let mark = self.progress.mark();
-        // One that no thread has taken waits for a thread, not for storage.
-        if mark != self.mark.0 || !self.progress.has_begun() {
+        if mark != self.mark.0 {
             self.mark = (mark, now_nanos);
         }
         now_nanos.saturating_sub(self.mark.1)

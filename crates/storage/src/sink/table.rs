@@ -144,7 +144,13 @@ impl PosixSink {
     /// Before other bytes may come where an object was: what the table says of it would be said of them.
     pub(super) fn forget_hash(&self, file: &Unfinished, index: u64) -> Result<(), Failure> {
         let _alone = lock(&file.table_changes);
-        let Some(table) = self.table(file) else { return Ok(()) };
+        let Some(table) = self.table(file) else {
+            // There is none, or none that can be used, and nobody is to believe it later.
+            if std::mem::take(&mut lock(&file.hashes).is_unread) {
+                self.remove_table(file);
+            }
+            return Ok(());
+        };
         let cut = file.cut();
         if lock(&file.hashes).is_unread {
             let mut known = Vec::new();
