@@ -124,6 +124,8 @@ impl Record {
         let told = std::fs::read(directory.join(PROGRESS)).ok();
         let Some(told) = told.and_then(|text| serde_json::from_slice::<Progress>(&text).ok()) else { return };
         let of_this_session = told.sessions == self.sessions && self.state == "running";
+        // One that was killed before it began knows nothing.
+        let of_this_session = of_this_session && (running || told.counts != [0; 4]);
         if of_this_session || running && told.sessions > self.sessions {
             self.set_counts(told.counts);
             self.sessions = told.sessions;

@@ -95,16 +95,18 @@ fn small_files_that_take_their_time_one_after_the_other_do_not_hang() {
         fs::write(bed.path("striped/source").join(number.to_string()), vec![7; 2000]).unwrap();
     }
     control::execute(&filesystem, "target all latency=40ms").unwrap();
-    let output = alone("timeout", bed.directory.path())
-        .arg(PATIENCE.as_secs().to_string())
-        .arg(env!("CARGO_BIN_EXE_haul"))
-        .args(["cp", "-r", "--io-threads", "4", "--hang-after", "1"])
-        .args([bed.path("striped/source"), bed.path("sink")])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert_eq!(fs::read_dir(bed.path("sink")).unwrap().count(), 150);
+    for (source, sink) in [("striped/source", "read"), ("read", "striped/written")] {
+        let output = alone("timeout", bed.directory.path())
+            .arg(PATIENCE.as_secs().to_string())
+            .arg(env!("CARGO_BIN_EXE_haul"))
+            .args(["cp", "-r", "--io-threads", "4", "--hang-after", "1"])
+            .args([bed.path(source), bed.path(sink)])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{sink}: {said}");
+        assert_eq!(fs::read_dir(bed.path(sink)).unwrap().count(), 150);
+    }
 }
 
 /// Bundles that no thread is left for are given up, too.

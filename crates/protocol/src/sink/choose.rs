@@ -197,6 +197,7 @@ impl Sink {
         if !self.hands.has_several_targets() {
             return Ok(());
         }
+        self.renew_parts();
         while let Some(lost) = self.scheduler.expire(self.clock.now()) {
             self.writing -= 1;
             let block = match lost.item {

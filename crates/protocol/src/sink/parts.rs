@@ -24,6 +24,17 @@ pub(super) struct Part {
     members: Vec<Member>,
     stage: Stage,
     ticket: Option<Ticket>,
+    /// How far storage is, and was at the last look.
+    progress: Progress,
+    mark: u32,
+}
+
+impl Part {
+    fn new(target: Target) -> Part {
+        let progress = Progress::default();
+        let mark = progress.mark();
+        Part { target, members: Vec::new(), stage: Stage::Queued, ticket: None, progress, mark }
+    }
 }
 
 impl Sink {
@@ -73,7 +84,7 @@ impl Sink {
                     }
                     let place = parts.iter().position(|part| part.target == target);
                     let place = place.unwrap_or_else(|| {
-                        parts.push(Part { target, members: Vec::new(), stage: Stage::Queued, ticket: None });
+                        parts.push(Part::new(target));
                         parts.len() - 1
                     });
                     parts[place].members.push(member);
@@ -112,14 +123,29 @@ impl Sink {
         let part = write.parts.iter_mut().find(|part| part.target == target);
         let part = part.ok_or(Failure::new(Code::Internal))?;
         (part.stage, part.ticket) = (Stage::Writing, Some(ticket));
+        let progress = part.progress.clone();
         let members = part.members.clone();
         let members = self.member_writes(&members)?;
         self.writing += 1;
         let step = MembersStep::Fill { target, gently };
-        let progress = Progress::default();
         let op = SinkOp::WriteMembers { block, step, slot, length, members, progress };
         self.actions.push_back(Action::Sink(op));
         Ok(())
+    }
+
+    /// A part is some hundred files, one written after the other: as long as storage comes to the next one it does not hang.
+    pub(super) fn renew_parts(&mut self) {
+        let now = self.clock.now();
+        if self.scheduler.deadline_nanos().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        let parts = self.writes.values_mut().flat_map(|write| &mut write.parts);
+        for part in parts.filter(|part| part.stage == Stage::Writing) {
+            let before = core::mem::replace(&mut part.mark, part.progress.mark());
+            if let Some(ticket) = part.ticket.filter(|_| part.mark != before) {
+                self.scheduler.renew(ticket, now);
+            }
+        }
     }
 
     /// Those of one target are written, or nobody waits for them any more.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use haul_buffers::Pool;
 use haul_model::limits::GENTLE_PIECE_BYTES;
-use haul_model::op::{Landed, MemberWrite, MemberWritten};
+use haul_model::op::{Landed, MemberWrite, MemberWritten, Progress};
 use haul_model::{Code, Entry, EntryId, Failure, SlotId, Target, Token};
 
 use super::directories::Directory;
@@ -46,7 +46,7 @@ impl PosixSink {
 
     pub(super) fn fill_members(
         &self,
-        members: Vec<MemberWrite>,
+        (members, progress): (Vec<MemberWrite>, &Progress),
         gently: bool,
         slot: SlotId,
         length: u32,
@@ -58,8 +58,11 @@ impl PosixSink {
         let bytes = &reading[..reading.len().min(length as usize)];
         let piece = if gently { GENTLE_PIECE_BYTES } else { usize::MAX };
         let mut lent = self.lender.as_ref().map(Lender::members);
-        let fill = |member| self.fill_member(member, bytes, piece, lent.as_mut()).map(|()| Landed::Written);
-        members.into_iter().map(fill).collect()
+        let fill = |(number, member)| {
+            progress.begins(number);
+            self.fill_member(member, bytes, piece, lent.as_mut()).map(|()| Landed::Written)
+        };
+        members.into_iter().enumerate().map(fill).collect()
     }
 
     fn fill_member(

@@ -387,7 +387,7 @@ impl SinkStorage for PosixSink {
                 let results = match step {
                     MembersStep::Make => self.write_members(members, slot, length, pool, &progress),
                     MembersStep::Fill { gently, .. } => {
-                        self.fill_members(members, gently, slot, length, pool)
+                        self.fill_members((members, &progress), gently, slot, length, pool)
                     }
                 };
                 Some(SinkDone::WrittenMembers { block, step, results })

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use haul_model::{Bitmap, Failure, Hash, HashKind};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::attributes::status;
 use super::hashes::Cut;
@@ -146,10 +147,17 @@ impl PosixSink {
         let _alone = lock(&file.table_changes);
         let Some(table) = self.table(file) else {
             // There is none, or none that can be used, and nobody is to believe it later.
-            if std::mem::take(&mut lock(&file.hashes).is_unread) {
-                self.remove_table(file);
-            }
-            return Ok(());
+            let held = self.directories.descriptor(&file.directory)?;
+            let removed = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());
+            return match removed {
+                // A directory is nobody's table.
+                Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {
+                    let mut hashes = lock(&file.hashes);
+                    (hashes.is_unread, hashes.saved) = (false, Bitmap::default());
+                    Ok(())
+                }
+                Err(errno) => Err(sink_failure(errno)),
+            };
         };
         let cut = file.cut();
         if lock(&file.hashes).is_unread {
@@ -162,9 +170,10 @@ impl PosixSink {
             hashes.save(cut, known);
             hashes.is_unread = false;
         }
-        if lock(&file.hashes).saved.clear(index) {
+        if lock(&file.hashes).saved.get(index) {
             let place = index * sums::ENTRY_BYTES as u64;
             write_all_at(&table, &[0; sums::ENTRY_BYTES], place).map_err(sink_failure)?;
+            lock(&file.hashes).saved.clear(index);
         }
         Ok(())
     }
