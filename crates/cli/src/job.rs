@@ -124,8 +124,6 @@ impl Record {
         let told = std::fs::read(directory.join(PROGRESS)).ok();
         let Some(told) = told.and_then(|text| serde_json::from_slice::<Progress>(&text).ok()) else { return };
         let of_this_session = told.sessions == self.sessions && self.state == "running";
-        // One that was killed before it began knows nothing.
-        let of_this_session = of_this_session && (running || told.counts != [0; 4]);
         if of_this_session || running && told.sessions > self.sessions {
             self.set_counts(told.counts);
             self.sessions = told.sessions;
@@ -285,8 +283,12 @@ impl Job {
         let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock, before };
         job.record.kin.clone_from(&about.kin);
         job.record.paths = about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect();
-        // How far a session was that was killed.
-        job.record.look_at_progress(&job.directory, false);
+        // How far a session was that was killed; one that had not begun knows nothing.
+        let mut killed = job.record.clone();
+        killed.look_at_progress(&job.directory, false);
+        if killed.files_total > 0 {
+            job.record = killed;
+        }
         job.before = (job.record.state.clone(), job.record.error.take(), job.record.sessions);
         job.record.state = "running".into();
         job.record.sessions += 1;
