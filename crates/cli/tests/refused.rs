@@ -318,3 +318,33 @@ fn who_became_root_keeps_nothing_in_a_home_of_before() {
     // A home that a container's root has of the host.
     assert_eq!(code(&copy_as("0", "others/home/below", &["--log-required"])), 0);
 }
+
+#[test]
+fn what_a_user_may_not_replace_or_list_is_told_before_anything_is_sent() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, for files of somebody else");
+    }
+    let bed = Bed::new();
+    bed.write("big", &vec![7; 9 << 20]);
+    for (name, mode) in [("sticky", 0o1777), ("unlisted", 0o1733)] {
+        fs::create_dir(bed.path(name)).unwrap();
+        fs::set_permissions(bed.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    bed.write("sticky/big", b"of root");
+    fs::set_permissions(bed.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |to: &str| {
+        let haul = bed.command();
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(haul.get_program());
+        command.env_clear().envs(haul.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("HAUL_STATE_DIR", bed.path("sticky/state")).current_dir(haul.get_current_dir().unwrap());
+        command.args(["cp", "--json", "big", to]).output().unwrap()
+    };
+    let output = copy("sticky/big");
+    let failed = events(&output).into_iter().find(|event| event["event"] == "failed").unwrap();
+    assert_eq!((code(&output), &failed["code"]), (3, &"sink-permission".into()), "{}", stderr(&output));
+    assert_eq!(summary(&output)["bytes_sent"], 0);
+    let names: Vec<_> = fs::read_dir(bed.path("sticky")).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert!(!names.iter().any(|name| name.to_string_lossy().starts_with(".haul-")), "{names:?}");
+    says(&copy("unlisted/"), 1, &["permission denied", "not list it"]);
+}

@@ -409,6 +409,10 @@ impl SinkStorage for PosixSink {
                 Some(SinkDone::Discarded { id })
             }
             SinkOp::Forget { id } => {
+                // Where SOURCEs meet, others have names in it yet.
+                if let Some(directory) = self.directories.get(id).filter(|_| !self.may_meet) {
+                    self.names.forget(directory.identity);
+                }
                 self.directories.forget(id);
                 None
             }

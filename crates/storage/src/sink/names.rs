@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
@@ -24,28 +23,30 @@ use crate::confine::sink_failure;
 /// Characters that FAT, exFAT, NTFS or SMB servers do not store, and bytes that are no text.
 const UNUSUAL: &[u8] = b"x\x01\"*:<>?\\|\xff";
 
-/// The names that entries of this session have where case does not count.
+/// The names that entries of this session have where case does not count, until nothing more happens in their directory.
 #[derive(Default)]
-pub(super) struct Names {
-    /// By the directory and the name without its case.
-    taken: Mutex<HashMap<u64, Box<[u8]>>>,
-    keys: RandomState,
-}
+pub(super) struct Names(Mutex<HashMap<(u64, u64), Spellings>>);
+
+/// Of one directory: by the name without its case.
+type Spellings = HashMap<Vec<u8>, Box<[u8]>>;
 
 impl Names {
     /// Whether another entry has this name already, under another one of its forms.
     fn is_taken(&self, directory: (u64, u64), name: &[u8], is_same: impl FnOnce(&[u8]) -> bool) -> bool {
-        let key = self.keys.hash_one((directory, without_case(name)));
-        match lock(&self.taken).entry(key) {
+        let taken = match lock(&self.0).entry(directory).or_default().entry(without_case(name)) {
             Slot::Vacant(free) => {
                 free.insert(name.into());
-                false
+                return false;
             }
-            Slot::Occupied(taken) => {
-                let other = &**taken.get();
-                other != name && (other.eq_ignore_ascii_case(name) || is_same(other))
-            }
-        }
+            Slot::Occupied(taken) => taken.get().clone(),
+        };
+        // Storage is asked without the lock.
+        *taken != *name && (taken.eq_ignore_ascii_case(name) || is_same(&taken))
+    }
+
+    /// Nothing more gets a name in this directory.
+    pub(super) fn forget(&self, directory: (u64, u64)) {
+        lock(&self.0).remove(&directory);
     }
 }
 
@@ -153,6 +154,8 @@ mod tests {
         assert!(!taken(1, "Ärger", false));
         // Only the file system knows which letters it takes for the same.
         assert!(!taken(1, "ärger", false) && taken(1, "ärger", true));
+        names.forget((1, 2));
+        assert!(!taken(2, "Readme", false) && taken(1, "Readme", false));
         assert!(!names.is_taken((1, 1), b"\xffA", |_| false) && names.is_taken((1, 1), b"\xffa", |_| false));
     }
 }
