@@ -43,6 +43,7 @@ bugs! {
     ReleasedWhileRead      "source: releases a file that storage is still reading";
     BundlesOfAnyTarget     "source: puts small files of different targets into one bundle";
     BundleNeverDue         "source: waits for a bundle to fill for as long as anything else goes on";
+    SlowBundleHangs        "source: takes a bundle that is read slowly for one that hangs";
     SpilledCountsAsSent    "source: takes an object for sent when it is in the spill";
     SpillFailureLoses      "source: forgets an object that could not be written to the spill";
     SpillBelieved          "source: sends what the spill gives back without a look at its hash";
@@ -86,6 +87,8 @@ bugs! {
     SlotFreedAtFirstPart   "sink: grants the slot of a bundle again when the members of one target are written";
     GroupUnbounded         "sink: grants credits however much waits to become durable";
     HangAwaited            "sink: waits for ever for what hangs";
+    SlowPartHangs          "sink: takes members that are written slowly for such as hang";
+    SlowMakingHangs        "sink: takes files that are made slowly for one that hangs";
     FullTargetEndsJob      "sink: ends the job when one of several targets is full";
     HungTargetTakesAll     "sink: hands out errands of a target on which others hang already";
     SyncsOfOneTarget       "sink: gives one target all threads for syncs";

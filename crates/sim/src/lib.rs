@@ -36,6 +36,7 @@ pub mod scheduler;
 mod session;
 mod sink_end;
 pub mod sink_storage;
+mod slow;
 mod source_end;
 mod spill;
 mod trace;

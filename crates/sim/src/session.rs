@@ -108,7 +108,7 @@ impl World {
             hands,
             hands_max: hands * 3,
             policy: Policy::Adaptive(Adaptive::default()),
-            hangs_after_nanos: None,
+            hangs_after_nanos: Some(self.plan.hangs_after),
             spill_bytes_max,
             files_open_max: usize::MAX,
             roots: roots.clone(),

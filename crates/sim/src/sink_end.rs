@@ -280,9 +280,11 @@ impl World {
     fn launch(&mut self, session: u32, op: SinkOp) {
         let nanos = if op.lane() == Lane::Ordered { self.plan.delays.names } else { self.plan.delays.write };
         let hang = self.draw_hung_making(session, &op);
+        let slow = if hang.is_none() { self.draw_slow_writing(session, &op) } else { None };
         let Some(started) = self.started(session, op, None) else { return };
         match hang {
-            None => self.after(nanos, Happening::Write { session, started }),
+            None if slow.is_none() => self.after(nanos, Happening::Write { session, started }),
+            None => self.queue.push(self.now + slow.unwrap_or(0), Happening::Write { session, started }),
             Some(Some(nanos)) => self.queue.push(self.now + nanos, Happening::Write { session, started }),
             Some(None) => self.hung.for_ever.push(started),
         }

@@ -299,7 +299,16 @@ impl World {
                 end.reading += u32::from(!is_restat);
                 self.check_spill_op(&op);
                 let session = self.session;
-                self.after(self.plan.delays.read, Happening::Read { session, op });
+                let slow = match &op {
+                    SourceOp::ReadMembers { members, progress, .. } => {
+                        self.draw_slow_reading(session, progress, members.len())
+                    }
+                    _ => None,
+                };
+                match slow {
+                    None => self.after(self.plan.delays.read, Happening::Read { session, op }),
+                    Some(nanos) => self.queue.push(self.now + nanos, Happening::Read { session, op }),
+                }
             }
         }
     }

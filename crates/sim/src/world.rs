@@ -21,6 +21,7 @@ use crate::random::Random;
 use crate::report::Report;
 use crate::sink_end::SinkEnd;
 use crate::sink_storage::Started;
+use crate::slow::Slow;
 use crate::source_end::SourceEnd;
 use crate::tree::Tree;
 use crate::{Bug, Options};
@@ -41,6 +42,8 @@ pub(crate) enum Happening {
     Write { session: u32, started: Started },
     /// Its completion, of an errand with its number.
     WriteReply { session: u32, number: Option<u64>, done: SinkDone },
+    /// Time passes while storage is slow.
+    Slow(Slow),
     /// The scan finds something.
     Scan { session: u32 },
     /// The sink asked to be woken.
@@ -278,6 +281,7 @@ impl World {
             Happening::Write { session, started } => self.on_write(session, started),
             Happening::WriteReply { session, number, done } => self.on_write_reply(session, number, done),
             Happening::Scan { session } => self.on_scan(session),
+            Happening::Slow(slow) => self.on_slow(slow),
             Happening::Tick { session } => self.on_tick(session),
             Happening::LogFlush { session } => self.on_log_flush(session),
             Happening::LogSync { session } => self.on_log_sync(session),

@@ -10,7 +10,7 @@ use super::Sink;
 use super::choose::TIMED_OUT;
 use super::receive::{Stage, Work, Write};
 use crate::event::Action;
-use crate::planted::Bug;
+use crate::planted::{Bug, Planted};
 use crate::states::SinkCause;
 
 /// What takes longer is not made.
@@ -41,7 +41,8 @@ impl Sink {
         }
         let (now, limit) = (self.clock.now(), self.making_limit_nanos());
         let long = long_nanos(limit);
-        let is_late = |write: &mut Write| write.stands_still(now) >= long;
+        let planted = self.config.planted;
+        let is_late = |write: &mut Write| write.stands_still(now, planted) >= long;
         let late = self.writes.iter_mut().filter_map(|(block, write)| is_late(write).then_some(*block));
         let mut late: Vec<BlockId> = late.collect();
         // In one order in every run.
@@ -49,7 +50,7 @@ impl Sink {
         for block in late {
             self.relieve_making(block);
             let Some(write) = self.writes.get_mut(&block) else { continue };
-            let given_up = write.stands_still(now) >= limit;
+            let given_up = write.stands_still(now, planted) >= limit;
             let Some(at) = given_up.then(|| write.progress.abandon()).flatten() else { continue };
             (write.stage, write.making) = (Stage::Lost, None);
             let Work::Bundle { members } = &mut write.work else { continue };
@@ -107,12 +108,12 @@ impl Sink {
 
 impl Write {
     /// For how long it has been making the same member.
-    fn stands_still(&mut self, now_nanos: u64) -> u64 {
+    fn stands_still(&mut self, now_nanos: u64, planted: Planted) -> u64 {
         if self.stage != Stage::Writing || self.making.is_none() {
             return 0;
         }
         let mark = self.progress.mark();
-        if mark != self.mark.0 {
+        if mark != self.mark.0 && !planted.has(Bug::SlowMakingHangs) {
             self.mark = (mark, now_nanos);
         }
         now_nanos.saturating_sub(self.mark.1)

@@ -135,6 +135,9 @@ impl Sink {
 
     /// A part is some hundred files, one written after the other: as long as storage comes to the next one it does not hang.
     pub(super) fn renew_parts(&mut self) {
+        if self.config.planted.has(Bug::SlowPartHangs) {
+            return;
+        }
         let now = self.clock.now();
         if self.scheduler.deadline_nanos().is_none_or(|deadline| deadline > now) {
             return;

@@ -10,6 +10,7 @@ use haul_model::{Code, EntryId, Failure, Laid, SlotId, Target};
 
 use super::{Content, Source, Stage};
 use crate::event::Action;
+use crate::planted::Bug;
 use crate::resume::object_range;
 use crate::scheduler::{Class, Finished, Picked, Request, TargetId, Ticket};
 use crate::states::{SourceCause, SourceState};
@@ -260,6 +261,9 @@ impl Source {
 
     /// A bundle is some hundred files, one read after the other: as long as storage comes to the next one it does not hang.
     fn renew_bundles(&mut self) {
+        if self.config.planted.has(Bug::SlowBundleHangs) {
+            return;
+        }
         let now = self.clock.now();
         if self.scheduler.deadline_nanos().is_none_or(|deadline| deadline > now) {
             return;
