@@ -87,6 +87,8 @@ bugs! {
     SlotFreedAtFirstPart   "sink: grants the slot of a bundle again when the members of one target are written";
     GroupUnbounded         "sink: grants credits however much waits to become durable";
     HangAwaited            "sink: waits for ever for what hangs";
+    LateWriteForgotten     "sink: names a file into which a write that hangs may still come";
+    LatePartGoesOn         "sink: lets a thread go on with members that were asked for again";
     SlowPartHangs          "sink: takes members that are written slowly for such as hang";
     SlowMakingHangs        "sink: takes files that are made slowly for one that hangs";
     FullTargetEndsJob      "sink: ends the job when one of several targets is full";

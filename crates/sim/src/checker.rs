@@ -487,7 +487,7 @@ impl World {
                         Settled::Failed(failure)
                             if record.closed
                                 && failure.code != Code::HashMismatch
-                                && self.hung.count == 0 =>
+                                && self.hung.count + self.hung.stuck == 0 =>
                         {
                             self.violate(format!(
                                 "{id:?} is removed for its last step, though all is durable"
@@ -506,6 +506,12 @@ impl World {
             return self.violate(format!("object {index} of {id:?}, which nobody announced, is {what}"));
         };
         // What was read may be of a later state than was announced; that is noticed before the file is closed.
+        // Then a write that hung may bring back what was read first.
+        let inode = self.tree.nodes[record.path].inode;
+        let changed = inode.is_none_or(|inode| self.tree.inodes[inode].stamp != record.stamp);
+        if changed && self.hung.stuck > 0 {
+            return;
+        }
         let sent = record.hashes.iter().find(|(other, _)| *other == index).map(|(_, hash)| *hash);
         let right = |content, offset, length| {
             let piece = Piece { at: 0, content, offset, length };

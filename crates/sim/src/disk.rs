@@ -22,6 +22,15 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// The same bytes over what is durable, or will be, change nothing.
+    fn write(&mut self, content: u32, dirty: u32) {
+        let is_safe = self.dirty != 0 || self.durable == content;
+        let changes = self.now != content || content == GARBAGE;
+        if changes || !is_safe {
+            *self = Cell { now: content, dirty, ..*self };
+        }
+    }
+
     fn crash(&mut self, random: &mut Random) {
         if self.dirty != 0 {
             match random.below(5) {
@@ -168,9 +177,9 @@ impl Disk {
             file.sums.resize(end_cell, Cell::default());
         }
         for cell in first as usize..end_cell {
-            file.cells[cell] = Cell { now: content, dirty, ..file.cells[cell] };
+            file.cells[cell].write(content, dirty);
             if content != GARBAGE {
-                file.sums[cell] = Cell { now: content, dirty, ..file.sums[cell] };
+                file.sums[cell].write(content, dirty);
             }
         }
     }

@@ -180,7 +180,8 @@ impl World {
         let wrong = [
             (idle != source.slots.len() as u32).then_some("slots of the source are lost"),
             (awaited > travelling
-                || sink.machine.slots_idle() + awaited + self.hung.making.len() != sink.slots.len())
+                || sink.machine.slots_idle() + awaited + self.hung.making.len() + self.slots_stuck()
+                    != sink.slots.len())
             .then_some("slots of the sink are lost"),
             (source.machine.spilled() > 0).then_some("places in the spill are lost"),
             (source.machine.credits_held() != sink.machine.slots_granted()).then_some("credits are lost"),

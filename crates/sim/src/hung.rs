@@ -6,6 +6,7 @@ use haul_model::op::{Lane, MembersStep, SinkOp};
 use haul_model::{BlockId, EntryId, Target};
 
 use crate::sink_storage::Started;
+use crate::stuck;
 use crate::tree::PathId;
 use crate::world::{Happening, World, note};
 
@@ -40,6 +41,12 @@ pub(crate) struct Hung {
     naming: BTreeMap<u64, u64>,
     /// Bundles of which a member takes long to be made.
     pub making: BTreeSet<BlockId>,
+    /// Writes that hang.
+    pub writes: stuck::Writes,
+    /// How many writes did.
+    pub stuck: u32,
+    /// Half so many may hang at a time.
+    pub bearable: u32,
 }
 
 /// How an errand goes that does not go as usual.
@@ -97,6 +104,9 @@ impl World {
                     .any(|(number, files)| files.contains(id) && self.hung.single.contains_key(number))
             {
                 self.violate(format!("{id:?} is removed while a sync of it is under way"));
+            }
+            if let SinkOp::Seal { entry, .. } = &op {
+                self.check_nothing_stuck(entry.id);
             }
             self.check_names(&op);
             self.check_not_barred(threads, &op);
@@ -206,7 +216,7 @@ impl World {
     }
 
     /// All that is on this target may be given up.
-    fn is_dead(&mut self, target: Target) {
+    pub(crate) fn is_dead(&mut self, target: Target) {
         if self.hung.dead.contains(&target) {
             return;
         }
@@ -215,7 +225,7 @@ impl World {
         self.are_troubled(ids.unwrap_or_default());
     }
 
-    fn are_troubled(&mut self, ids: Vec<EntryId>) {
+    pub(crate) fn are_troubled(&mut self, ids: Vec<EntryId>) {
         let paths: Vec<PathId> = ids.into_iter().filter_map(|id| self.path_of(id)).collect();
         for path in paths {
             self.checker.troubled[path] = true;
@@ -291,6 +301,11 @@ impl World {
     /// A directory tells of an error once: a group whose names are made now could take the loss of another one for its success.
     fn check_names(&mut self, op: &SinkOp) {
         let (SinkOp::Publish { group, .. } | SinkOp::SyncNames { group, .. }) = op else { return };
+        // What its group did not wait for gets its name alone, and is synced with another group: it is durable if no sync of its
+        // directory has failed since.
+        if self.sink.as_ref().is_none_or(|end| !end.machine.is_group_running(*group)) {
+            return;
+        }
         if let Some(other) = self.hung.naming.values().copied().find(|other| other != group) {
             self.violate(format!(
                 "names of group {group} are made while those of group {other} are made durable"

@@ -39,6 +39,7 @@ pub mod sink_storage;
 mod slow;
 mod source_end;
 mod spill;
+mod stuck;
 mod trace;
 pub mod tree;
 mod world;

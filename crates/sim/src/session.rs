@@ -12,6 +12,7 @@ use crate::hung::Hung;
 use crate::log::{JobLog, Kept};
 use crate::sink_end::SinkEnd;
 use crate::source_end::SourceEnd;
+use crate::stuck;
 use crate::world::{Happening, World, note};
 
 /// Sessions after which a job must have come to its end.
@@ -69,7 +70,7 @@ impl World {
             _ => u64::from(self.plan.grain / 2),
         };
         let slots = self.random.between(1, 8) as u32;
-        let sink_slots_near = self.random.between(1, 8) as u32;
+        let sink_slots_near = self.random.between(1, 12) as u32;
         let sink_slots = sink_slots_near + self.random.below(6) as u32;
         let spill_objects = if self.random.coin() { self.random.between(1, 12) } else { 0 };
         let spill_bytes_max = spill_objects * u64::from(object_bytes);
@@ -116,6 +117,7 @@ impl World {
             planted,
         };
         self.hung = Hung::default();
+        self.hung.bearable = stuck::bearable(sink_slots_near, sink_hands);
         let sink = sink::Config {
             slots: sink_slots,
             slots_near: sink_slots_near,

@@ -185,6 +185,9 @@ impl World {
                 }
             }
             Action::Hands(_) => {}
+            Action::Replace(block, part) if self.hung.writes.contains_key(&(block, part)) => {
+                note!(self, "the thread of block {} gets a successor", block.0);
+            }
             Action::Replace(block, None) if self.hung.making.contains(&block) => {
                 note!(self, "the thread of block {} gets a successor", block.0);
                 if let Some(end) = self.sink_of(session) {
@@ -279,14 +282,17 @@ impl World {
 
     fn launch(&mut self, session: u32, op: SinkOp) {
         let nanos = if op.lane() == Lane::Ordered { self.plan.delays.names } else { self.plan.delays.write };
-        let hang = self.draw_hung_making(session, &op);
-        let slow = if hang.is_none() { self.draw_slow_writing(session, &op) } else { None };
+        let hangs = self.draw_hung_making(session, &op).map(|nanos| (nanos, false));
+        let hangs = hangs.or_else(|| self.draw_stuck_write(session, &op).map(|nanos| (nanos, true)));
+        let hangs = hangs.or_else(|| self.draw_slow_writing(session, &op).map(|nanos| (Some(nanos), false)));
         let Some(started) = self.started(session, op, None) else { return };
-        match hang {
-            None if slow.is_none() => self.after(nanos, Happening::Write { session, started }),
-            None => self.queue.push(self.now + slow.unwrap_or(0), Happening::Write { session, started }),
-            Some(Some(nanos)) => self.queue.push(self.now + nanos, Happening::Write { session, started }),
-            Some(None) => self.hung.for_ever.push(started),
+        match hangs {
+            None => self.after(nanos, Happening::Write { session, started }),
+            Some((Some(nanos), late)) => {
+                let started = Started { late, ..started };
+                self.queue.push(self.now + nanos, Happening::Write { session, started });
+            }
+            Some((None, late)) => self.hung.for_ever.push(Started { late, ..started }),
         }
     }
 
@@ -363,6 +369,16 @@ impl World {
             if let Some(end) = self.sink_of(session) {
                 end.making.remove(&block);
             }
+        }
+        let back = match done {
+            SinkDone::Written { block, .. } => Some((block, None)),
+            SinkDone::WrittenMembers { block, step: MembersStep::Fill { target, .. }, .. } => {
+                Some((block, Some(target)))
+            }
+            _ => None,
+        };
+        if let Some(back) = back.filter(|_| session == self.session) {
+            self.hung.writes.remove(&back);
         }
         let event = match number {
             Some(number) => {

@@ -161,6 +161,12 @@ impl SinkStorage {
         Started { op, clock: disk.clock(), failures, number: None, late: false, told_late: false }
     }
 
+    /// What an object of a file is on.
+    pub fn target_at(&self, id: EntryId, offset: u64) -> Target {
+        let laid = self.placements.get(&id);
+        laid.map_or(0, |laid| laid.placement.target((offset / u64::from(laid.object_bytes)) as u32))
+    }
+
     /// An operation takes effect.
     pub fn perform(
         &mut self,
@@ -186,9 +192,7 @@ impl SinkStorage {
             SinkOp::WriteObject { block, entry, token, offset, length, slot, hash, single, .. } => {
                 let payload = &slots[slot.0 as usize];
                 let object = Object { offset, length, hash, single, failures };
-                let laid = self.placements.get(&entry.id);
-                let target = laid
-                    .map_or(0, |laid| laid.placement.target((offset / u64::from(laid.object_bytes)) as u32));
+                let target = self.target_at(entry.id, offset);
                 let path = context.tree.path_of(&entry);
                 let room = context.has_room(target, path);
                 self.only_full_ones |= room.is_err() && !self.is_on_others(target);
@@ -211,7 +215,6 @@ impl SinkStorage {
                     }
                     MembersStep::Make => self.make_member(member, payload, several, context),
                     MembersStep::Fill { target, .. } => {
-                        self.place_member(&member.entry, target, context);
                         let room = context.has_room(target, context.tree.path_of(&member.entry));
                         room.and_then(|()| self.fill_member(member, payload, context))
                             .map(|()| Landed::Written)
@@ -527,7 +530,9 @@ impl SinkStorage {
         let temp = self.unfinished(entry, token, context)?;
         let inode = context.disk.temps[temp].inode;
         if let Err(failure) = context.fails(context.rates.write_error, path, Code::SinkWrite) {
-            context.disk.write(inode, object.offset, object.length, GARBAGE, true);
+            // Of what comes too late the same bytes may have been written again, and acknowledged: those it does not spoil.
+            let left = if context.late { piece.content } else { GARBAGE };
+            context.disk.write(inode, object.offset, object.length, left, true);
             return Err(failure);
         }
         // A sync of the file failed since this write began: storage says so, or only the failed sync does.
@@ -552,7 +557,9 @@ impl SinkStorage {
         let temp = context.disk.create(token, path);
         self.states.insert(member.entry.id, State::Made(temp));
         if several && member.entry.size() > 0 {
-            return Ok(Landed::Made(context.random.between(1, 4) as Target));
+            let target = context.random.between(1, 4) as Target;
+            self.place_member(&member.entry, target, context);
+            return Ok(Landed::Made(target));
         }
         self.fill_member(member, payload, context).map(|()| Landed::Written)
     }

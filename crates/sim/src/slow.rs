@@ -7,7 +7,7 @@ use haul_wire::Role;
 use crate::world::{Happening, World, note};
 
 /// Time does not pass for an end that hears of nothing.
-const TICK_NANOS: u64 = 150_000_000;
+pub(crate) const TICK_NANOS: u64 = 150_000_000;
 /// Files at which storage dwells in one bundle.
 const STOPS_MAX: u64 = 4;
 /// What has taken so long gets another thread, as [`haul_protocol::sink`] has it; or a quarter of the limit.
@@ -59,7 +59,8 @@ impl World {
             return None;
         }
         progress.begins(0);
-        let most = limit / 10 * 9;
+        // It is seen at the next tick that storage has come to the next one.
+        let most = limit / 10 * 9 - TICK_NANOS;
         let mut at = self.now + self.random.between(limit / 4, most);
         let mut member = 0;
         let mut stops = Vec::new();
@@ -76,6 +77,12 @@ impl World {
         let slow = Slow { session, of, progress: progress.clone(), stops, ends_at: at };
         self.queue.push(self.now + TICK_NANOS, Happening::Slow(slow));
         Some(at - self.now)
+    }
+
+    /// Time passes for this end although nothing else happens.
+    pub(crate) fn let_time_pass(&mut self, session: u32, of: Role, ends_at: u64) {
+        let slow = Slow { session, of, progress: Progress::default(), stops: Vec::new(), ends_at };
+        self.queue.push(self.now + TICK_NANOS, Happening::Slow(slow));
     }
 
     /// Time passes for the end that has it.

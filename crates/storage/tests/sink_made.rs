@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use haul_model::op::{Landed, MemberWrite, MemberWritten, MembersStep};
-use haul_model::{Code, Entry, Hash, SlotId, Target, Token};
+use haul_model::op::{Landed, MemberWrite, MemberWritten, MembersStep, Progress, SinkDone, SinkOp};
+use haul_model::{BlockId, Code, Entry, Hash, SlotId, Target, Token};
 use haul_storage::conformance_sink::Driver;
 use haul_storage::sink::SyncMode;
 use sink_support::Scratch;
@@ -103,6 +103,30 @@ fn a_member_is_written_once_for_each_time_that_it_is_made() {
     assert_eq!(driver.members_step(FILL, &writes, 4), [Err(Code::Internal.into())]);
     driver.settle(&[file.id]);
     assert_eq!(fs::read(directory.join("file")).unwrap(), b"data");
+}
+
+#[test]
+fn who_was_given_up_takes_nothing_that_was_made_anew() {
+    let scratch = Scratch::fast(SyncMode::EachFile).striped();
+    let (driver, top) = scratch.session(*b"one.");
+    let (one, two) = (driver.file(top, b"one", 3), driver.file(top, b"two", 3));
+    let writes = [member(&driver, &one, 0, b"one"), member(&driver, &two, 3, b"two")];
+    assert_eq!(driver.members_step(MembersStep::Make, &writes, 6), [made(ONE), made(ONE)]);
+    let progress = Progress::default();
+    progress.abandon();
+    assert_eq!(driver.members_step(MembersStep::Make, &writes, 6), [made(ONE), made(ONE)]);
+    let (block, slot) = (BlockId(7), SlotId(0));
+    let late =
+        SinkOp::WriteMembers { block, step: FILL, slot, length: 6, members: writes.to_vec(), progress };
+    let Some(SinkDone::WrittenMembers { results, .. }) = driver.run(late) else {
+        panic!("there is an answer")
+    };
+    assert!(results.iter().all(Result::is_err), "{results:?}");
+    let written = Ok(Landed::Written);
+    assert_eq!(driver.members_step(FILL, &writes, 6), [written, written]);
+    driver.settle(&[one.id, two.id]);
+    let read = |name: &[u8]| fs::read(scratch.path(name)).unwrap();
+    assert_eq!((read(b"top/one"), read(b"top/two")), (b"one".to_vec(), b"two".to_vec()));
 }
 
 #[test]

@@ -497,6 +497,11 @@ impl Committer {
         (running.phase == phase).then_some(&mut running.group)
     }
 
+    /// It has not ended.
+    pub fn is_running(&self, number: u64) -> bool {
+        self.lane_of(number).is_some()
+    }
+
     /// The lane of the group under way.
     pub fn lane(&self, number: u64) -> Lane {
         if self.lane_of(number) == Some(Lane::Slow as usize) { Lane::Slow } else { Lane::Brisk }

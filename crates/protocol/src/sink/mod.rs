@@ -125,8 +125,8 @@ struct Objects {
     /// Of the whole file, once sealed.
     root: Option<Hash>,
     discarding: bool,
-    /// It failed, and nothing is wrong with what is durable of it: that stays for a later run.
-    keep: bool,
+    /// It failed for this, and nothing is wrong with what is durable of it: that stays for a later run.
+    keep: Option<Failure>,
     /// It was sealed once more, as the sync of the sealed file had failed.
     sealed_again: bool,
     /// What counts of it already.
@@ -317,6 +317,11 @@ impl Sink {
         self.creates.limit()
     }
 
+    /// Something of this group is not durable yet, and it waits for that.
+    pub fn is_group_running(&self, number: u64) -> bool {
+        self.committer.is_running(number)
+    }
+
     /// What other transfers on this host may want to know of this end's targets.
     pub fn said(&self) -> impl Iterator<Item = Said> + '_ {
         self.scheduler.said(self.clock.now())
@@ -350,6 +355,11 @@ impl Sink {
     /// Files are on several targets: what hangs is given up.
     pub fn is_watchful(&self) -> bool {
         self.errands.is_watched()
+    }
+
+    /// Objects are on several targets: a write that hangs is written off.
+    pub fn writes_off(&self) -> bool {
+        self.hands.has_several_targets()
     }
 
     /// What is to be done, in order.
@@ -601,7 +611,7 @@ impl Sink {
         let objects = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut());
         let end = match objects.filter(|_| keep) {
             Some(objects) => {
-                objects.keep = true;
+                objects.keep = Some(failure);
                 Settled::Kept(failure)
             }
             None => Settled::Failed(failure),

@@ -240,12 +240,15 @@ impl Sink {
         }
     }
 
-    /// Those of one target hang: they are asked for again, and made anew. What the thread does yet counts for nothing.
+    /// Those of one target hang: they are asked for again, and made anew, and the thread comes to none of the rest.
     pub(super) fn lose_part(&mut self, block: BlockId, target: Target, replace: bool) -> Result<(), Failure> {
         let Some(write) = self.writes.get_mut(&block) else { return Ok(()) };
         let was_lost = write.is_lost();
         let Some(part) = write.parts.iter_mut().find(|part| part.target == target) else { return Ok(()) };
         part.stage = Stage::Lost;
+        if !self.config.planted.has(Bug::LatePartGoesOn) {
+            part.progress.abandon();
+        }
         let members = core::mem::take(&mut part.members);
         self.recount(block, was_lost);
         if replace {

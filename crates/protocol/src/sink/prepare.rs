@@ -8,7 +8,7 @@ use haul_model::op::{Lane, Prepare, Prepared, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Share};
 use haul_model::stripe::Unlike;
-use haul_model::{Blame, Code, EntryId, Failure, Hash, Kind, Laid, Placement, Plan, Token};
+use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, Placement, Plan, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::choose::TIMED_OUT;
@@ -104,7 +104,7 @@ impl Sink {
             lost: 0,
             root: None,
             discarding: false,
-            keep: false,
+            keep: None,
             sealed_again: false,
             counted: Share::default(),
         }))
@@ -306,7 +306,7 @@ impl Sink {
         if (!complete || objects.writing > 0) && !self.config.planted.has(Bug::SealWithoutAll) {
             return Err(Failure::new(Code::Protocol));
         }
-        if objects.lost > 0 {
+        if objects.lost > 0 && !self.config.planted.has(Bug::LateWriteForgotten) {
             // A write that still hangs may hit the file at any time: it gets no final name.
             return self.give_up(id, SinkCause::WriteFailed, Failure::os(Code::SinkWrite, TIMED_OUT));
         }
@@ -336,7 +336,7 @@ impl Sink {
         let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, before) = (held.entry.clone(), held.state);
         // The source may have dropped it for a reason of its own, with its log, while it heard that it stays.
-        let stays = |objects: &&mut Objects| objects.keep && failure.code.blame() == Blame::Sink;
+        let stays = |objects: &&mut Objects| objects.keep == Some(failure);
         if let Some(objects) = held.objects.as_deref_mut().filter(|objects| !stays(objects)) {
             self.stats.take_back(core::mem::take(&mut objects.counted));
         }
@@ -370,7 +370,8 @@ impl Sink {
         let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
         let planted = self.config.planted;
         let Some(held) = self.entries.get_mut(id).filter(goes) else { return Ok(()) };
-        let (token, keep) = (held.token, held.objects.as_deref().is_some_and(|objects| objects.keep));
+        let (token, keep) =
+            (held.token, held.objects.as_deref().is_some_and(|objects| objects.keep.is_some()));
         if let Some(objects) = held.objects.as_deref_mut() {
             let writing = objects.writing > 0 && !planted.has(Bug::DiscardWhileWriting);
             if writing || objects.discarding {

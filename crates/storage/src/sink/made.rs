@@ -59,8 +59,8 @@ impl PosixSink {
         let piece = if gently { GENTLE_PIECE_BYTES } else { usize::MAX };
         let mut lent = self.lender.as_ref().map(Lender::members);
         let fill = |(number, member)| {
-            progress.begins(number);
-            self.fill_member(member, bytes, piece, lent.as_mut()).map(|()| Landed::Written)
+            let turn = || progress.begins(number);
+            self.fill_member(member, bytes, piece, (lent.as_mut(), turn)).map(|()| Landed::Written)
         };
         members.into_iter().enumerate().map(fill).collect()
     }
@@ -70,13 +70,13 @@ impl PosixSink {
         member: MemberWrite,
         bytes: &[u8],
         piece: usize,
-        lent: Option<&mut LentMembers<'_>>,
+        (lent, turn): (Option<&mut LentMembers<'_>>, impl Fn() -> bool),
     ) -> Result<(), Failure> {
         let MemberWrite { entry, offset, hash } = member;
         let start = offset as usize;
         let end = usize::try_from(entry.size()).ok().and_then(|size| start.checked_add(size));
         let bytes = end.and_then(|end| bytes.get(start..end)).ok_or(Code::Protocol)?;
-        let Made { token, directory, file, .. } = self.take_made(entry.id)?;
+        let Made { token, directory, file, .. } = self.take_made(entry.id, turn)?;
         let errors = directory.file_system.errors();
         let filled = match lent.filter(|_| self.borrows(hash)) {
             Some(lent) => self.borrow_member(&entry, lent, file.as_fd(), piece),
@@ -121,8 +121,12 @@ impl PosixSink {
         }
     }
 
-    fn take_made(&self, id: EntryId) -> Result<Made, Failure> {
+    /// If its turn comes: what somebody gave up may be there already, made anew for another thread.
+    fn take_made(&self, id: EntryId, turn: impl Fn() -> bool) -> Result<Made, Failure> {
         let mut states = lock(&self.states);
+        if !turn() {
+            return Err(Code::Internal.into());
+        }
         match states.remove(&id) {
             Some(State::Made(made)) => {
                 states.insert(id, State::Filling(made.token));

@@ -1,0 +1,69 @@
+//! Writes that hang, of objects and of the members of bundles: they are written off, and what comes of them yet may do no harm.
+
+use std::collections::BTreeMap;
+
+use haul_model::op::{MembersStep, SinkOp};
+use haul_model::{BlockId, EntryId, Target};
+use haul_wire::Role;
+
+use crate::slow::TICK_NANOS;
+use crate::world::{World, note};
+
+impl World {
+    /// How long this write takes, if it hangs; none: for ever.
+    pub(crate) fn draw_stuck_write(&mut self, session: u32, op: &SinkOp) -> Option<Option<u64>> {
+        let end = self.sink.as_ref().filter(|end| end.session == session && end.machine.writes_off())?;
+        let (block, part, target, ids) = match op {
+            SinkOp::WriteObject { block, entry, offset, .. } => {
+                (*block, None, end.storage.target_at(entry.id, *offset), vec![entry.id])
+            }
+            SinkOp::WriteMembers { block, step: MembersStep::Fill { target, .. }, members, .. } => {
+                (*block, Some(*target), *target, members.iter().map(|member| member.entry.id).collect())
+            }
+            _ => return None,
+        };
+        // Half of the slots, or of the threads that may be replaced, would be too many.
+        let stuck = (self.hung.writes.len() + self.hung.making.len() + 1) as u32;
+        if target == 0 || stuck * 2 > self.hung.bearable || !self.random.chance(self.rates().hang) {
+            return None;
+        }
+        note!(self, "block {} hangs on target {target}", block.0);
+        self.hung.writes.insert((block, part), ids.clone());
+        self.hung.stuck += 1;
+        // Its file gets no final name meanwhile; and where there are few threads, all that is there may be given up.
+        self.are_troubled(ids);
+        self.is_dead(target);
+        let limit = self.plan.hangs_after;
+        let delays = self.plan.delays;
+        let stuck = match self.random.below(4) {
+            0 => None,
+            // It comes back while what it was about is being sent again.
+            1 => Some(limit + self.random.below(TICK_NANOS + 4 * (delays.payload + delays.write))),
+            _ => Some(limit / 2 + self.random.below(3 * limit)),
+        };
+        self.let_time_pass(session, Role::Sink, self.now + 2 * limit);
+        Some(stuck)
+    }
+
+    /// Slots that they keep.
+    pub(crate) fn slots_stuck(&self) -> usize {
+        let mut blocks: Vec<BlockId> = self.hung.writes.keys().map(|(block, _)| *block).collect();
+        blocks.dedup();
+        blocks.len()
+    }
+
+    /// Of a file that is to get its final name no write may be under way.
+    pub(crate) fn check_nothing_stuck(&mut self, id: EntryId) {
+        if self.hung.writes.values().flatten().any(|stuck| *stuck == id) {
+            self.violate(format!("{id:?} is sealed, and a write that hangs may hit it yet"));
+        }
+    }
+}
+
+/// So many may hang of what has so many slots and threads.
+pub(crate) fn bearable(slots: u32, threads: u32) -> u32 {
+    slots.min(2 * threads)
+}
+
+/// Writes that have not come back: of a block, or of what is on one target of a bundle.
+pub(crate) type Writes = BTreeMap<(BlockId, Option<Target>), Vec<EntryId>>;
