@@ -256,6 +256,23 @@ fn a_directory_of_somebody_else_keeps_its_attributes_and_gets_its_files() {
 }
 
 #[test]
+fn a_directory_of_somebody_else_in_which_nothing_is_done_keeps_its_times() {
+    if !rustix::process::geteuid().is_root() {
+        return lacks("root");
+    }
+    let scratch = Scratch::new(SyncMode::EachFile);
+    let shared = Seen { mode: 0o777, ..Seen::directory() };
+    plant(&scratch.path(b"top"), &shared);
+    let before = look(&scratch.path(b"top")).unwrap();
+    as_user(&scratch, || {
+        let (driver, _) = scratch.session(ONE);
+        assert_eq!(driver.finish(), []);
+    });
+    let after = look(&scratch.path(b"top")).unwrap();
+    assert_eq!((after.mode, after.mtime), (0o777, before.mtime));
+}
+
+#[test]
 fn an_ordinary_user_is_told_where_he_may_not_write() {
     let scratch = Scratch::new(SyncMode::EachFile);
     if !rustix::process::geteuid().is_root() {

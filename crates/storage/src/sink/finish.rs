@@ -184,16 +184,21 @@ impl PosixSink {
         if waits {
             lock(closed).add(id, record, mode);
         }
+        // To see whether modes can be set something may have been made in it.
+        let present = if present.mode == mode_now { present } else { status(directory.as_fd())? };
         // A directory in which nothing has changed is left alone, its atime too.
         set_if(present.mtime != wanted.mtime, on_bricks, || fs::futimens(directory, &timestamps(wanted)?))
     }
 
     fn set_directory_mode(&self, directory: &OwnedFd, record: &Record, mode: u32) -> rustix::io::Result<()> {
+        // In a directory of somebody else nothing is made to see whether modes can be set: its times would not be as they were.
+        let is_somebody_elses = || !record.made && is_of_somebody_else(directory).unwrap_or(false);
         let stores_modes = || {
             let file_system = self.file_systems.known(record.identity.0);
             file_system.is_none_or(|it| it.stores_modes(directory.as_fd(), &self.tokens))
         };
         match fs::fchmod(directory, Mode::from_raw_mode(mode)) {
+            Err(Errno::PERM) if is_somebody_elses() => Err(Errno::PERM),
             Err(errno) if !refuses(errno) || stores_modes() => Err(errno),
             _ => Ok(()),
         }
