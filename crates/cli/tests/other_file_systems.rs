@@ -88,6 +88,27 @@ fn where_modes_cannot_be_set_files_arrive_without() {
     }
 }
 
+#[test]
+fn where_modes_cannot_be_set_afterwards_files_are_made_with_them() {
+    let bed = Bed::new();
+    control::execute(&bed.filesystem, "chmod=refused").unwrap();
+    let source = bed.path("source");
+    fs::create_dir_all(source.join("below")).unwrap();
+    let files = [("tiny", 10), ("below/small", 300_000), ("big", 9 << 20)];
+    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for (name, bytes) in files {
+        fs::write(source.join(name), contents(bytes, 0)).unwrap();
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    for is_far in [false, true] {
+        let sink = format!("striped/sink-{is_far}");
+        let (events, code) = events(&bed.copy(&["--json"], "source", &sink, is_far));
+        assert_eq!((code, failed(&events)), (Some(0), BTreeSet::new()), "far: {is_far}");
+        let found = ["", "below", "tiny", "below/small", "big"].map(|name| mode(bed.path(&sink).join(name)));
+        assert_eq!(found, [0o755, 0o755, 0o644, 0o644, 0o644], "far: {is_far}");
+    }
+}
+
 /// Neither of two names takes the place of the other, whether DEST is new, or was found, or is what an earlier run has left.
 #[test]
 fn where_case_does_not_count_no_file_takes_the_place_of_another() {

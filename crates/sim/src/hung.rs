@@ -251,13 +251,14 @@ impl World {
     fn check_shared(&mut self, lane: Lane, threads: u32, op: &SinkOp) {
         let SinkOp::Sync { files, .. } = op else { return };
         // Those that take long do not count, and what has hung may be one of them.
-        let quiet = self.rates().hung == 0 && self.hung.count == 0;
+        let quiet = self.rates().hung == 0 && self.hung.count + self.hung.stuck == 0;
         let (Some(end), [id], true) = (&self.sink, &files[..], quiet) else {
             return;
         };
         let on = end.storage.targets_of(*id);
         let alike = |(number, files): (&u64, &Vec<EntryId>)| {
             self.hung.lanes.get(number) == Some(&lane)
+                && !self.hung.late.contains_key(number)
                 && matches!(&files[..], [other] if end.storage.targets_of(*other) == on)
         };
         let syncs = self.hung.syncing.iter().filter(|it| alike(*it)).count() as u32;

@@ -38,6 +38,8 @@ pub(crate) struct FileSystem {
     anchor: OwnedFd,
     /// May be synced as a whole.
     pub whole: bool,
+    /// One of those that do as they are told.
+    known: bool,
     /// It could be written to when it was met.
     writable: bool,
     /// The page cache is all there is.
@@ -64,6 +66,7 @@ impl FileSystem {
         Ok(FileSystem {
             device,
             whole: mode == SyncMode::Measured && local::tells_of_errors(&anchor)?,
+            known: local::is_known(&anchor)?,
             writable: is_writable(&anchor)?,
             in_memory: local::is_memory(&anchor)?,
             gluster: layout::is_gluster(anchor.as_fd()),
@@ -125,7 +128,21 @@ impl FileSystem {
 
     /// Can it store modes? Where it cannot (FAT, exFAT, SMB, FUSE) they may be refused, or nothing comes of them; measured once.
     pub fn stores_modes(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> bool {
-        self.measured(directory, tokens).is_none_or(|measured| measured.modes)
+        self.measured(directory, tokens).is_none_or(|measured| measured.modes == Modes::Set)
+    }
+
+    /// The mode to make a file or directory with that is to have this one, and for now another.
+    pub fn first_mode(
+        &self,
+        wanted: u32,
+        now: Mode,
+        (directory, tokens): (BorrowedFd<'_>, &TokenMaker),
+    ) -> Mode {
+        let modes = || self.measured(directory, tokens).map(|measured| measured.modes);
+        match !self.known && modes() == Some(Modes::AtCreation) {
+            true => now.union(Mode::from_raw_mode(wanted)),
+            false => now,
+        }
     }
 
     /// None if nothing can be made in this directory; the next one may do.
@@ -140,8 +157,18 @@ impl FileSystem {
 struct Measured {
     times: Times,
     owner: u32,
-    /// Modes that are set are those that it has then.
-    modes: bool,
+    modes: Modes,
+}
+
+/// Which mode a file has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Modes {
+    /// The one that is set.
+    Set,
+    /// For ever the one that it was made with.
+    AtCreation,
+    /// One that nobody can choose.
+    Given,
 }
 
 fn is_writable(anchor: impl AsFd) -> Result<bool> {
@@ -195,11 +222,21 @@ fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
         let found = stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds);
         if found == seconds { any } else { found }
     });
-    let modes = [0o751, 0o640].into_iter().all(|mode| {
+    let can_be_set = [0o751, 0o640].into_iter().all(|mode| {
         let set = fs::fchmod(&file, Mode::from_raw_mode(mode)).and_then(|()| status(file.as_fd()));
         set.is_ok_and(|found| found.mode == mode)
     });
     fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
+    let made_with = |mode| {
+        let file = fs::openat(directory, name.as_c_str(), flags, Mode::from_raw_mode(mode))?;
+        fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
+        status(file.as_fd()).map(|found| found.mode)
+    };
+    let modes = match can_be_set {
+        true => Modes::Set,
+        false if made_with(0o700)? != made_with(0o600)? => Modes::AtCreation,
+        false => Modes::Given,
+    };
     let probe = probe?;
     let times = Times { unit_nanos: unit_of(probe.mtime), first, last };
     Ok(Measured { times, owner: probe.uid, modes })
@@ -308,7 +345,7 @@ mod tests {
     }
 
     fn of_any_kind() -> Measured {
-        Measured { times: Times::ANY, owner: 0, modes: true }
+        Measured { times: Times::ANY, owner: 0, modes: Modes::Set }
     }
 
     /// Tests run where the owner is shown as it is: that another one is taken for it can be seen only by what is not.

@@ -84,7 +84,9 @@ impl PosixSink {
             return Err(Code::LimitExceeded.into());
         }
         let held = self.directories.descriptor(&parent)?;
-        let made = match fs::mkdirat(&held, name, Mode::from_raw_mode(0o700)) {
+        let wanted = Preserve::directory_mode(&entry.attributes, 0);
+        let mode = parent.file_system.first_mode(wanted, Mode::RWXU, (held.as_fd(), &self.tokens));
+        let made = match fs::mkdirat(&held, name, mode) {
             Ok(()) => true,
             // Made by us under another name of the same entry: this file system does not tell them apart.
             Err(Errno::EXIST) if parent.made => return Err(Code::NameTaken.into()),
