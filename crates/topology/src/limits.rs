@@ -22,15 +22,15 @@ pub struct Limits {
 }
 
 /// Bytes of memory that a process beneath this root can have without pushing others out: what the kernel takes for available, and
-/// what its control groups may use all together. None: not known.
+/// what its control groups may use yet, all together. None: not known.
 pub fn memory_available(root: &Path) -> Option<u64> {
     let tree = Tree::new(root);
     let text = tree.text("proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    let limit = |hierarchy: &Hierarchy| hierarchy.memory(&tree);
-    let limit = hierarchies(&tree, "self", "memory").iter().filter_map(limit).min();
-    Some(kib.saturating_mul(1024).min(limit.unwrap_or(u64::MAX)))
+    let left = |hierarchy: &Hierarchy| hierarchy.memory_left(&tree);
+    let left = hierarchies(&tree, "self", "memory").iter().filter_map(left).min();
+    Some(kib.saturating_mul(1024).min(left.unwrap_or(u64::MAX)))
 }
 
 /// A hierarchy of control groups that a process is in: where it is mounted, and the process' place in it.
@@ -94,14 +94,29 @@ impl Hierarchy {
         .take(LEVELS_MAX)
     }
 
-    /// Bytes of memory that it and the groups above it may use at most.
-    fn memory(&self, tree: &Tree<'_>) -> Option<u64> {
+    /// Bytes of memory that it and the groups above it may use yet.
+    fn memory_left(&self, tree: &Tree<'_>) -> Option<u64> {
         // Beyond `high` nobody is killed, and whoever takes memory waits.
-        let files: &[&str] =
-            if self.unified { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
+        let (limits, used, [active, inactive]): (&[&str], &str, [&str; 2]) = match self.unified {
+            true => (&["memory.max", "memory.high"], "memory.current", ["active_file", "inactive_file"]),
+            false => (
+                &["memory.limit_in_bytes"],
+                "memory.usage_in_bytes",
+                ["total_active_file", "total_inactive_file"],
+            ),
+        };
         let of = |group: &str| {
-            let base = self.path(group);
-            files.iter().filter_map(|file| tree.value::<u64>(format!("{base}/{file}"))).min()
+            let file = |name: &str| format!("{}/{name}", self.path(group));
+            let limit = limits.iter().filter_map(|name| tree.value::<u64>(file(name))).min()?;
+            let used = tree.value::<u64>(file(used)).unwrap_or(0);
+            // What files have in the page cache gives way.
+            let counts = tree.text(file("memory.stat")).unwrap_or_default();
+            let count = |name: &str| {
+                let mut words = counts.lines().filter_map(|line| line.split_once(' '));
+                words.find(|(key, _)| *key == name).and_then(|(_, bytes)| bytes.trim().parse::<u64>().ok())
+            };
+            let cached = [active, inactive].into_iter().filter_map(count).fold(0, u64::saturating_add);
+            Some(limit.saturating_sub(used.saturating_sub(cached)))
         };
         self.groups().filter_map(of).min()
     }
@@ -193,10 +208,21 @@ mod tests {
         assert_eq!(available(), Some(1 << 30), "of a group above");
         write("sys/fs/cgroup/jobs/one/memory.high", "805306368\n");
         assert_eq!(available(), Some(768 << 20), "beyond it threads wait");
+        write("sys/fs/cgroup/jobs/memory.current", "943718400\n");
+        assert_eq!(available(), Some(124 << 20), "others of the group have most of it");
+        let counts = "anon 629145600\nfile 314572800\ninactive_file 209715200\nactive_file 104857600\n";
+        write("sys/fs/cgroup/jobs/memory.stat", counts);
+        assert_eq!(available(), Some(424 << 20), "a part of that is cache");
+        write("sys/fs/cgroup/jobs/one/memory.current", "900000000\n");
+        assert_eq!(available(), Some(0), "more than it may have");
         write("proc/self/cgroup", "4:memory:/batch\n");
         write("proc/self/mountinfo", "31 20 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
         write("sys/fs/cgroup/memory/batch/memory.limit_in_bytes", "536870912\n");
         assert_eq!(available(), Some(512 << 20), "of the first version");
+        write("sys/fs/cgroup/memory/batch/memory.usage_in_bytes", "503316480\n");
+        let counts = "total_inactive_file 67108864\ntotal_active_file 33554432\n";
+        write("sys/fs/cgroup/memory/batch/memory.stat", counts);
+        assert_eq!(available(), Some(128 << 20));
         write("proc/meminfo", "MemAvailable:    1024 kB\n");
         assert_eq!(available(), Some(1 << 20), "the machine has less");
     }
