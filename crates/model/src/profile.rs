@@ -43,7 +43,7 @@ words! {
         Receive "receive",
         /// Sink: writing contents.
         Write "write",
-        /// Sink: making files and setting their attributes.
+        /// Sink: making files and setting their attributes; where nothing becomes more durable than it is, naming small ones.
         Create "create",
         /// Sink: looking names up, directories, symlinks, final names.
         Names "names",

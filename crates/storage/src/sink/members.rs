@@ -95,10 +95,8 @@ impl PosixSink {
         drop(states);
         // The same member again: its earlier copy goes.
         replaced.into_iter().for_each(|state| self.remove_state(state));
-        if !complete.is_empty() {
-            let _names = haul_meter::within(Stage::Names);
-            complete.into_iter().for_each(|(number, member)| results[number] = self.name_in_memory(member));
-        }
+        // A part of making them: whoever waits for the one waits for the other.
+        complete.into_iter().for_each(|(number, member)| results[number] = self.name_in_memory(member));
         results
     }
 
