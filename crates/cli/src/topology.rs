@@ -279,8 +279,13 @@ fn serve(arguments: &TopologyServe) -> Result<u8, Error> {
     // Who started it may not listen.
     let _ = writeln!(out, "serving on {}", socket.display()).and_then(|()| out.flush());
     drop(out);
-    server.run(&root, &map, &stop);
-    Ok(0)
+    match server.run(&root, &map, &stop) {
+        true => Ok(0),
+        false => Err(Error::new(
+            Code::SocketUnusable,
+            format!("{} is gone, or another process's: nobody finds this one any more", socket.display()),
+        )),
+    }
 }
 
 /// `haul topology run`

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_topology::service::client::{Client, trouble};
 use haul_topology::service::message::{Answer, DEVICES_MAX, REQUEST_BYTES_MAX, Request};
@@ -233,14 +233,7 @@ fn a_request_that_takes_for_ever_is_cut_off_and_silence_is_not() {
 fn an_answer_that_nobody_takes_holds_up_nobody_else() {
     Bed::run_with("epyc-7451-2s", Duration::from_millis(100), |bed| {
         let mut watcher = bed.client();
-        let mut deaf = bed.stream();
-        let lease = serde_json::to_string(&Request::Plan { transfer: transfer(), lease: true }).unwrap();
-        // Far more answers than fit into a socket.
-        let requests = format!("{lease}\n{}", "{\"machine\":{}}\n".repeat(2000));
-        deaf.get_mut().write_all(requests.as_bytes()).unwrap();
-        let mut first = String::new();
-        deaf.read_line(&mut first).unwrap();
-        assert!(first.contains("\"lease\":1"), "{first}");
+        let mut deaf = asks_too_much(bed);
         let mut tries = 0;
         while machine_leased(&mut watcher) > 0 {
             tries += 1;
@@ -250,6 +243,97 @@ fn an_answer_that_nobody_takes_holds_up_nobody_else() {
         let mut answers = Vec::new();
         let _ = deaf.read_to_end(&mut answers);
         assert!(answers.iter().filter(|byte| **byte == b'\n').count() < 2000, "it was cut off");
+    });
+}
+
+/// However little is taken at a time.
+#[test]
+fn an_answer_that_is_taken_slowly_is_cut_off() {
+    Bed::run_with("epyc-7451-2s", Duration::from_millis(400), |bed| {
+        let mut watcher = bed.client();
+        let mut slow = asks_too_much(bed);
+        let began = Instant::now();
+        while machine_leased(&mut watcher) > 0 {
+            assert!(began.elapsed() < PATIENCE / 2, "it keeps its lease");
+            slow.get_mut().read_exact(&mut [0; 300]).unwrap();
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+#[test]
+fn a_service_ends_whoever_has_not_taken_an_answer() {
+    let mut slow = None;
+    let mut asked = Instant::now();
+    Bed::run("epyc-7451-2s", |bed| {
+        slow = Some(asks_too_much(bed));
+        asked = Instant::now();
+    });
+    assert!(asked.elapsed() < PATIENCE / 4, "it took {:?}", asked.elapsed());
+}
+
+/// Has a lease, and has asked for far more answers than fit into a socket.
+fn asks_too_much(bed: &Bed) -> BufReader<UnixStream> {
+    let mut stream = bed.stream();
+    let lease = serde_json::to_string(&Request::Plan { transfer: transfer(), lease: true }).unwrap();
+    let requests = format!("{lease}\n{}", "{\"machine\":{}}\n".repeat(2000));
+    stream.get_mut().write_all(requests.as_bytes()).unwrap();
+    let mut first = String::new();
+    stream.read_line(&mut first).unwrap();
+    assert!(first.contains("\"lease\":1"), "{first}");
+    stream
+}
+
+#[test]
+fn where_there_are_many_connections_silent_ones_without_a_lease_give_way() {
+    Bed::run_with("epyc-7451-2s", Duration::from_millis(200), |bed| {
+        let mut holder = bed.client();
+        leased(&mut holder);
+        let silent: Vec<_> = (1..CONNECTIONS_MAX).map(|_| bed.stream()).collect();
+        let mut tries = 0;
+        while bed.client().ask(&Request::Machine {}).is_err() {
+            tries += 1;
+            assert!(tries < 1000, "no room comes back");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(machine_leased(&mut holder) > 0, "what was leased stays");
+        drop(silent);
+    });
+}
+
+#[test]
+fn a_socket_that_has_vanished_comes_back_and_leases_stay() {
+    Bed::run("epyc-7451-2s", |bed| {
+        let mut holder = bed.client();
+        leased(&mut holder);
+        fs::remove_file(bed.socket()).unwrap();
+        let mut tries = 0;
+        while Client::connect(&bed.socket(), PATIENCE).is_err() {
+            tries += 1;
+            assert!(tries < 1000, "nobody finds it any more");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(machine_leased(&mut bed.client()) > 0, "it is the same service");
+        assert!(Server::bind(&bed.socket()).is_err());
+    });
+}
+
+#[test]
+fn a_service_that_nobody_can_find_ends() {
+    let directory = tree("vm-2cpu");
+    let (place, stop) = (directory.path().join("run"), AtomicBool::new(false));
+    fs::create_dir(&place).unwrap();
+    let server = Server::bind(&place.join("sock")).unwrap();
+    thread::scope(|scope| {
+        let service = scope.spawn(|| server.run(directory.path(), &Map::default(), &stop));
+        let _end = End(&stop);
+        fs::remove_dir_all(&place).unwrap();
+        let began = Instant::now();
+        while !service.is_finished() {
+            assert!(began.elapsed() < PATIENCE, "it serves nobody");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!service.join().unwrap());
     });
 }
 

@@ -32,6 +32,11 @@ impl Leases {
         Some(self.last)
     }
 
+    /// Does the connection have any?
+    pub fn has(&self, connection: u64) -> bool {
+        self.held.values().any(|(holder, _)| *holder == connection)
+    }
+
     /// Takes one back that the connection has.
     pub fn release(&mut self, connection: u64, lease: u64) -> Option<Cpus> {
         let (holder, _) = self.held.get(&lease)?;

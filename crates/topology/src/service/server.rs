@@ -29,8 +29,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// How often the load is looked at, and how often everything else.
 const LOAD_EVERY: Duration = Duration::from_secs(1);
 const MACHINE_EVERY: Duration = Duration::from_secs(30);
-/// How long a request may take from its first byte to its last, and an answer to be read.
+/// How long a request may take from its first byte to its last, and an answer to be read; and where there are many connections, how
+/// long one may say nothing that has leased nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
+const MANY: usize = CONNECTIONS_MAX / 2;
 
 /// A socket that is served.
 #[derive(Debug)]
@@ -108,8 +110,10 @@ impl Server {
         self
     }
 
-    /// Serves until `stop`, then removes the socket. The machine is the one beneath `root`, with the user's map.
-    pub fn run(self, root: &Path, map: &Map, stop: &AtomicBool) {
+    /// Serves until `stop`, then removes the socket. The machine is the one beneath `root`, with the user's map. False if it ended
+    /// (and set `stop`) because nobody could find it any more.
+    pub fn run(mut self, root: &Path, map: &Map, stop: &AtomicBool) -> bool {
+        let mut found = true;
         let mut machine = Machine::read(root);
         let _ = map.apply(&mut machine);
         let look = Look { machine, counters: Counters::read(root), load: Load::default() };
@@ -121,7 +125,17 @@ impl Server {
             // Without it the load stays unknown.
             let _ = sampler.spawn_scoped(scope, || state.keep_looking());
             let mut number = 0;
+            let mut next_look = Instant::now();
             while !stop.load(Ordering::Relaxed) {
+                if Instant::now() >= next_look {
+                    next_look = Instant::now() + LOAD_EVERY;
+                    let is_asked = state.connections.load(Ordering::Relaxed) > 0;
+                    if !self.is_found() && !self.bind_again() && !is_asked {
+                        found = false;
+                        stop.store(true, Ordering::Relaxed);
+                        break;
+                    }
+                }
                 let Some(stream) = self.accept() else { continue };
                 number += 1;
                 if state.connections.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
@@ -139,6 +153,21 @@ impl Server {
                 }
             }
         });
+        found
+    }
+
+    /// Whoever asks at its path gets here.
+    fn is_found(&self) -> bool {
+        let found = fs::symlink_metadata(&self.path);
+        found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+    }
+
+    /// The directory of a login's sockets goes when its user logs out, and comes back.
+    fn bind_again(&mut self) -> bool {
+        let Ok(new) = Server::bind(&self.path) else { return false };
+        let patience = self.patience;
+        *self = new.patience(patience);
+        true
     }
 
     fn accept(&self) -> Option<UnixStream> {
@@ -160,8 +189,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
+        if self.is_found() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -249,28 +277,36 @@ impl Connection<'_> {
         let prepared = stream
             .set_nonblocking(false)
             .and_then(|()| stream.set_read_timeout(Some(LOOK_AGAIN)))
-            .and_then(|()| stream.set_write_timeout(Some(self.state.patience)));
+            .and_then(|()| stream.set_write_timeout(Some(LOOK_AGAIN)));
         if prepared.is_err() {
             return;
         }
         let mut buffer = Vec::new();
         let mut began: Option<Instant> = None;
+        let mut said = Instant::now();
         let mut bytes = [0; 4096];
         while !self.state.stop.load(Ordering::Relaxed) {
             match stream.read(&mut bytes) {
                 Ok(0) => return,
-                Ok(count) => buffer.extend_from_slice(&bytes[..count]),
+                Ok(count) => {
+                    buffer.extend_from_slice(&bytes[..count]);
+                    said = Instant::now();
+                }
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(_) => return,
             }
             while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
                 let request: Vec<u8> = buffer.drain(..=end).collect();
                 began = None;
-                if stream.write_all(&line(&self.answer(&request, process))).is_err() {
+                if !self.send(&mut stream, &line(&self.answer(&request, process))) {
                     return;
                 }
             }
             if buffer.is_empty() {
+                let many = self.state.connections.load(Ordering::Relaxed) > MANY;
+                if many && said.elapsed() > self.state.patience && !self.has_leases() {
+                    return refuse(stream, "too many connections");
+                }
                 continue;
             }
             if buffer.len() >= REQUEST_BYTES_MAX {
@@ -280,6 +316,26 @@ impl Connection<'_> {
                 return refuse(stream, "the request does not end");
             }
         }
+    }
+
+    fn has_leases(&self) -> bool {
+        lock(&self.state.leases).has(self.number)
+    }
+
+    /// False if it was not taken in time, however slowly it is read, or the service ends.
+    fn send(&self, stream: &mut UnixStream, mut answer: &[u8]) -> bool {
+        let deadline = Instant::now() + self.state.patience;
+        while !answer.is_empty() {
+            if self.state.stop.load(Ordering::Relaxed) || Instant::now() >= deadline {
+                return false;
+            }
+            match stream.write(answer) {
+                Ok(count) => answer = &answer[count..],
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(_) => return false,
+            }
+        }
+        true
     }
 
     fn answer(&self, request: &[u8], process: Option<u32>) -> Answer {
