@@ -537,7 +537,10 @@ impl Source {
         self.close_bundles();
         self.start_spills();
         self.start_reads();
-        self.send_ready();
+        // Slots of files that were dropped meanwhile are free again.
+        while self.send_ready() {
+            self.start_reads();
+        }
         self.window.stands(self.stand(), self.clock.now());
         let nothing_open = self.entries.is_empty()
             || self.config.planted.has(Bug::EndedEarly)

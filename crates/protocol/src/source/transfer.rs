@@ -242,22 +242,25 @@ impl Source {
         failed.into_iter().try_for_each(|(id, failure)| self.on_unreadable(id, failure))
     }
 
-    /// Sends what was read, as far as the credits go.
-    pub(super) fn send_ready(&mut self) {
+    /// Sends what was read, as far as the credits go. True if something need not be sent any more.
+    pub(super) fn send_ready(&mut self) -> bool {
+        let mut any_dropped = false;
         while self.link_up
             && let Some(id) = self.ready.front().copied()
         {
             if !self.still_wanted(id) {
                 self.ready.pop_front();
                 self.drop_block(id);
+                any_dropped = true;
                 continue;
             }
             let twice = self.config.planted.has(Bug::CreditUsedTwice) && self.credits.held() == 1;
             let slot = if twice { self.credits.peek() } else { self.credits.take() };
-            let Some(slot) = slot else { return };
+            let Some(slot) = slot else { break };
             self.ready.pop_front();
             self.send_block(id, slot);
         }
+        any_dropped
     }
 
     /// A file that was dropped while its object waited is not sent.
