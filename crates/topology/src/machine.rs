@@ -45,7 +45,7 @@ pub struct Node {
     pub number: usize,
     /// Its CPUs that are online; none for a node of memory alone.
     pub cpus: Cpus,
-    /// How far each node is, 10 being here (ACPI SLIT).
+    /// How far each node is, 10 being here (ACPI SLIT). Nothing of the only node where it is not known which there are.
     pub distances: BTreeMap<usize, u32>,
     /// Bytes of memory.
     pub memory_bytes: u64,
@@ -197,8 +197,14 @@ fn read_cpus(tree: &Tree<'_>) -> Machine {
     if present.is_empty() {
         present = tree.cpus(format!("{CPU_DIRECTORY}/present")).unwrap_or_default();
     }
+    // A sandbox may have no /sys: how many CPUs there are is known all the same, where they are is not.
+    let blind = present.is_empty();
+    if blind {
+        present = counted(tree);
+    }
     let told = tree.cpus(format!("{CPU_DIRECTORY}/online"));
     let online = match told {
+        _ if blind => present.clone(),
         Some(online) if !online.and(&present).is_empty() => online.and(&present),
         _ => present.iter().filter(|cpu| is_online(tree, *cpu)).collect(),
     };
@@ -211,7 +217,7 @@ fn read_cpus(tree: &Tree<'_>) -> Machine {
     if nodes.iter().all(|node| node.cpus.is_empty()) {
         // A kernel without NUMA.
         let (memory_bytes, free_bytes) = memory(&tree.text("proc/meminfo").unwrap_or_default());
-        let distances = BTreeMap::from([(0, 10)]);
+        let distances = if blind { BTreeMap::new() } else { BTreeMap::from([(0, 10)]) };
         nodes = vec![Node { number: 0, cpus: online.clone(), distances, memory_bytes, free_bytes }];
     }
     let mut caches: Vec<L3> = Vec::new();
@@ -232,6 +238,13 @@ fn read_cpus(tree: &Tree<'_>) -> Machine {
     }
     let isolated = tree.cpus(format!("{CPU_DIRECTORY}/isolated")).unwrap_or_default().and(&online);
     Machine { nodes, cpus, offline: present.without(&online), isolated, caches, ..Machine::default() }
+}
+
+/// CPUs that have done something, or nothing, since the machine was started.
+fn counted(tree: &Tree<'_>) -> Cpus {
+    let text = tree.text("proc/stat").unwrap_or_default();
+    let number = |line: &str| line.split_ascii_whitespace().next()?.strip_prefix("cpu")?.parse().ok();
+    text.lines().filter_map(number).filter(|cpu| *cpu < CPUS_MAX).collect()
 }
 
 fn read_node(tree: &Tree<'_>, number: usize, online: &Cpus) -> Node {

@@ -316,6 +316,9 @@ fn reason_to_leave(machine: &Machine, load: &Load, free: &Cpus, transfer: &Trans
     }
     if nodes < 2 {
         return Some(match machine.nodes.len() {
+            1 if machine.nodes[0].distances.is_empty() => {
+                "which CPUs are near to which devices is not known here (no /sys)".into()
+            }
             0 | 1 => "the machine has one node: every CPU is as near to every device".into(),
             all => format!("this process may use {nodes} of {all} nodes: there is nothing to choose from"),
         });

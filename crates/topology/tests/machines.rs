@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use haul_topology::{Counters, DeviceKind, Load, Machine, Origin};
+use haul_topology::{Counters, Cpus, DeviceKind, Load, Machine, Origin, Plan, Threads, Transfer};
 use support::{cpus, machine, tree};
 
 fn nodes_of(machine: &Machine, name: &str) -> Vec<usize> {
@@ -266,6 +266,24 @@ fn nothing_is_waited_for_and_circles_end() {
     assert_eq!(machine.nodes.len(), 1, "a kernel without NUMA is one node");
     assert_eq!(machine.nodes[0].cpus, cpus("0-1"));
     assert!(nodes_of(&machine, "dm-0").is_empty());
+}
+
+#[test]
+fn without_sys_there_are_cpus_and_nothing_is_said_of_nodes() {
+    let blind = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(blind.path().join("proc/self")).unwrap();
+    std::fs::write(blind.path().join("proc/stat"), "cpu  5 0 5 90\ncpu0 5 0 5 40\ncpu3 0 0 0 50\nctxt 7\n")
+        .unwrap();
+    std::fs::write(blind.path().join("proc/self/status"), "Cpus_allowed_list:\t0-1,3\n").unwrap();
+    let machine = Machine::read(blind.path());
+    assert_eq!(machine.usable(), "0,3".parse().unwrap());
+    let threads = Threads { io: 2, comm_out: 1, ..Threads::default() };
+    let transfer = Transfer { threads, ..Transfer::default() };
+    let plan = Plan::of(&machine, &Load::default(), &Cpus::new(), &transfer);
+    assert!(
+        matches!(&plan, Plan::LeaveToKernel { because } if because.contains("is not known here")),
+        "{plan:?}"
+    );
 }
 
 #[test]
