@@ -79,6 +79,10 @@ fn site(tree: &Tree<'_>, hierarchy: &Hierarchy) -> Result<Site, String> {
         if is_partition(&before) {
             return Err(format!("{} is a partition, which keeps others out already", before.display()));
         }
+        // A group beside it has none of its limits: a job would get more than it was given.
+        if let Some(limit) = LIMITS.into_iter().find(|limit| limits(&before.join(limit))) {
+            return Err(format!("{} has a limit ({limit}), which its zone would not have", before.display()));
+        }
     } else if !parent.join("cpuset.cpus").exists() {
         return Err(format!("{shown} is no cpuset"));
     }
@@ -89,6 +93,15 @@ fn site(tree: &Tree<'_>, hierarchy: &Hierarchy) -> Result<Site, String> {
         return Err(format!("{shown} cannot be written"));
     }
     Ok(Site { parent, before, unified: hierarchy.unified })
+}
+
+/// Limits of a group of the second version.
+const LIMITS: [&str; 6] = ["memory.max", "memory.high", "memory.swap.max", "pids.max", "cpu.max", "io.max"];
+
+/// Whether such a file limits anything: `max`, `max 100000` and nothing at all do not.
+fn limits(file: &Path) -> bool {
+    let text = crate::tree::text(file).unwrap_or_default();
+    text.split_ascii_whitespace().next().is_some_and(|first| first != "max")
 }
 
 /// Whether a group of the second version has CPUs of its own. Of one that could not be a partition the kernel says so behind a word.

@@ -71,6 +71,19 @@ fn a_zone_goes_into_the_cpuset_of_the_first_version_and_beside_the_group_of_the_
     let said = Site::find(container.path()).unwrap_err();
     assert!(said.ends_with("pod7 gives no cpusets to groups in it"), "{said}");
     write(container.path(), &format!("{above}/cgroup.subtree_control"), "cpuset cpu\n");
+    // What the container may use is a matter of its group.
+    let limits = [
+        ("memory.max", "2147483648\n", "max\n"),
+        ("cpu.max", "150000 100000\n", "max 100000\n"),
+        ("pids.max", "512\n", "max\n"),
+        ("io.max", "8:16 rbps=2097152 wbps=max riops=max wiops=max\n", ""),
+    ];
+    for (name, limit, none) in limits {
+        write(container.path(), &format!("{above}/c1/{name}"), limit);
+        let said = Site::find(container.path()).unwrap_err();
+        assert!(said.contains(&format!("c1 has a limit ({name})")), "{said}");
+        write(container.path(), &format!("{above}/c1/{name}"), none);
+    }
     assert!(Site::find(container.path()).unwrap().parent.ends_with(above));
 }
 
