@@ -3,7 +3,8 @@
 mod sink_support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -13,7 +14,7 @@ use haul_model::{BlockId, Code, Entry, Failure, Hash, Item, SlotId, Token};
 use haul_storage::SourceStorage;
 use haul_storage::conformance_sink::{Driver, OBJECT};
 use haul_storage::conformance_source::{confirm, read_members, read_object, scan_all};
-use haul_storage::sink::{SinkSettings, SyncMode};
+use haul_storage::sink::{Fault, Faults, SinkSettings, SyncMode};
 use haul_storage::source::{Lender, PosixSource, Root, SourceOptions};
 use sink_support::{Scratch, names};
 
@@ -37,6 +38,10 @@ impl Bed {
     }
 
     fn with(bytes: &[u8], scratch: Scratch) -> Bed {
+        Bed::with_faults(bytes, scratch, None)
+    }
+
+    fn with_faults(bytes: &[u8], scratch: Scratch, faults: Option<Arc<Faults>>) -> Bed {
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let path = directory.path().join("file");
         fs::write(&path, bytes).unwrap();
@@ -44,7 +49,8 @@ impl Bed {
         let options = SourceOptions { lend: true, ..SourceOptions::default() };
         let source = Arc::new(PosixSource::new(vec![root], options));
         let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(FIRST))), FIRST);
-        let settings = SinkSettings { lender: Some(Lender::new(&source)), ..scratch.settings(*b"one.") };
+        let settings =
+            SinkSettings { lender: Some(Lender::new(&source)), faults, ..scratch.settings(*b"one.") };
         let (driver, _) = scratch.session_with(settings);
         let Some(Item::Entry(top)) = found.items.first() else { panic!("{:?}", found.items) };
         assert_eq!(driver.prepare(top, None, false), Prepared::Made);
@@ -77,15 +83,20 @@ impl Bed {
         fs::read(self.scratch.path(b"top/file")).unwrap()
     }
 
-    /// After the kernel's clock for files has moved on: else nothing could tell the versions apart.
     fn rewrite(&self, bytes: &[u8]) {
-        loop {
-            fs::write(&self.path, bytes).unwrap();
-            let ctime = |entry: &Entry| (entry.identity.ctime.seconds, entry.identity.ctime.nanos);
-            let now = scan_all(&mut self.source.scan(Arc::new(AtomicU64::new(9000))), 9000);
-            if ctime(&now.files[0].1) != ctime(&self.entry) {
-                return;
-            }
+        rewrite(&self.path, &self.entry, bytes);
+    }
+}
+
+/// After the kernel's clock for files has moved on: else nothing could tell the versions apart.
+fn rewrite(path: &Path, entry: &Entry, bytes: &[u8]) {
+    loop {
+        fs::write(path, bytes).unwrap();
+        let now = fs::metadata(path).unwrap();
+        if (now.ctime(), now.ctime_nsec() as u32)
+            != (entry.identity.ctime.seconds, entry.identity.ctime.nanos)
+        {
+            return;
         }
     }
 }
@@ -179,6 +190,20 @@ fn a_source_that_changed_is_asked_again_and_nothing_is_left_of_the_attempt() {
     let bed = Bed::new(&bytes(whole));
     fs::remove_file(&bed.path).unwrap();
     assert_eq!(bed.member(), ASK_AGAIN);
+}
+
+/// Between the look at it and the copy: nothing but the look after the last byte can tell.
+#[test]
+fn a_small_file_that_changes_while_it_is_copied_is_asked_for_again() {
+    for size in [1000, 100_000, 3 * OBJECT as usize] {
+        let faults = Arc::new(Faults::default());
+        let bed =
+            Bed::with_faults(&bytes(size), Scratch::fast(SyncMode::Measured), Some(Arc::clone(&faults)));
+        let (path, entry) = (bed.path.clone(), Arc::clone(&bed.entry));
+        faults.meanwhile(Fault::Write, move || rewrite(&path, &entry, &vec![9; size]));
+        assert_eq!(bed.member(), ASK_AGAIN, "{size}");
+        assert!(names(&bed.scratch.path(b"top")).is_empty(), "{size}");
+    }
 }
 
 #[test]

@@ -16,8 +16,82 @@ use haul_model::{BlockId, Code, Entry, Failure, Kind, SlotId};
 use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{confirm, read_members, read_object, restat, scan_all};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
+use haul_stripefs::{Mount, Options, StripeFs};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+/// Files on a server, and what it says of them itself.
+struct Served {
+    // Unmounted first.
+    _mount: Mount,
+    _filesystem: StripeFs,
+    scratch: tempfile::TempDir,
+}
+
+impl Served {
+    fn new() -> Served {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let filesystem = StripeFs::open(&Options::new(vec![at("target")], at("mds"))).unwrap();
+        fs::create_dir(at("data")).unwrap();
+        let mount = Mount::new(&filesystem, &at("data")).expect("FUSE can be mounted");
+        Served { _mount: mount, _filesystem: filesystem, scratch }
+    }
+
+    /// Another client does something to it, of which this one hears nothing.
+    fn changes(&self) {
+        let file = self.scratch.path().join("mds/tree/file");
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+}
+
+/// Attributes are believed for a second on this file system: a look at them alone would say that nothing has changed.
+#[test]
+fn whether_a_file_has_changed_its_server_is_asked() {
+    let served = Served::new();
+    let data = served.scratch.path().join("data");
+    fs::write(data.join("file"), vec![7; 100_000]).unwrap();
+    thread::sleep(Duration::from_millis(30));
+    let pool = Pool::new(1, 1 << 20).unwrap();
+    for is_read in [true, false] {
+        let root = Root::new(data.to_str().unwrap());
+        let source = PosixSource::new(vec![root], SourceOptions::default());
+        let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let (_, entry) = &found.files[0];
+        if is_read {
+            assert!(read_object(&source, &pool, entry, 0, 100_000, true).is_ok());
+        }
+        assert_eq!(confirm(&source, &pool, entry), Ok(()));
+        served.changes();
+        assert_eq!(confirm(&source, &pool, entry), Err(Code::SourceChanged.into()), "read: {is_read}");
+        // Until this client has heard of it.
+        thread::sleep(Duration::from_millis(1100));
+        fs::write(data.join("file"), vec![7; 100_000]).unwrap();
+        thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// As long as the clock stands where it stood at the last change, the next one would leave no trace.
+#[test]
+fn nothing_is_read_of_a_file_that_was_written_this_moment() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("data");
+    let pool = Pool::new(1, 4096).unwrap();
+    for whole in [true, false] {
+        fs::write(&path, b"new").unwrap();
+        let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], SourceOptions::default());
+        let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let (_, entry) = &found.files[0];
+        match whole {
+            true => assert!(read_members(&source, &pool, &[Arc::clone(entry)]).1[0].is_ok()),
+            false => assert!(read_object(&source, &pool, entry, 0, 3, true).is_ok()),
+        }
+        let changed = fs::metadata(&path).unwrap().modified().unwrap();
+        let since = changed.elapsed().unwrap();
+        assert!(since >= Duration::from_millis(20), "it was read {since:?} after it was written");
+    }
+}
 
 struct Dataset {
     scratch: tempfile::TempDir,

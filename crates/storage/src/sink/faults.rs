@@ -327,6 +327,34 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
+    /// Older kernels are told nothing by `syncfs` then: this is what is asked there.
+    #[test]
+    fn a_journal_that_has_stopped_says_so_when_it_is_asked() {
+        use std::process::Command;
+        if !rustix::process::geteuid().is_root() {
+            return haul_testkit::lacks("root");
+        }
+        let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
+            let output = Command::new(program).args(arguments).output().expect("it is installed (make deps)");
+            assert!(output.status.success(), "{program}: {output:?}");
+        };
+        for kind in ["ext4", "xfs"] {
+            let scratch = tempfile::tempdir().unwrap();
+            let (image, at) = (scratch.path().join("image"), scratch.path().join("at"));
+            std::fs::create_dir(&at).unwrap();
+            std::fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+            run(&format!("mkfs.{kind}"), &["-q".as_ref(), image.as_os_str()]);
+            run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()]);
+            let held = fs::open(&at, fs::OFlags::RDONLY | fs::OFlags::CLOEXEC, fs::Mode::empty()).unwrap();
+            let before = ask_the_journal(held.as_fd());
+            run("xfs_io", &["-x".as_ref(), "-c".as_ref(), "shutdown".as_ref(), at.as_os_str()]);
+            let after = ask_the_journal(held.as_fd());
+            drop(held);
+            run("umount", &[at.as_os_str()]);
+            assert_eq!((before, after), (Ok(()), Err(Errno::IO)), "{kind}");
+        }
+    }
+
     #[test]
     fn each_sync_can_be_removed_and_only_that_one() {
         // A descriptor that cannot be synced tells whether somebody tried.

@@ -382,6 +382,31 @@ mod tests {
         });
     }
 
+    /// A sync that has begun covers nothing that is written since: who comes then needs one of its own.
+    #[cfg(feature = "faults")]
+    #[test]
+    fn a_sync_covers_only_who_came_before_it_began() {
+        use crate::sink::faults::{Fault, Faults};
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = fs::open(scratch.path(), OFlags::RDONLY, Mode::empty()).unwrap();
+        let system = Arc::new(FileSystem::of(directory.as_fd(), 0, SyncMode::Measured).unwrap());
+        let faults = Arc::new(Faults::default());
+        let sync = {
+            let (system, faults) = (Arc::clone(&system), Arc::clone(&faults));
+            move || system.sync(&Hooks::new(Some(Arc::clone(&faults))), SyncPoint::FileSystemData)
+        };
+        let (second, (tell, told)) = (sync.clone(), std::sync::mpsc::channel());
+        faults.meanwhile(Fault::Sync(SyncPoint::FileSystemData), move || {
+            let second = std::thread::spawn(second);
+            // It waits for this one by then.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            tell.send(second).unwrap();
+        });
+        assert_eq!(sync(), Ok(()));
+        assert_eq!(told.recv().unwrap().join().unwrap(), Ok(()));
+        assert_eq!(faults.seen().len(), 2, "the first one had begun before the second one came");
+    }
+
     #[test]
     fn a_file_system_is_measured_once_and_the_probe_is_gone() {
         let scratch = tempfile::tempdir().unwrap();

@@ -410,6 +410,30 @@ mod tests {
         }
     }
 
+    /// A file that a server has, and that another client changes: what is known of it here is true for a second.
+    #[test]
+    fn a_change_by_another_client_is_noticed_at_once() {
+        if !rustix::process::geteuid().is_root() {
+            return haul_testkit::lacks("root");
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let options = haul_stripefs::Options::new(vec![at("target")], at("mds"));
+        let filesystem = haul_stripefs::StripeFs::open(&options).unwrap();
+        fs::create_dir(at("mounted")).unwrap();
+        let _mount = haul_stripefs::Mount::new(&filesystem, &at("mounted")).expect("FUSE can be mounted");
+        let (directories, entry, _) = file(&at("mounted"), 1000);
+        // A read would make attributes out of date by itself, for its atime; not where nothing can be written.
+        rustix::mount::mount_remount(at("mounted"), rustix::mount::MountFlags::RDONLY, c"").unwrap();
+        assert!(read(&directories, &entry).is_ok());
+        let at_the_server = at("mds/tree/file");
+        once(Moment::Arrived, move || {
+            let file = fs::File::options().write(true).open(at_the_server).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH).unwrap();
+        });
+        assert_eq!(read(&directories, &entry), Err(Code::SourceChanged.into()));
+    }
+
     /// Small and large, empty, failed, left in its file, known: each has its own hash, whoever makes it.
     #[test]
     fn neighbours_of_all_kinds_have_their_own_hashes() {
