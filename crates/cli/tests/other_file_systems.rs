@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Output;
+use std::time::UNIX_EPOCH;
 
 use haul_stripefs::{Mount, Options, StripeFs, control};
 use haul_testkit::alone;
@@ -106,6 +107,11 @@ fn where_modes_cannot_be_set_afterwards_files_are_made_with_them() {
         assert_eq!((code, failed(&events)), (Some(0), BTreeSet::new()), "far: {is_far}");
         let found = ["", "below", "tiny", "below/small", "big"].map(|name| mode(bed.path(&sink).join(name)));
         assert_eq!(found, [0o755, 0o755, 0o644, 0o644, 0o644], "far: {is_far}");
+        // Where nothing is to be done nothing is tried.
+        let top = fs::File::open(bed.path(&sink)).unwrap();
+        top.set_modified(UNIX_EPOCH).unwrap();
+        assert!(bed.copy(&[], "source/.", &sink, is_far).status.success());
+        assert_eq!(top.metadata().unwrap().modified().unwrap(), UNIX_EPOCH, "far: {is_far}");
     }
 }
 

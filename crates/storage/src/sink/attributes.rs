@@ -103,7 +103,7 @@ impl Preserve {
 
 /// What a file system says that lets nobody set modes, or only somebody else.
 pub(crate) fn refuses(errno: Errno) -> bool {
-    matches!(errno, Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
+    matches!(errno, Errno::PERM | Errno::ACCESS | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL)
 }
 
 /// Sets owner and group.

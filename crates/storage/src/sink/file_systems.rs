@@ -131,18 +131,28 @@ impl FileSystem {
         self.measured(directory, tokens).is_none_or(|measured| measured.modes == Modes::Set)
     }
 
-    /// The mode to make a file or directory with that is to have this one, and for now another.
+    /// The mode to make a file with, in a directory that is changed by that, which is to have this one and for now another.
     pub fn first_mode(
         &self,
         wanted: u32,
         now: Mode,
         (directory, tokens): (BorrowedFd<'_>, &TokenMaker),
     ) -> Mode {
-        let modes = || self.measured(directory, tokens).map(|measured| measured.modes);
-        match !self.known && modes() == Some(Modes::AtCreation) {
-            true => now.union(Mode::from_raw_mode(wanted)),
-            false => now,
+        if self.is_to_be_measured() {
+            let _ = self.measured(directory, tokens);
         }
+        self.first_mode_if_measured(wanted, now)
+    }
+
+    /// It may be one of those where that matters.
+    pub fn is_to_be_measured(&self) -> bool {
+        !self.known && self.measured.get().is_none()
+    }
+
+    /// The same as far as it is known.
+    pub fn first_mode_if_measured(&self, wanted: u32, now: Mode) -> Mode {
+        let at_creation = self.measured.get().is_some_and(|measured| measured.modes == Modes::AtCreation);
+        if !self.known && at_creation { now.union(Mode::from_raw_mode(wanted)) } else { now }
     }
 
     /// None if nothing can be made in this directory; the next one may do.
@@ -232,14 +242,18 @@ fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
         fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
         status(file.as_fd()).map(|found| found.mode)
     };
+    let owner = status(file.as_fd())?.uid;
     let modes = match can_be_set {
         true => Modes::Set,
         false if made_with(0o700)? != made_with(0o600)? => Modes::AtCreation,
         false => Modes::Given,
     };
-    let probe = probe?;
-    let times = Times { unit_nanos: unit_of(probe.mtime), first, last };
-    Ok(Measured { times, owner: probe.uid, modes })
+    // One that refuses times says so of each file.
+    let times = match probe {
+        Ok(probe) => Times { unit_nanos: unit_of(probe.mtime), first, last },
+        Err(_) => Times::ANY,
+    };
+    Ok(Measured { times, owner, modes })
 }
 
 /// The unit to which [`PROBE`] was cut, if it was stored as `stored`.

@@ -191,14 +191,15 @@ impl PosixSink {
     }
 
     fn set_directory_mode(&self, directory: &OwnedFd, record: &Record, mode: u32) -> rustix::io::Result<()> {
-        // In a directory of somebody else nothing is made to see whether modes can be set: its times would not be as they were.
+        // A directory of somebody else keeps its mode. Nothing is made in it to see whether modes can be set: its times would not be as
+        // they were.
         let is_somebody_elses = || !record.made && is_of_somebody_else(directory).unwrap_or(false);
         let stores_modes = || {
             let file_system = self.file_systems.known(record.identity.0);
             file_system.is_none_or(|it| it.stores_modes(directory.as_fd(), &self.tokens))
         };
         match fs::fchmod(directory, Mode::from_raw_mode(mode)) {
-            Err(Errno::PERM) if is_somebody_elses() => Err(Errno::PERM),
+            Err(Errno::PERM) if is_somebody_elses() => Ok(()),
             Err(errno) if !refuses(errno) || stores_modes() => Err(errno),
             _ => Ok(()),
         }
