@@ -94,6 +94,10 @@ impl Pool {
         let base = map_aligned(mapping_bytes, spare_bytes.next_multiple_of(4096))?;
         // SAFETY: exactly the mapping made above; advice does not change its contents. Best effort.
         let _ = unsafe { mm::madvise(base.as_ptr().cast(), mapping_bytes, Advice::LinuxHugepage) };
+        // A child process would share pages into which devices write past the page cache, and which of the two had the bytes then
+        // would be a matter of luck.
+        // SAFETY: as above.
+        let _ = unsafe { mm::madvise(base.as_ptr().cast(), mapping_bytes, Advice::LinuxDontFork) };
         let locked_bytes = lock(base, mapping_bytes, slot_bytes as usize);
         let states = (0..count).map(|_| AtomicU32::new(0)).collect();
         let ranges = (0..count).map(|_| Mutex::default()).collect();

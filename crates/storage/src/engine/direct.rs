@@ -12,7 +12,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::source::Status;
 
-/// A page, and what all devices take.
+/// What all devices take, and a page of most machines.
 const UNIT_BYTES: usize = 4096;
 /// An object is a multiple of this at least, but for the last one of a file.
 const UNIT_BYTES_MAX: usize = 64 << 10;
@@ -38,8 +38,12 @@ impl Direct {
     }
 }
 
-/// Kernels before 6.1 do not tell; then what all devices take is tried.
+/// Kernels before 6.1 do not tell; then what all devices take is tried. A page at least.
 fn unit(file: &OwnedFd) -> Option<usize> {
+    Some(unit_of_device(file)?.max(rustix::param::page_size()))
+}
+
+fn unit_of_device(file: &OwnedFd) -> Option<usize> {
     let Ok(told) = fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return Some(UNIT_BYTES);
     };
