@@ -97,25 +97,29 @@ impl Hierarchy {
     /// Bytes of memory that it and the groups above it may use yet.
     fn memory_left(&self, tree: &Tree<'_>) -> Option<u64> {
         // Beyond `high` nobody is killed, and whoever takes memory waits.
-        let (limits, used, [active, inactive]): (&[&str], &str, [&str; 2]) = match self.unified {
-            true => (&["memory.max", "memory.high"], "memory.current", ["active_file", "inactive_file"]),
+        let (limits, used, gives_way): (&[&str], &str, &[&str]) = match self.unified {
+            true => (
+                &["memory.max", "memory.high"],
+                "memory.current",
+                &["active_file", "inactive_file", "slab_reclaimable"],
+            ),
             false => (
                 &["memory.limit_in_bytes"],
                 "memory.usage_in_bytes",
-                ["total_active_file", "total_inactive_file"],
+                &["total_active_file", "total_inactive_file"],
             ),
         };
         let of = |group: &str| {
             let file = |name: &str| format!("{}/{name}", self.path(group));
             let limit = limits.iter().filter_map(|name| tree.value::<u64>(file(name))).min()?;
             let used = tree.value::<u64>(file(used)).unwrap_or(0);
-            // What files have in the page cache gives way.
+            // What files have in the page cache gives way, and what the kernel remembers of names.
             let counts = tree.text(file("memory.stat")).unwrap_or_default();
             let count = |name: &str| {
                 let mut words = counts.lines().filter_map(|line| line.split_once(' '));
                 words.find(|(key, _)| *key == name).and_then(|(_, bytes)| bytes.trim().parse::<u64>().ok())
             };
-            let cached = [active, inactive].into_iter().filter_map(count).fold(0, u64::saturating_add);
+            let cached = gives_way.iter().copied().filter_map(count).fold(0, u64::saturating_add);
             Some(limit.saturating_sub(used.saturating_sub(cached)))
         };
         self.groups().filter_map(of).min()
@@ -210,8 +214,8 @@ mod tests {
         assert_eq!(available(), Some(768 << 20), "beyond it threads wait");
         write("sys/fs/cgroup/jobs/memory.current", "943718400\n");
         assert_eq!(available(), Some(124 << 20), "others of the group have most of it");
-        let counts = "anon 629145600\nfile 314572800\ninactive_file 209715200\nactive_file 104857600\n";
-        write("sys/fs/cgroup/jobs/memory.stat", counts);
+        let counts = "anon 629145600\nfile 314572800\ninactive_file 209715200\nactive_file 52428800\n";
+        write("sys/fs/cgroup/jobs/memory.stat", &format!("{counts}slab_reclaimable 52428800\n"));
         assert_eq!(available(), Some(424 << 20), "a part of that is cache");
         write("sys/fs/cgroup/jobs/one/memory.current", "900000000\n");
         assert_eq!(available(), Some(0), "more than it may have");

@@ -66,6 +66,11 @@ impl Server {
     /// Takes the socket. An error of kind `AddrInUse` if somebody serves there, or something else stands there; what a service left
     /// that was killed is replaced.
     pub fn bind(path: &Path) -> io::Result<Server> {
+        Server::bind_within(path, PATIENCE)
+    }
+
+    /// The same, waiting so long for another one that is being started.
+    fn bind_within(path: &Path, patience: Duration) -> io::Result<Server> {
         super::make_directory(path)?;
         let directory = match path.parent() {
             Some(directory) if directory != Path::new("") => directory,
@@ -73,7 +78,7 @@ impl Server {
         };
         // Two that start at once would each remove the other's.
         let held = File::open(directory)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         while let Err(errno) = flock(&held, FlockOperation::NonBlockingLockExclusive) {
             if errno != Errno::WOULDBLOCK {
                 return Err(errno.into());
@@ -156,15 +161,17 @@ impl Server {
         found
     }
 
-    /// Whoever asks at its path gets here.
+    /// Whoever asks at its path gets here, as far as that can be told.
     fn is_found(&self) -> bool {
-        let found = fs::symlink_metadata(&self.path);
-        found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => (found.dev(), found.ino()) == self.identity,
+            Err(error) => error.kind() != ErrorKind::NotFound,
+        }
     }
 
     /// The directory of a login's sockets goes when its user logs out, and comes back.
     fn bind_again(&mut self) -> bool {
-        let Ok(new) = Server::bind(&self.path) else { return false };
+        let Ok(new) = Server::bind_within(&self.path, Duration::ZERO) else { return false };
         let patience = self.patience;
         *self = new.patience(patience);
         true
