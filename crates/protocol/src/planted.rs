@@ -43,6 +43,7 @@ bugs! {
     ReleasedWhileRead      "source: releases a file that storage is still reading";
     BundlesOfAnyTarget     "source: puts small files of different targets into one bundle";
     BundleNeverDue         "source: waits for a bundle to fill for as long as anything else goes on";
+    LateReadCounts         "source: sends what comes of a read that was written off";
     SlowBundleHangs        "source: takes a bundle that is read slowly for one that hangs";
     SpilledCountsAsSent    "source: takes an object for sent when it is in the spill";
     SpillFailureLoses      "source: forgets an object that could not be written to the spill";

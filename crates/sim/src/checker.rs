@@ -487,7 +487,8 @@ impl World {
                         Settled::Failed(failure)
                             if record.closed
                                 && failure.code != Code::HashMismatch
-                                && self.hung.count + self.hung.stuck == 0 =>
+                                && self.hung.count == 0
+                                && !self.hung.stuck.contains(id) =>
                         {
                             self.violate(format!(
                                 "{id:?} is removed for its last step, though all is durable"
@@ -509,7 +510,7 @@ impl World {
         // Then a write that hung may bring back what was read first.
         let inode = self.tree.nodes[record.path].inode;
         let changed = inode.is_none_or(|inode| self.tree.inodes[inode].stamp != record.stamp);
-        if changed && self.hung.stuck > 0 {
+        if changed && self.hung.stuck.contains(&id) {
             return;
         }
         let sent = record.hashes.iter().find(|(other, _)| *other == index).map(|(_, hash)| *hash);

@@ -41,10 +41,16 @@ pub(crate) struct Hung {
     naming: BTreeMap<u64, u64>,
     /// Bundles of which a member takes long to be made.
     pub making: BTreeSet<BlockId>,
+    /// Reads that hang.
+    pub reads: BTreeSet<BlockId>,
+    /// Targets of the source that count as dead.
+    pub dead_at_source: Vec<Target>,
+    /// Half so many reads may hang at a time.
+    pub bearable_at_source: u32,
     /// Writes that hang.
     pub writes: stuck::Writes,
-    /// How many writes did.
-    pub stuck: u32,
+    /// What writes that hung were about.
+    pub stuck: BTreeSet<EntryId>,
     /// Half so many may hang at a time.
     pub bearable: u32,
 }
@@ -251,7 +257,7 @@ impl World {
     fn check_shared(&mut self, lane: Lane, threads: u32, op: &SinkOp) {
         let SinkOp::Sync { files, .. } = op else { return };
         // Those that take long do not count, and what has hung may be one of them.
-        let quiet = self.rates().hung == 0 && self.hung.count + self.hung.stuck == 0;
+        let quiet = self.rates().hung == 0 && self.hung.count == 0 && self.hung.stuck.is_empty();
         let (Some(end), [id], true) = (&self.sink, &files[..], quiet) else {
             return;
         };
@@ -267,7 +273,7 @@ impl World {
         }
     }
 
-    fn path_of(&self, id: EntryId) -> Option<PathId> {
+    pub(crate) fn path_of(&self, id: EntryId) -> Option<PathId> {
         self.checker.record(id).map(|record| record.path)
     }
 

@@ -117,6 +117,7 @@ impl World {
             planted,
         };
         self.hung = Hung::default();
+        self.hung.bearable_at_source = stuck::bearable(slots, hands);
         self.hung.bearable = stuck::bearable(sink_slots_near, sink_hands);
         let sink = sink::Config {
             slots: sink_slots,

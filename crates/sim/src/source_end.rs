@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use haul_model::limits::{FILES_OPEN_MAX, HASHES_FOLLOWING_MAX};
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::report::Fact;
-use haul_model::{Code, Entry, EntryId, Failure, Hash, Item, Kind};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Item, Kind, Target};
 use haul_protocol::link::{Frame, Link};
 use haul_protocol::source::{Config, Source};
 use haul_protocol::{Action, Event, Outcome};
@@ -15,7 +15,7 @@ use crate::lay::laid;
 use crate::log::JobLog;
 use crate::spill::Spill;
 use crate::trace::Short;
-use crate::tree::{Found, Scan, Tree};
+use crate::tree::{Found, PathId, Scan, Tree};
 use crate::world::{Happening, World, note};
 
 /// The source's process.
@@ -33,6 +33,8 @@ pub(crate) struct SourceEnd {
     pub slots: Vec<Payload>,
     /// Open files.
     pub handles: HashMap<EntryId, usize>,
+    /// What the files lie on.
+    pub on: HashMap<PathId, Vec<Target>>,
     /// Directories that storage may need.
     pub directories: HashMap<EntryId, ()>,
     /// Slots that storage is filling.
@@ -63,6 +65,7 @@ impl SourceEnd {
             slots: vec![Payload::default(); config.slots as usize],
             machine: Source::new(config),
             handles: HashMap::new(),
+            on: HashMap::new(),
             directories: HashMap::new(),
             reading: 0,
             sending: 0,
@@ -146,8 +149,11 @@ impl World {
                     self.violate(format!("the source ends with: {failure} ({:?})", failure.code));
                 }
             }
-            // Storage of the simulator answers in time.
             Action::Hands(_) => {}
+            Action::Replace(block, None) if self.hung.reads.contains(&block) => {
+                note!(self, "the thread of block {} gets a successor", block.0);
+            }
+            // Other than that storage answers in time.
             Action::Replace(block, _) => self.violate(format!("the thread of {block:?} is replaced")),
             Action::RelieveLook(id) => self.violate(format!("the thread of {id:?} is replaced")),
             Action::Grant(_)
@@ -248,6 +254,14 @@ impl World {
                             let object_bytes = self.plan.grain << self.random.below(3);
                             let laid = laid(object_bytes, &mut self.random);
                             self.checker.targets.insert(entry.id, laid.placement.target(0));
+                            let targets =
+                                laid.placement.pieces().iter().flat_map(|piece| piece.targets.iter());
+                            let targets: Vec<Target> = targets.copied().collect();
+                            let path = self.tree.path_of(&entry);
+                            if targets.iter().any(|target| self.hung.dead_at_source.contains(target)) {
+                                self.checker.troubled[path] = true;
+                            }
+                            end.on.insert(path, targets);
                             Item::Laid(entry, Box::new(laid), None)
                         }
                         item => item,
@@ -299,29 +313,36 @@ impl World {
                 end.reading += u32::from(!is_restat);
                 self.check_spill_op(&op);
                 let session = self.session;
+                if let Some(hangs) = self.draw_stuck_read(&op) {
+                    if let Some(nanos) = hangs {
+                        self.queue.push(self.now + nanos, Happening::Read { session, op, late: true });
+                    }
+                    return;
+                }
                 let slow = match &op {
                     SourceOp::ReadMembers { members, progress, .. } => {
                         self.draw_slow_reading(session, progress, members.len())
                     }
                     _ => None,
                 };
+                let read = Happening::Read { session, op, late: false };
                 match slow {
-                    None => self.after(self.plan.delays.read, Happening::Read { session, op }),
-                    Some(nanos) => self.queue.push(self.now + nanos, Happening::Read { session, op }),
+                    None => self.after(self.plan.delays.read, read),
+                    Some(nanos) => self.queue.push(self.now + nanos, read),
                 }
             }
         }
     }
 
     /// An operation of the source takes effect.
-    pub(crate) fn on_read(&mut self, session: u32, op: SourceOp) -> bool {
+    pub(crate) fn on_read(&mut self, session: u32, op: SourceOp, late: bool) -> bool {
         if session != self.session || self.source.as_ref().is_none_or(|end| end.outcome.is_some()) {
             return false;
         }
         let done = match op {
             SourceOp::ReadObject { block, entry, offset, length, slot, single, on_the_way, .. } => {
                 let on_the_way = on_the_way && self.random.coin();
-                let result = self.read_object(&entry, offset, length, single).map(|(piece, hash)| {
+                let result = self.read_object(&entry, (offset, length, single), late).map(|(piece, hash)| {
                     let end = self.source.as_mut();
                     let in_file = end.and_then(|end| {
                         let inode = end.handles.get(&entry.id).filter(|_| on_the_way);
@@ -341,7 +362,7 @@ impl World {
                 let mut results = Vec::with_capacity(members.len());
                 let mut used = 0;
                 for entry in &members {
-                    results.push(self.read_member(entry, used).map(|(piece, inode, hash)| {
+                    results.push(self.read_member(entry, used, late).map(|(piece, inode, hash)| {
                         let offset = used;
                         used += piece.length;
                         let may_stay =
@@ -399,13 +420,16 @@ impl World {
             let is_restat = matches!(done, SourceDone::Confirmed { .. } | SourceDone::Restated { .. });
             end.reading -= u32::from(!is_restat);
         }
+        if let SourceDone::Object { block, .. } | SourceDone::Members { block, .. } = done {
+            self.hung.reads.remove(&block);
+        }
         self.source_event(Event::SourceDone(done));
     }
 
-    fn fails_to_read(&mut self, entry: &Entry) -> Result<(), Failure> {
+    fn fails_to_read(&mut self, entry: &Entry, late: bool) -> Result<(), Failure> {
         let held = entry.parent.root_index().is_some()
             || self.source.as_ref().is_some_and(|end| end.directories.contains_key(&entry.parent));
-        if !held {
+        if !held && !late {
             self.violate(format!("{:?} is read, but its directory was forgotten", entry.id));
         }
         if self.random.chance(self.rates().read_error) {
@@ -432,14 +456,15 @@ impl World {
     fn read_object(
         &mut self,
         entry: &Entry,
-        offset: u64,
-        length: u32,
-        single: bool,
+        (offset, length, single): (u64, u32, bool),
+        late: bool,
     ) -> Result<(Piece, Hash), Failure> {
-        self.fails_to_read(entry)?;
+        self.fails_to_read(entry, late)?;
         let known = self.source.as_ref().and_then(|end| end.handles.get(&entry.id).copied());
         let inode = match known {
             Some(inode) => inode,
+            // Nobody would close it.
+            None if late => self.open(entry)?,
             None => {
                 let inode = self.open(entry)?;
                 if let Some(end) = &mut self.source {
@@ -459,8 +484,8 @@ impl World {
         Ok((piece, piece.hash(offset, single)))
     }
 
-    fn read_member(&mut self, entry: &Entry, at: u32) -> Result<(Piece, usize, Hash), Failure> {
-        self.fails_to_read(entry)?;
+    fn read_member(&mut self, entry: &Entry, at: u32, late: bool) -> Result<(Piece, usize, Hash), Failure> {
+        self.fails_to_read(entry, late)?;
         let inode = self.open(entry)?;
         let state = self.tree.stamps[self.tree.inodes[inode].stamp as usize];
         if state.size == 0 {
@@ -471,7 +496,7 @@ impl World {
     }
 
     fn confirm_version(&mut self, entry: &Entry) -> Result<(), Failure> {
-        self.fails_to_read(entry)?;
+        self.fails_to_read(entry, false)?;
         let known = self.source.as_ref().and_then(|end| end.handles.get(&entry.id).copied());
         let inode = match known {
             Some(inode) => inode,
@@ -485,7 +510,7 @@ impl World {
     }
 
     fn restat(&mut self, entry: &Entry) -> Result<Entry, Failure> {
-        self.fails_to_read(entry)?;
+        self.fails_to_read(entry, false)?;
         let path = self.tree.path_of(entry);
         self.tree.entry(path, entry.id, entry.parent).ok_or(Code::SourceVanished.into())
     }

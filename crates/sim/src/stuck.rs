@@ -1,12 +1,14 @@
-//! Writes that hang, of objects and of the members of bundles: they are written off, and what comes of them yet may do no harm.
+//! Reads and writes that hang, of objects and of the members of bundles: they are written off, and what comes of them yet may do no harm.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use haul_model::op::{MembersStep, SinkOp};
-use haul_model::{BlockId, EntryId, Target};
+use haul_model::op::{MembersStep, SinkOp, SourceOp};
+use haul_model::{BlockId, Entry, EntryId, Target};
 use haul_wire::Role;
 
 use crate::slow::TICK_NANOS;
+use crate::tree::PathId;
 use crate::world::{World, note};
 
 impl World {
@@ -29,20 +31,60 @@ impl World {
         }
         note!(self, "block {} hangs on target {target}", block.0);
         self.hung.writes.insert((block, part), ids.clone());
-        self.hung.stuck += 1;
+        self.hung.stuck.extend(ids.iter().copied());
         // Its file gets no final name meanwhile; and where there are few threads, all that is there may be given up.
         self.are_troubled(ids);
         self.is_dead(target);
+        Some(self.draw_stuck(session, Role::Sink))
+    }
+
+    /// How long this read takes, if it hangs; none: for ever.
+    pub(crate) fn draw_stuck_read(&mut self, op: &SourceOp) -> Option<Option<u64>> {
+        let end = self.source.as_ref().filter(|end| end.machine.writes_off())?;
+        let path_of = |entry| self.tree.path_of(entry);
+        // Which of its targets an object is on, and how a file lies that has started again, are the master's business.
+        let (block, mut paths, targets) = match op {
+            SourceOp::ReadObject { block, entry, .. } => {
+                let path = path_of(entry);
+                (*block, vec![path], end.on.get(&path).cloned().unwrap_or_default())
+            }
+            SourceOp::ReadMembers { block, members, .. } => {
+                let first = |entry: &Arc<Entry>| self.checker.targets.get(&entry.id).copied().unwrap_or(0);
+                let paths = members.iter().map(|entry| path_of(entry)).collect();
+                (*block, paths, members.iter().map(first).collect())
+            }
+            _ => return None,
+        };
+        let stuck = self.hung.reads.len() as u32 + 1;
+        if targets.is_empty()
+            || targets.contains(&0)
+            || stuck * 2 > self.hung.bearable_at_source
+            || !self.random.chance(self.rates().hang)
+        {
+            return None;
+        }
+        note!(self, "block {} hangs on the source's targets {targets:?}", block.0);
+        let end = self.source.as_ref()?;
+        let beside = |(path, on): (&PathId, &Vec<Target>)| {
+            on.iter().any(|target| targets.contains(target)).then_some(*path)
+        };
+        paths.extend(end.on.iter().filter_map(beside));
+        paths.into_iter().for_each(|path| self.checker.troubled[path] = true);
+        self.hung.dead_at_source.extend(targets);
+        self.hung.reads.insert(block);
+        Some(self.draw_stuck(self.session, Role::Source))
+    }
+
+    fn draw_stuck(&mut self, session: u32, of: Role) -> Option<u64> {
         let limit = self.plan.hangs_after;
         let delays = self.plan.delays;
-        let stuck = match self.random.below(4) {
+        self.let_time_pass(session, of, self.now + 2 * limit);
+        match self.random.below(4) {
             0 => None,
             // It comes back while what it was about is being sent again.
             1 => Some(limit + self.random.below(TICK_NANOS + 4 * (delays.payload + delays.write))),
             _ => Some(limit / 2 + self.random.below(3 * limit)),
-        };
-        self.let_time_pass(session, Role::Sink, self.now + 2 * limit);
-        Some(stuck)
+        }
     }
 
     /// Slots that they keep.

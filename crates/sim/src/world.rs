@@ -35,7 +35,7 @@ pub(crate) enum Happening {
     /// A payload arrives.
     Arrive { session: u32, epoch: u32, block: BlockId, slot: SlotId, length: u32, payload: Payload },
     /// An operation of the source takes effect.
-    Read { session: u32, op: SourceOp },
+    Read { session: u32, op: SourceOp, late: bool },
     /// Its completion.
     ReadReply { session: u32, done: SourceDone },
     /// An operation of the sink takes effect.
@@ -276,7 +276,7 @@ impl World {
             Happening::Arrive { session, epoch, block, slot, length, payload } => {
                 self.on_arrive(session, epoch, block, slot, length, payload)
             }
-            Happening::Read { session, op } => self.on_read(session, op),
+            Happening::Read { session, op, late } => self.on_read(session, op, late),
             Happening::ReadReply { session, done } => self.on_read_reply(session, done),
             Happening::Write { session, started } => self.on_write(session, started),
             Happening::WriteReply { session, number, done } => self.on_write_reply(session, number, done),

@@ -530,6 +530,11 @@ impl Source {
         }
     }
 
+    /// Objects are on several targets: a read that hangs is written off.
+    pub fn writes_off(&self) -> bool {
+        self.hands.has_several_targets()
+    }
+
     /// Starts whatever can be started.
     fn pump(&mut self) {
         self.watch_looks();
