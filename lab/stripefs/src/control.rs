@@ -9,7 +9,6 @@
 //! | `unknown_pool=ignore`, `=refuse` | a layout with a pool that does not exist is taken, or fails with `EINVAL` |
 //! | `group_lock=held`, `=free` | whoever reads or writes with `O_NONBLOCK` is refused with `EAGAIN`; others need not wait |
 //! | `modes=kept`, `=refused` | modes can be set, or are refused with `EPERM` and always 0755 |
-//! | `chmod=allowed`, `=refused` | modes can be set, or are refused with `EPERM` and always what they were made with |
 //! | `case=kept`, `=ignored` | names that differ in the case of ASCII letters are different, or the same |
 //! | `colons=taken`, `=refused` | names may have colons in them, or are refused with `EINVAL` |
 //! | `stats` | the clock of the trace, and counters of every target and the metadata server, as JSON; flushes the trace |
@@ -68,8 +67,6 @@ fn behaviour(word: &str) -> Option<(Switch, bool)> {
         "unknown_pool=refuse" => (|it| &it.behaviour.refuse_unknown_pool, true),
         "modes=kept" => (|it| &it.behaviour.refuse_modes, false),
         "modes=refused" => (|it| &it.behaviour.refuse_modes, true),
-        "chmod=allowed" => (|it| &it.behaviour.refuse_chmod, false),
-        "chmod=refused" => (|it| &it.behaviour.refuse_chmod, true),
         "case=kept" => (|it| &it.names.fold_case, false),
         "case=ignored" => (|it| &it.names.fold_case, true),
         "colons=taken" => (|it| &it.names.refuse_colons, false),

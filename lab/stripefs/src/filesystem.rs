@@ -95,8 +95,6 @@ pub(crate) struct Behaviour {
     pub group_lock: AtomicBool,
     /// Setting a mode fails with `EPERM`; whatever is made has the same.
     pub refuse_modes: AtomicBool,
-    /// Setting a mode fails with `EPERM`.
-    pub refuse_chmod: AtomicBool,
 }
 
 pub(crate) struct Shared {

@@ -184,10 +184,8 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let behaviour = &self.filesystem.shared().behaviour;
-        let refuse = mode.is_some()
-            && (behaviour.refuse_modes.load(Ordering::Relaxed)
-                || behaviour.refuse_chmod.load(Ordering::Relaxed));
+        let refuse =
+            mode.is_some() && self.filesystem.shared().behaviour.refuse_modes.load(Ordering::Relaxed);
         let change = move |node: &Node| {
             if refuse {
                 return Err(Errno::PERM);

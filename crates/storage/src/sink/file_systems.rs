@@ -38,8 +38,6 @@ pub(crate) struct FileSystem {
     anchor: OwnedFd,
     /// May be synced as a whole.
     pub whole: bool,
-    /// One of those that do as they are told.
-    known: bool,
     /// It could be written to when it was met.
     writable: bool,
     /// The page cache is all there is.
@@ -66,7 +64,6 @@ impl FileSystem {
         Ok(FileSystem {
             device,
             whole: mode == SyncMode::Measured && local::tells_of_errors(&anchor)?,
-            known: local::is_known(&anchor)?,
             writable: is_writable(&anchor)?,
             in_memory: local::is_memory(&anchor)?,
             gluster: layout::is_gluster(anchor.as_fd()),
@@ -128,31 +125,7 @@ impl FileSystem {
 
     /// Can it store modes? Where it cannot (FAT, exFAT, SMB, FUSE) they may be refused, or nothing comes of them; measured once.
     pub fn stores_modes(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> bool {
-        self.measured(directory, tokens).is_none_or(|measured| measured.modes == Modes::Set)
-    }
-
-    /// The mode to make a file with, in a directory that is changed by that, which is to have this one and for now another.
-    pub fn first_mode(
-        &self,
-        wanted: u32,
-        now: Mode,
-        (directory, tokens): (BorrowedFd<'_>, &TokenMaker),
-    ) -> Mode {
-        if self.is_to_be_measured() {
-            let _ = self.measured(directory, tokens);
-        }
-        self.first_mode_if_measured(wanted, now)
-    }
-
-    /// It may be one of those where that matters.
-    pub fn is_to_be_measured(&self) -> bool {
-        !self.known && self.measured.get().is_none()
-    }
-
-    /// The same as far as it is known.
-    pub fn first_mode_if_measured(&self, wanted: u32, now: Mode) -> Mode {
-        let at_creation = self.measured.get().is_some_and(|measured| measured.modes == Modes::AtCreation);
-        if !self.known && at_creation { now.union(Mode::from_raw_mode(wanted)) } else { now }
+        self.measured(directory, tokens).is_none_or(|measured| measured.modes)
     }
 
     /// None if nothing can be made in this directory; the next one may do.
@@ -167,18 +140,8 @@ impl FileSystem {
 struct Measured {
     times: Times,
     owner: u32,
-    modes: Modes,
-}
-
-/// Which mode a file has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Modes {
-    /// The one that is set.
-    Set,
-    /// For ever the one that it was made with.
-    AtCreation,
-    /// One that nobody can choose.
-    Given,
+    /// Modes that are set are those that it has then.
+    modes: bool,
 }
 
 fn is_writable(anchor: impl AsFd) -> Result<bool> {
@@ -232,28 +195,18 @@ fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
         let found = stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds);
         if found == seconds { any } else { found }
     });
-    let can_be_set = [0o751, 0o640].into_iter().all(|mode| {
+    let modes = [0o751, 0o640].into_iter().all(|mode| {
         let set = fs::fchmod(&file, Mode::from_raw_mode(mode)).and_then(|()| status(file.as_fd()));
         set.is_ok_and(|found| found.mode == mode)
     });
+    let owner = status(file.as_fd()).map(|found| found.uid);
     fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
-    let made_with = |mode| {
-        let file = fs::openat(directory, name.as_c_str(), flags, Mode::from_raw_mode(mode))?;
-        fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
-        status(file.as_fd()).map(|found| found.mode)
-    };
-    let owner = status(file.as_fd())?.uid;
-    let modes = match can_be_set {
-        true => Modes::Set,
-        false if made_with(0o700)? != made_with(0o600)? => Modes::AtCreation,
-        false => Modes::Given,
-    };
     // One that refuses times says so of each file.
     let times = match probe {
         Ok(probe) => Times { unit_nanos: unit_of(probe.mtime), first, last },
         Err(_) => Times::ANY,
     };
-    Ok(Measured { times, owner, modes })
+    Ok(Measured { times, owner: owner?, modes })
 }
 
 /// The unit to which [`PROBE`] was cut, if it was stored as `stored`.
@@ -359,7 +312,7 @@ mod tests {
     }
 
     fn of_any_kind() -> Measured {
-        Measured { times: Times::ANY, owner: 0, modes: Modes::Set }
+        Measured { times: Times::ANY, owner: 0, modes: true }
     }
 
     /// Tests run where the owner is shown as it is: that another one is taken for it can be seen only by what is not.

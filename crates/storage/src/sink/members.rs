@@ -12,10 +12,9 @@ use haul_buffers::Pool;
 use haul_model::op::{Landed, MemberWrite, MemberWritten, Progress};
 use haul_model::profile::Stage;
 use haul_model::{Attributes, Code, Entry, EntryId, Failure, Kind, SlotId, Token};
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::Preserve;
 use super::directories::Directory;
 use super::faults::{Reach, SyncPoint};
 use super::file_systems::SyncMode;
@@ -244,16 +243,6 @@ impl PosixSink {
         set.map_err(attributes::attributes_failure)
     }
 
-    /// Private until it is whole, where that can be changed then.
-    pub(super) fn first_mode(
-        &self,
-        wanted: &Attributes,
-        directory: &Directory,
-        held: BorrowedFd<'_>,
-    ) -> Mode {
-        directory.file_system.first_mode(Preserve::file_mode(wanted), PRIVATE, (held, &self.tokens))
-    }
-
     pub(super) fn stores_modes(&self, directory: &Arc<Directory>) -> bool {
         let held = self.directories.descriptor(directory);
         held.map_or(true, |held| directory.file_system.stores_modes(held.as_fd(), &self.tokens))
@@ -268,12 +257,11 @@ impl PosixSink {
         // Somebody may plant a name; nobody can plant them all.
         const TRIES: usize = 8;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = self.first_mode(&entry.attributes, directory, held);
         let mut result = Err(Errno::EXIST);
         for _ in 0..TRIES {
             let token = self.tokens.make();
             let name = self.temporary_name(entry, directory, token);
-            let open = || fs::openat(held, name.as_c_str(), flags, mode);
+            let open = || fs::openat(held, name.as_c_str(), flags, PRIVATE);
             match self.directories.retry_without_cache(open) {
                 Ok(file) => return Ok((token, file)),
                 Err(Errno::EXIST | Errno::INTR) => result = Err(Errno::EXIST),

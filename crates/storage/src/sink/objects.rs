@@ -339,21 +339,19 @@ impl PosixSink {
         let mut outcome = None;
         let held = self.directories.descriptor(&file.directory)?;
         let name = self.temporary_name(&file.entry, &file.directory, file.token);
-        let mode = || self.first_mode(&file.entry.attributes, &file.directory, held.as_fd());
         let opened = match open.identity {
             None => match plan {
                 // Striped otherwise is better than not there.
                 Some(plan) => {
-                    let mode = mode();
-                    let create = || layout::create(held.as_fd(), name.as_bytes(), mode, plan);
+                    let create = || layout::create(held.as_fd(), name.as_bytes(), PRIVATE, plan);
                     let (made, came_of_it) =
                         self.directories.retry_without_cache(create).map_err(sink_failure)?;
                     outcome = Some(came_of_it);
                     made
                 }
                 None => {
-                    let (flags, mode) = (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode());
-                    let create = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, mode);
+                    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                    let create = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE);
                     self.directories.retry_without_cache(create).map_err(sink_failure)?
                 }
             },

@@ -84,7 +84,7 @@ impl PosixSink {
             return Err(Code::LimitExceeded.into());
         }
         let held = self.directories.descriptor(&parent)?;
-        let made = match self.make_directory(entry, &parent, held.as_fd(), name) {
+        let made = match fs::mkdirat(&held, name, Mode::from_raw_mode(0o700)) {
             Ok(()) => true,
             // Made by us under another name of the same entry: this file system does not tell them apart.
             Err(Errno::EXIST) if parent.made => return Err(Code::NameTaken.into()),
@@ -107,31 +107,6 @@ impl PosixSink {
         });
         self.directories.add(entry.id, parent, name, found, record, file_system);
         Ok(())
-    }
-
-    /// For its owner alone until it is finished, where that can be changed then.
-    fn make_directory(
-        &self,
-        entry: &Entry,
-        parent: &Directory,
-        held: BorrowedFd<'_>,
-        name: &[u8],
-    ) -> rustix::io::Result<()> {
-        let wanted = Preserve::directory_mode(&entry.attributes, 0);
-        let mode = parent.file_system.first_mode_if_measured(wanted, Mode::RWXU);
-        fs::mkdirat(held, name, mode)?;
-        if !parent.file_system.is_to_be_measured() {
-            return Ok(());
-        }
-        // In the new one, not in one that was there: nothing else may be done in that.
-        let Ok(new) = confine::open_directory(held, name) else { return Ok(()) };
-        let better = parent.file_system.first_mode(wanted, Mode::RWXU, (new.as_fd(), &self.tokens));
-        drop(new);
-        if better == mode {
-            return Ok(());
-        }
-        fs::unlinkat(held, name, AtFlags::REMOVEDIR)?;
-        fs::mkdirat(held, name, better)
     }
 
     /// The destination itself is an entry: its contents are merged.
