@@ -348,3 +348,45 @@ fn what_a_user_may_not_replace_or_list_is_told_before_anything_is_sent() {
     assert!(!names.iter().any(|name| name.to_string_lossy().starts_with(".haul-")), "{names:?}");
     says(&copy("unlisted/"), 1, &["permission denied", "not list it"]);
 }
+
+/// A server that is away for a moment, a name that something else has: what is durable of a big file is not sent again for that.
+#[test]
+fn what_is_durable_of_a_file_stays_while_it_cannot_be_read_or_has_no_place() {
+    const BYTES: u64 = 24 << 20;
+    let bed = Bed::new();
+    fs::create_dir_all(bed.path("source/below")).unwrap();
+    let content: Vec<u8> = (0..BYTES).map(|at| (at >> 12) as u8 ^ (at >> 20) as u8).collect();
+    bed.write("source/below/big", &content);
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let destination = format!("localhost:{}", bed.path("there").display());
+    let run = |trouble: Option<(&str, &str)>, options: &[&str]| {
+        let mut command = bed.command();
+        command.args(["cp", "-r", "--json", "--ssh", &format!("'{haul}' bench shell"), "--haul-path", haul]);
+        command.args(["--object-size", "1MiB", "--memory", "4MiB"]).args(options);
+        command.env("HAUL_TEST_HASHES_LATE", "1").envs(trouble);
+        command.args(["source", &destination]).output().unwrap()
+    };
+    let left = || {
+        let found = fs::read_dir(bed.path("there/below")).unwrap().map(|entry| entry.unwrap().file_name());
+        found.filter(|name| name.to_string_lossy().starts_with(".haul-")).count()
+    };
+    let failed_with = |output: &Output, wanted: &str| {
+        assert_eq!(code(output), 3, "{}", stderr(output));
+        let events = events(output);
+        let failed: Vec<_> = events.iter().filter(|event| event["event"] == "failed").collect();
+        assert!(failed.len() == 1 && failed[0]["code"] == wanted, "{failed:?}");
+        assert!(left() > 0, "nothing is left of it: {wanted}");
+    };
+    let first = run(Some(("HAUL_TEST_SOURCE_READ_EIO", "17+")), &["--bandwidth", "12MiB"]);
+    failed_with(&first, "source-read");
+    let again = run(Some(("HAUL_TEST_SOURCE_READ_EIO", "1+")), &[]);
+    failed_with(&again, "source-read");
+    fs::create_dir(bed.path("there/below/big")).unwrap();
+    failed_with(&run(None, &[]), "sink-is-directory");
+    fs::remove_dir(bed.path("there/below/big")).unwrap();
+    let last = run(None, &[]);
+    assert_eq!(code(&last), 0, "{}", stderr(&last));
+    let sent = summary(&last)["bytes_sent"].as_u64().unwrap();
+    assert!(sent <= BYTES - (8 << 20), "{sent} bytes were sent again");
+    assert!(fs::read(bed.path("there/below/big")).unwrap() == content && left() == 0);
+}

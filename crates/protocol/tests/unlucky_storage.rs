@@ -79,7 +79,10 @@ fn written_after(failures: u8, failure: Failure) -> Ending {
                 }
                 Action::Send(Message::BlockSync { entries, .. }) => {
                     for (_, end) in entries {
-                        let Settled::Failed(failure) = end else { panic!("{end:?}") };
+                        // What is durable of it stays.
+                        let (Settled::Failed(failure) | Settled::Kept(failure)) = end else {
+                            panic!("{end:?}")
+                        };
                         ending.named = Some(failure);
                     }
                 }

@@ -628,12 +628,13 @@ impl Sink {
 
     /// Whether a later run can go on with what is durable of a file that comes in objects.
     ///
-    /// For want of room it can. And it can when a last step fails, since all objects had become durable before the first of
+    /// For want of room it can, and where an object could not be written: others are durable all the same. And it can when a last step fails, since all objects had become durable before the first of
     /// those: what such a failure may lose is attributes and a name. Other bytes than were read are no good to anybody.
     fn stays(&self, cause: SinkCause, failure: Failure) -> bool {
         let at_its_end = cause == SinkCause::CommitFailed && failure.code != Code::HashMismatch;
         let at_its_end = at_its_end && !self.config.planted.has(Bug::LastStepTakesAll);
-        full::is_lack_of_room(failure) || at_its_end
+        let unwritten = cause == SinkCause::WriteFailed && failure.code == Code::SinkWrite;
+        full::is_lack_of_room(failure) || unwritten || at_its_end
     }
 
     fn report_failed(&mut self, entry: &Entry, failure: Failure) {

@@ -336,9 +336,14 @@ impl Sink {
         let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, before) = (held.entry.clone(), held.state);
         // The source may have dropped it for a reason of its own, with its log, while it heard that it stays.
-        let stays = |objects: &&mut Objects| objects.keep == Some(failure);
+        let stays = |objects: &&mut Objects| objects.keep == Some(failure) && failure.code != Code::SinkWrite;
         if let Some(objects) = held.objects.as_deref_mut().filter(|objects| !stays(objects)) {
             self.stats.take_back(core::mem::take(&mut objects.counted));
+        }
+        // The source keeps its log of what it may be able to read another time. What counts of it the two may see in different ways.
+        let may_pass = failure.may_pass() && !restarts && before != SinkState::Refusing;
+        if let Some(objects) = held.objects.as_deref_mut().filter(|_| may_pass) {
+            objects.keep = Some(failure);
         }
         if unanswered && before == SinkState::Refusing {
             return self.step(id, SinkCause::Dropped);

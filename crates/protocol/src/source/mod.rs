@@ -570,7 +570,7 @@ impl Source {
 
     /// The entry ends: nothing of it stays, and its directory may be settled by that.
     fn close(&mut self, id: EntryId, cause: SourceCause) -> Result<Held, Failure> {
-        self.close_keeping(id, cause, false)
+        self.close_keeping(id, cause, (false, cause == SourceCause::Done))
     }
 
     /// The same. What the log knows of it may be of use in a later run.
@@ -578,14 +578,14 @@ impl Source {
         &mut self,
         id: EntryId,
         cause: SourceCause,
-        keeps_its_log: bool,
+        (keeps_its_log, counts): (bool, bool),
     ) -> Result<Held, Failure> {
         self.step(id, cause)?;
         let mut held = self.entries.remove(id).ok_or(Failure::new(Code::Internal))?;
         self.lent.had(held.lent);
         debug_assert_eq!(held.state, SourceState::Ended);
         if let Some(objects) = &mut held.objects {
-            if cause != SourceCause::Done && !keeps_its_log && !self.config.planted.has(Bug::DroppedCounts) {
+            if !counts && !self.config.planted.has(Bug::DroppedCounts) {
                 self.stats.take_back(objects.counted);
             }
             let spilled = core::mem::take(&mut objects.spilled);

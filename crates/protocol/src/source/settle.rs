@@ -95,8 +95,11 @@ impl Source {
         self.give_up(id, SourceCause::ReadFailed, failure)
     }
 
+    /// What cannot be read now may be another time: what is durable of it stays then, and what is logged.
     fn give_up(&mut self, id: EntryId, cause: SourceCause, failure: Failure) -> Result<(), Failure> {
-        self.give_up_keeping(id, cause, failure, false)
+        let own = cause == SourceCause::ReadFailed;
+        let stays = own && failure.may_pass();
+        self.give_up_keeping(id, cause, failure, stays)
     }
 
     /// The same; what is durable of it may stay at the sink, and its log entry with that.
@@ -109,7 +112,9 @@ impl Source {
     ) -> Result<(), Failure> {
         let entry = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.entry.clone();
         self.report_failed(&entry, failure);
-        self.close_keeping(id, cause, keeps_its_log)?;
+        // Where both ends may have given it up by themselves, what counts of it they would see in different ways.
+        let counts = keeps_its_log && cause == SourceCause::Refused && failure.code != Code::SinkWrite;
+        self.close_keeping(id, cause, (keeps_its_log, counts))?;
         self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: false }));
         Ok(())
     }

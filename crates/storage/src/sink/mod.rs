@@ -204,6 +204,8 @@ pub struct PosixSink {
     states: Mutex<HashMap<EntryId, State>>,
     /// Unfinished files of earlier sessions that this one goes on with.
     resumed: Mutex<HashSet<Token>>,
+    /// Unfinished files that this session cannot go on with and a later one may.
+    spared: Mutex<HashSet<Token>>,
     /// Files that have their final name, which could not be made durable: they may be written again.
     named_in_vain: Mutex<HashSet<EntryId>>,
     /// Descriptors that written members may hold until they are synced, and how many do.
@@ -264,6 +266,7 @@ impl PosixSink {
             names: Names::default(),
             states: Mutex::new(HashMap::new()),
             resumed: Mutex::new(HashSet::new()),
+            spared: Mutex::new(HashSet::new()),
             named_in_vain: Mutex::new(HashSet::new()),
             member_descriptors_max: budget.members,
             member_descriptors: AtomicUsize::new(0),

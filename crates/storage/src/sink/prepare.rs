@@ -34,6 +34,22 @@ pub(super) struct Prepares {
     pub unlaid: Vec<EntryId>,
 }
 
+/// Says nothing of the file itself: a server that is away, or a host that has too little of something.
+fn may_pass(errno: Errno) -> bool {
+    const PASSING: [Errno; 9] = [
+        Errno::IO,
+        Errno::TIMEDOUT,
+        Errno::NOTCONN,
+        Errno::SHUTDOWN,
+        Errno::STALE,
+        Errno::NOMEM,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::AGAIN,
+    ];
+    PASSING.contains(&errno)
+}
+
 /// What an entry may take the place of. A symlink is replaced, never followed: it could lead anywhere.
 fn may_be_replaced(present: FileType) -> bool {
     matches!(present, FileType::RegularFile | FileType::Symlink)
@@ -139,7 +155,21 @@ impl PosixSink {
         Ok(())
     }
 
+    /// What a file that cannot be gone on with this time has left stays for another.
     fn prepare_file(
+        &self,
+        entry: &Arc<Entry>,
+        resume: Option<Token>,
+        object_bytes: Option<u32>,
+    ) -> Result<Prepared, Failure> {
+        let prepared = self.prepare_file_or_fail(entry, resume, object_bytes);
+        if let Some(token) = resume.filter(|token| prepared.is_err() && self.tokens.is_of_job(*token)) {
+            lock(&self.spared).insert(token);
+        }
+        prepared
+    }
+
+    fn prepare_file_or_fail(
         &self,
         entry: &Arc<Entry>,
         resume: Option<Token>,
@@ -272,8 +302,13 @@ impl PosixSink {
             Err(Errno::NOENT) if self.rename_unfinished(directory, held.as_fd(), entry, token) => open(),
             other => other,
         };
-        let Ok(file) = opened else { return Ok(false) };
-        let Ok(present) = status(file.as_fd()) else { return Ok(false) };
+        let looked_at = opened.and_then(|file| status(file.as_fd()).map(|present| (file, present)));
+        let (file, present) = match looked_at {
+            Ok(found) => found,
+            // It may be there, and as it was, another time.
+            Err(errno) if may_pass(errno) => return Err(sink_failure(errno)),
+            Err(_) => return Ok(false),
+        };
         let is_own = directory.file_system.is_own(present.uid, held.as_fd(), &self.tokens);
         // It has the owner of the entry already if the session ended between sealing and naming it.
         let owner_is_right = is_own || (self.preserve.owner && present.uid == entry.attributes.uid);
@@ -294,8 +329,10 @@ impl PosixSink {
                 _ => Ok(()),
             }
         };
-        if hide().is_err() {
-            return Ok(false);
+        match hide() {
+            Err(errno) if may_pass(errno) => return Err(sink_failure(errno)),
+            Err(_) => return Ok(false),
+            Ok(()) => {}
         }
         let mut states = lock(&self.states);
         let known = match states.get(&entry.id) {

@@ -1,7 +1,7 @@
 //! Unfinished files that nobody will go on with.
 //!
 //! A name says by its tags whose it is. What carries the tag of this job, but not of this session, and was not taken up
-//! by a resume, is left over from a session that was killed: only that is removed.
+//! by a resume, is left over from a session that was killed: only that is removed. Where a resume failed it stays.
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,8 @@ impl PosixSink {
             let Some(token) = parse(entry.file_name().to_bytes()) else { continue };
             let left_over = self.tokens.is_of_job(token)
                 && !self.tokens.is_of_session(token)
-                && !lock(&self.resumed).contains(&token);
+                && !lock(&self.resumed).contains(&token)
+                && !lock(&self.spared).contains(&token);
             if left_over {
                 let _ = fs::unlinkat(held, entry.file_name(), AtFlags::empty());
             }
