@@ -34,7 +34,7 @@ use haul_model::{
 };
 use haul_wire::{Answer, Message, Repair, Settled};
 
-use self::choose::ToWrite;
+use self::choose::{TIMED_OUT, ToWrite};
 use self::errand::{About, Hanging};
 use self::receive::{Slot, Work, Write};
 use self::unlisted::Unlisted;
@@ -633,7 +633,9 @@ impl Sink {
     fn stays(&self, cause: SinkCause, failure: Failure) -> bool {
         let at_its_end = cause == SinkCause::CommitFailed && failure.code != Code::HashMismatch;
         let at_its_end = at_its_end && !self.config.planted.has(Bug::LastStepTakesAll);
+        // But for a write that hangs: it may come yet, into whatever the file is then.
         let unwritten = cause == SinkCause::WriteFailed && failure.code == Code::SinkWrite;
+        let unwritten = unwritten && failure.errno != TIMED_OUT;
         full::is_lack_of_room(failure) || unwritten || at_its_end
     }
 

@@ -342,7 +342,7 @@ impl Sink {
         }
         // The source keeps its log of what it may be able to read another time. What counts of it the two may see in different ways.
         let may_pass = failure.may_pass() && !restarts && before != SinkState::Refusing;
-        if let Some(objects) = held.objects.as_deref_mut().filter(|_| may_pass) {
+        if let Some(objects) = held.objects.as_deref_mut().filter(|objects| may_pass && objects.lost == 0) {
             objects.keep = Some(failure);
         }
         if unanswered && before == SinkState::Refusing {
