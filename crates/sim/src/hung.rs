@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    pub(crate) fn path_of(&self, id: EntryId) -> Option<PathId> {
+    fn path_of(&self, id: EntryId) -> Option<PathId> {
         self.checker.record(id).map(|record| record.path)
     }
 

@@ -628,8 +628,9 @@ impl Sink {
 
     /// Whether a later run can go on with what is durable of a file that comes in objects.
     ///
-    /// For want of room it can, and where an object could not be written: others are durable all the same. And it can when a last step fails, since all objects had become durable before the first of
-    /// those: what such a failure may lose is attributes and a name. Other bytes than were read are no good to anybody.
+    /// For want of room it can, and where an object could not be written: others are durable all the same. And it can when a last step
+    /// fails, since all objects had become durable before the first of those: what such a failure may lose is attributes and a name.
+    /// Other bytes than were read are no good to anybody.
     fn stays(&self, cause: SinkCause, failure: Failure) -> bool {
         let at_its_end = cause == SinkCause::CommitFailed && failure.code != Code::HashMismatch;
         let at_its_end = at_its_end && !self.config.planted.has(Bug::LastStepTakesAll);

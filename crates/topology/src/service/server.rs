@@ -196,7 +196,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.is_found() {
+        // Only what is known to be this one's goes.
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
     }
