@@ -172,6 +172,16 @@ impl Unfinished {
         lock(&self.hashes).close();
     }
 
+    /// Whether this is its inode. Of one that was not made yet nothing can be told.
+    pub fn is(&self, found: &Status) -> bool {
+        lock(&self.open).identity.is_none_or(|known| known == (found.device, found.inode))
+    }
+
+    /// The number of its inode, once it was made or found.
+    pub fn inode(&self) -> Option<u64> {
+        lock(&self.open).identity.map(|(_, inode)| inode)
+    }
+
     /// The descriptor of its contents, if it is open now.
     pub fn open_contents(&self) -> Option<Arc<OwnedFd>> {
         lock(&self.open).contents.clone()
@@ -220,8 +230,7 @@ impl PosixSink {
         }
         let failures = file.failures();
         let contents = self.contents(&file)?;
-        self.hooks.before_write().map_err(sink_failure)?;
-        let written = self.overwrite(&file, index, || match self.contents {
+        let write = || match self.contents {
             Contents::Written if borrowed => {
                 let _in_use = file.in_use.from(object.offset);
                 let is_hole = file.is_sound.load(Ordering::Acquire);
@@ -232,9 +241,16 @@ impl PosixSink {
                 written.map(|()| object.hash).map_err(sink_failure)
             }
             Contents::Discarded => Ok(object.hash),
-        });
+        };
+        let allowed = self.hooks.before_write().map_err(sink_failure);
+        let written = allowed.and_then(|()| self.overwrite(&file, index, write));
         if let Err(failure) = written {
             file.is_sound.store(false, Ordering::Release);
+            // NFS, and others that write behind one's back, may have told of what was written before, and once only: the next
+            // sync would call good what is lost. File systems of this host tell that of a sync alone.
+            if !file.directory.file_system.whole {
+                file.sync_failed();
+            }
             return Err(failure);
         }
         if file.was_written(failures) { Ok(()) } else { Err(Code::SinkSync.into()) }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_model::{Code, Entry, EntryId, Failure, Token};
-use rustix::fs::RenameFlags;
+use rustix::fs::{self, AtFlags, RenameFlags};
 use rustix::io::Errno;
 
+use super::attributes::Status;
 use super::directories::Directory;
 use super::names::name_failure;
+use super::objects::Unfinished;
 use super::prepare::rename;
 use super::{PosixSink, State, lock};
 
@@ -58,6 +60,9 @@ impl PosixSink {
                 if !file.sealed.load(Ordering::Acquire) {
                     return (Some(State::Unfinished(file)), Err(Code::Internal.into()));
                 }
+                if !self.is_what_was_written(&file) {
+                    return (Some(State::Unfinished(file)), Err(Code::HashMismatch.into()));
+                }
                 let failures = file.directory.sync_failures();
                 match self.name(&file.entry, file.token, &file.directory) {
                     Ok(()) => {
@@ -75,6 +80,15 @@ impl PosixSink {
             Some(named @ State::Named(..)) => (Some(named), Ok(())),
             state @ (Some(State::Made(_) | State::Filling(_)) | None) => (state, Err(Code::Internal.into())),
         }
+    }
+
+    /// Nobody has put another file in its place, as programs do that copy a file and give the copy its name.
+    fn is_what_was_written(&self, file: &Unfinished) -> bool {
+        let Ok(held) = self.directories.descriptor(&file.directory) else { return true };
+        let name = self.temporary_name(&file.entry, &file.directory, file.token);
+        let found = fs::statat(&held, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+        // One that is not there any more, or cannot be looked at, fails by itself when it is to be named.
+        found.map_or(true, |now| file.is(&now))
     }
 
     /// Instead of the temporary one.
@@ -109,6 +123,15 @@ impl PosixSink {
 
     pub(super) fn discard(&self, id: EntryId, token: Token, keep: bool) {
         let mut states = lock(&self.states);
+        if keep {
+            // It is remembered, as the source may have begun anew meanwhile: then it goes after all.
+            let kept = match states.get(&id) {
+                Some(State::Unfinished(file)) if file.token == token => Some(Arc::clone(file)),
+                _ => None,
+            };
+            drop(states);
+            return kept.into_iter().for_each(|file| file.close());
+        }
         let is_meant = match states.get(&id) {
             // A late word about an earlier version of the entry must not hit the present one.
             Some(State::Unfinished(file)) => file.token == token,
@@ -117,11 +140,7 @@ impl PosixSink {
         };
         let state = if is_meant { states.remove(&id) } else { None };
         drop(states);
-        match state {
-            Some(State::Unfinished(file)) if keep => file.close(),
-            Some(state) => self.remove_state(state),
-            None => {}
-        }
+        state.into_iter().for_each(|state| self.remove_state(state));
     }
 
     /// Removes what an entry has at the sink without a final name. A final name stays.

@@ -62,12 +62,21 @@ impl PosixSink {
 
     fn combine(&self, file: &Unfinished, contents: &OwnedFd, cut: Cut) -> Result<Hash, Failure> {
         let table = self.table(file);
+        let is_of_it = table.as_deref().is_some_and(|table| self.is_of_this_inode(table, file));
         let mut combiner = Combiner::new(self.hash);
         entries_of(table.as_deref(), cut, |index, entry| {
             let gathered = lock(&file.hashes).gathered(index);
-            combiner.push(match gathered.or_else(|| sums::decode(file.token, cut, index, entry)) {
+            let saved = sums::decode(file.token, cut, index, entry);
+            combiner.push(match gathered.or(saved.filter(|_| is_of_it)) {
                 Some(hash) => hash,
-                None => self.reread(contents, cut, index)?,
+                None => {
+                    let found = self.reread(contents, cut, index)?;
+                    // Of a copy what is in the table may be missing.
+                    if saved.is_some_and(|saved| saved != found) {
+                        return Err(Code::HashMismatch.into());
+                    }
+                    found
+                }
             });
             Ok(())
         })?;

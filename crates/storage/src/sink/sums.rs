@@ -3,6 +3,8 @@
 //! A table with one entry of 40 bytes for each object, at 40 times its number: the object's hash, and 8 bytes of a
 //! check over the token, the object size, the number and the hash. An entry that is torn, damaged, missing or of
 //! another file or cut does not pass its check, and its object is hashed again from the file.
+//!
+//! Behind the last one an entry of the same form has the number of the inode that the objects were written to, where others have a hash.
 
 use haul_model::{Hash, Token};
 
@@ -24,6 +26,13 @@ pub(crate) fn decode(token: Token, cut: Cut, index: u64, entry: &[u8]) -> Option
     let (hash, stored) = entry.split_first_chunk::<32>()?;
     let hash = Hash(*hash);
     (stored == check(token, cut, index, &hash)).then_some(hash)
+}
+
+/// The entry behind the last one: which inode it is.
+pub(crate) fn encode_inode(token: Token, cut: Cut, inode: u64) -> [u8; ENTRY_BYTES] {
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&inode.to_le_bytes());
+    encode(token, cut, cut.count(), Hash(hash))
 }
 
 fn check(token: Token, cut: Cut, index: u64, hash: &Hash) -> [u8; 8] {
@@ -53,6 +62,7 @@ mod tests {
         assert_eq!(decode(token, Cut { size: 1 << 21, ..cut }, 3, &entry), None);
         assert_eq!(decode(token, cut, 3, &entry[..39]), None);
         assert_eq!(decode(token, cut, 0, &[0; ENTRY_BYTES]), None, "a hole");
+        assert_eq!(decode(token, cut, 3, &encode_inode(token, cut, 9)), None, "of no object");
         for bit in 0..ENTRY_BYTES * 8 {
             let mut damaged = entry;
             damaged[bit / 8] ^= 1 << (bit % 8);

@@ -204,9 +204,22 @@ impl PosixSink {
         let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
         let create = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE);
         let made = self.directories.retry_without_cache(create).map_err(sink_failure)?;
+        if let Some(inode) = file.inode() {
+            let entry = sums::encode_inode(file.token, file.cut(), inode);
+            write_all_at(&made, &entry, inode_place(file.cut())).map_err(sink_failure)?;
+        }
         let made = Arc::new(made);
         lock(&file.hashes).table = Some(Arc::clone(&made));
         Ok(made)
+    }
+
+    /// Whether a table is of this very file, and not of one that this is a copy of: what was written after it was copied would be
+    /// missing here, and in the table.
+    pub(super) fn is_of_this_inode(&self, table: &OwnedFd, file: &Unfinished) -> bool {
+        let mut found = [0; sums::ENTRY_BYTES];
+        let expected = file.inode().map(|inode| sums::encode_inode(file.token, file.cut(), inode));
+        let read = read_at(table, &mut found, inode_place(file.cut()));
+        read.is_ok() && expected == Some(found)
     }
 
     /// The file goes, or has its final name.
@@ -218,6 +231,10 @@ impl PosixSink {
             let _ = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());
         }
     }
+}
+
+fn inode_place(cut: Cut) -> u64 {
+    cut.count() * sums::ENTRY_BYTES as u64
 }
 
 /// Entries of a table that are read at once.

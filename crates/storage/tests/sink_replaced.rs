@@ -1,0 +1,107 @@
+//! Unfinished files that somebody replaces by a copy, and storage that tells late of what it has lost.
+
+mod sink_support;
+
+use std::fs;
+use std::sync::Arc;
+
+use haul_model::op::Prepared;
+use haul_model::{Code, EntryId, Failure, Token};
+use haul_storage::conformance_sink::{Driver, OBJECT, content};
+use haul_storage::sink::{Fault, Faults, SinkSettings, SyncMode};
+use sink_support::{Scratch, names};
+
+const ONE: [u8; 4] = *b"one.";
+const TWO: [u8; 4] = *b"two.";
+const ENOSPC: i32 = 28;
+
+/// As `cp -p FILE COPY; mv COPY FILE` does it.
+fn replace(scratch: &Scratch, token: Token) {
+    let path = scratch.path(format!("top/.haul-{token}").as_bytes());
+    let copy = scratch.outside.join("copy");
+    fs::copy(&path, &copy).unwrap();
+    fs::rename(copy, path).unwrap();
+}
+
+fn file_of(driver: &Driver, top: EntryId, bytes: &[u8]) -> haul_model::Entry {
+    driver.file(top, b"large", bytes.len())
+}
+
+#[test]
+fn a_copy_in_the_place_of_an_unfinished_file_is_read_before_it_is_believed() {
+    let bytes = content(7, 4 * OBJECT as usize - 5);
+    for (replaced_at, is_whole) in [(4, true), (3, false), (2, false)] {
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = file_of(&driver, top, &bytes);
+        let token = driver.start(&file);
+        for index in 0..4 {
+            if index == replaced_at {
+                replace(&scratch, token);
+            }
+            assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+            assert_eq!(driver.sync(&[file.id]), []);
+        }
+        if replaced_at == 4 {
+            replace(&scratch, token);
+        }
+        drop(driver);
+        let (driver, top) = scratch.session(TWO);
+        let file = file_of(&driver, top, &bytes);
+        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        let sealed = driver.seal(&file, token, None).map(drop);
+        assert_eq!(sealed, if is_whole { Ok(()) } else { Err(Code::HashMismatch.into()) }, "{replaced_at}");
+        if is_whole {
+            driver.settle(&[file.id]);
+            assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
+        }
+    }
+}
+
+#[test]
+fn what_was_written_gets_its_name_and_not_what_is_in_its_place() {
+    let bytes = content(7, 3 * OBJECT as usize);
+    for is_sealed in [false, true] {
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = file_of(&driver, top, &bytes);
+        let token = driver.start(&file);
+        driver.write_in_parts(&file, token, &bytes);
+        if !is_sealed {
+            replace(&scratch, token);
+        }
+        assert!(driver.seal(&file, token, None).is_ok());
+        assert_eq!(driver.sync(&[file.id]), []);
+        if is_sealed {
+            replace(&scratch, token);
+        }
+        assert_eq!(driver.publish(&[file.id]), [(file.id, Failure::new(Code::HashMismatch))]);
+        assert!(!names(&scratch.path(b"top")).contains(&b"large"[..]));
+    }
+}
+
+/// On NFS a write without room tells of what was written before it, too, and the sync that follows tells of nothing.
+#[test]
+fn after_a_write_that_failed_no_sync_vouches_for_what_was_written_before() {
+    let bytes = content(7, 4 * OBJECT as usize);
+    let scratch = Scratch::new(SyncMode::EachFile);
+    let faults = Arc::new(Faults::default().fail(Fault::Write, 3, ENOSPC));
+    let settings = SinkSettings { faults: Some(faults), ..scratch.settings(ONE) };
+    let (driver, top) = scratch.session_with(settings);
+    let file = file_of(&driver, top, &bytes);
+    let token = driver.start(&file);
+    assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
+    assert_eq!(driver.sync(&[file.id]), []);
+    assert_eq!(driver.write_object(&file, token, &bytes, 1), Ok(()));
+    let failed = driver.write_object(&file, token, &bytes, 2);
+    assert_eq!(failed, Err(Failure::os(Code::SinkNoSpace, ENOSPC)));
+    let lost = driver.sync(&[file.id]);
+    assert_eq!(lost, [(file.id, Failure::new(Code::SinkSync))], "the second object may be lost");
+    for index in 1..4 {
+        assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+    }
+    assert_eq!(driver.sync(&[file.id]), []);
+    assert!(driver.seal(&file, token, None).is_ok());
+    driver.settle(&[file.id]);
+    assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
+}
