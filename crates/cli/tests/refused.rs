@@ -390,3 +390,54 @@ fn what_is_durable_of_a_file_stays_while_it_cannot_be_read_or_has_no_place() {
     assert!(sent <= BYTES - (8 << 20), "{sent} bytes were sent again");
     assert!(fs::read(bed.path("there/below/big")).unwrap() == content && left() == 0);
 }
+
+/// Of a big file some objects are durable when a write fails for want of a right. The run after what happens `between` sends the
+/// rest alone.
+fn goes_on_after(between: impl Fn(&dyn Fn(&[&str]) -> Output)) {
+    const TROUBLE: (&str, &str) = ("HAUL_TEST_FAIL", "write:17:13");
+    const BYTES: u64 = 24 << 20;
+    let bed = Bed::new();
+    let content: Vec<u8> = (0..BYTES).map(|at| (at >> 12) as u8 ^ (at >> 20) as u8).collect();
+    bed.write("source/big", &content);
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let destination = format!("localhost:{}", bed.path("there").display());
+    let run = |around: &[&str], trouble: Option<(&str, &str)>, options: &[&str]| {
+        let mut command = haul_testkit::alone("env", &bed.path("."));
+        command.args(around).args([haul, "cp", "-r", "--json", "--haul-path", haul]);
+        command.args([
+            "--ssh",
+            &format!("'{haul}' bench shell"),
+            "--object-size",
+            "1MiB",
+            "--memory",
+            "4MiB",
+        ]);
+        command.args(options).envs(trouble).args(["source", &destination]).output().unwrap()
+    };
+    let first = run(&[], Some(TROUBLE), &["--bandwidth", "12MiB"]);
+    assert_eq!(code(&first), 3, "{}", stderr(&first));
+    between(&|around| run(around, None, &[]));
+    let last = run(&[], None, &[]);
+    assert_eq!(code(&last), 0, "{}", stderr(&last));
+    let sent = summary(&last)["bytes_sent"].as_u64().unwrap();
+    assert!(sent <= BYTES - (6 << 20), "{sent} bytes were sent again");
+    assert!(fs::read(bed.path("there/big")).unwrap() == content);
+    assert_eq!(fs::read_dir(bed.path("there")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_destination_that_is_read_only_for_one_run_costs_nothing() {
+    const READ_ONLY: &str = "mount --bind there there && mount -o remount,ro,bind there && exec \"$@\"";
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, to mount");
+    }
+    goes_on_after(|run| {
+        let output = run(&["unshare", "--mount", "sh", "-c", READ_ONLY, "sh"]);
+        assert!(code(&output) == 1 && stderr(&output).contains("read-only"), "{}", stderr(&output));
+    });
+}
+
+#[test]
+fn a_right_that_is_missing_for_one_run_costs_nothing() {
+    goes_on_after(|_| ());
+}

@@ -164,6 +164,11 @@ impl Failure {
         matches!(self.code, Code::SourceRead | Code::SourcePermission)
     }
 
+    /// Storage did not take what was to be written, or may not be written to.
+    pub const fn is_unwritten(self) -> bool {
+        matches!(self.code, Code::SinkWrite | Code::SinkPermission)
+    }
+
     /// Without errno.
     #[track_caller]
     pub const fn new(code: Code) -> Self {

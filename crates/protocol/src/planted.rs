@@ -89,6 +89,7 @@ bugs! {
     GroupUnbounded         "sink: grants credits however much waits to become durable";
     HangAwaited            "sink: waits for ever for what hangs";
     LateWriteForgotten     "sink: names a file into which a write that hangs may still come";
+    KeptForNobody          "sink: leaves what was to stay for a later session where the source has begun anew";
     LatePartGoesOn         "sink: lets a thread go on with members that were asked for again";
     SlowPartHangs          "sink: takes members that are written slowly for such as hang";
     SlowMakingHangs        "sink: takes files that are made slowly for one that hangs";

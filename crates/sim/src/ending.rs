@@ -155,8 +155,9 @@ impl World {
         let hidden =
             |path: PathId| self.checker.unreadable.contains(&path) || failed.binary_search(&path).is_ok();
         let left = self.disk.temps.iter().find(|temp| {
-            let known =
-                !self.tree.ancestors(temp.path).any(hidden) && !self.checker.hung.contains(&temp.path);
+            let known = !hidden(temp.path)
+                && !self.tree.ancestors(temp.path).any(hidden)
+                && !self.checker.hung.contains(&temp.path);
             // What could not be read may have been a file there, or in DEST itself.
             let place = self.tree.nodes[temp.path].parent;
             let beside = |path: &PathId| place.is_none() || self.tree.nodes[*path].parent == place;

@@ -40,6 +40,8 @@ pub struct SinkStorage {
     tokens: u64,
     directories: HashMap<EntryId, Directory>,
     states: HashMap<EntryId, State>,
+    /// Unfinished files that stay for a later session, unless the source turns out to have started anew.
+    kept: HashMap<EntryId, usize>,
     /// Of files that lie on several targets.
     placements: HashMap<EntryId, Laid>,
     claimed: Vec<Token>,
@@ -124,6 +126,7 @@ impl SinkStorage {
             tokens: 0,
             directories: HashMap::new(),
             states: HashMap::new(),
+            kept: HashMap::new(),
             placements: HashMap::new(),
             claimed: vec![],
             prepared: vec![],
@@ -239,7 +242,7 @@ impl SinkStorage {
             }
             SinkOp::Discard { id, keep: true, .. } => {
                 if let Some(State::Unfinished { temp, .. }) = self.states.remove(&id) {
-                    context.left.push(context.disk.temps[temp].path);
+                    self.kept.insert(id, temp);
                 }
                 SinkDone::Discarded { id }
             }
@@ -720,6 +723,9 @@ impl SinkStorage {
     }
 
     fn discard(&mut self, id: EntryId, token: Token, disk: &mut Disk) {
+        if let Some(temp) = self.kept.remove(&id) {
+            disk.temps[temp].now = false;
+        }
         let meant = match self.states.get(&id) {
             Some(State::Unfinished { temp, .. }) => disk.temps[*temp].token == token,
             _ => true,

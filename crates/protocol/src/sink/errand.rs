@@ -149,6 +149,14 @@ impl Sink {
         hanging.map(|hanging| hanging.unfinished = Some((token, keep))).is_some()
     }
 
+    /// An unfinished file that was let go of so that it stays goes after all. Nobody waits for that.
+    pub(super) fn let_go_of_kept(&mut self, id: EntryId, token: Token) {
+        match self.hanging.get_mut(&id).and_then(|hanging| hanging.unfinished.as_mut()) {
+            Some((_, keep)) => *keep = false,
+            None => self.ask(Lane::Sync, SinkOp::Discard { id, token, keep: false }, About::Nothing),
+        }
+    }
+
     /// Looks for errands that take long, and for those that hang.
     pub(super) fn watch_errands(&mut self, now_nanos: u64) -> Result<(), Failure> {
         while let Some(long) = self.errands.next_long(self.clock.now()) {

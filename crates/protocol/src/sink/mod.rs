@@ -607,7 +607,7 @@ impl Sink {
         if self.ends_the_job(failure, target) {
             return Ok(());
         }
-        let keep = self.stays(cause, failure);
+        let keep = self.stays(id, cause, failure);
         let objects = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut());
         let end = match objects.filter(|_| keep) {
             Some(objects) => {
@@ -631,12 +631,17 @@ impl Sink {
     /// For want of room it can, and where an object could not be written: others are durable all the same. And it can when a last step
     /// fails, since all objects had become durable before the first of those: what such a failure may lose is attributes and a name.
     /// Other bytes than were read are no good to anybody.
-    fn stays(&self, cause: SinkCause, failure: Failure) -> bool {
+    fn stays(&self, id: EntryId, cause: SinkCause, failure: Failure) -> bool {
+        let objects = self.entries.get(id).and_then(|held| held.objects.as_deref());
+        // A write that hangs may come yet, into whatever the file is then.
+        if objects.is_some_and(|objects| objects.lost > 0) {
+            return false;
+        }
         let at_its_end = cause == SinkCause::CommitFailed && failure.code != Code::HashMismatch;
         let at_its_end = at_its_end && !self.config.planted.has(Bug::LastStepTakesAll);
-        // But for a write that hangs: it may come yet, into whatever the file is then.
-        let unwritten = cause == SinkCause::WriteFailed && failure.code == Code::SinkWrite;
-        let unwritten = unwritten && failure.errno != TIMED_OUT;
+        // Without an error of the system what has its name is another file.
+        let told = !matches!(failure.errno, 0 | TIMED_OUT);
+        let unwritten = cause == SinkCause::WriteFailed && failure.is_unwritten() && told;
         full::is_lack_of_room(failure) || unwritten || at_its_end
     }
 

@@ -335,15 +335,26 @@ impl Sink {
         }
         let held = self.entries.get_mut(id).ok_or(Failure::new(Code::Protocol))?;
         let (entry, before) = (held.entry.clone(), held.state);
-        // The source may have dropped it for a reason of its own, with its log, while it heard that it stays.
-        let stays = |objects: &&mut Objects| objects.keep == Some(failure) && failure.code != Code::SinkWrite;
-        if let Some(objects) = held.objects.as_deref_mut().filter(|objects| !stays(objects)) {
+        // The source may have dropped it for a reason of its own, while it heard that it stays.
+        let as_told = |objects: &Objects| objects.keep == Some(failure) && !restarts;
+        let counts = |objects: &&mut Objects| as_told(objects) && !failure.is_unwritten();
+        if let Some(objects) = held.objects.as_deref_mut().filter(|objects| !counts(objects)) {
             self.stats.take_back(core::mem::take(&mut objects.counted));
         }
         // The source keeps its log of what it may be able to read another time. What counts of it the two may see in different ways.
-        let may_pass = failure.may_pass() && !restarts && before != SinkState::Refusing;
-        if let Some(objects) = held.objects.as_deref_mut().filter(|objects| may_pass && objects.lost == 0) {
-            objects.keep = Some(failure);
+        let may_pass = failure.may_pass() && !restarts;
+        let mut goes = None;
+        if let Some(objects) = held.objects.as_deref_mut() {
+            if may_pass && before != SinkState::Refusing && objects.lost == 0 {
+                objects.keep = Some(failure);
+            } else if objects.keep.is_some() && !may_pass && !as_told(objects) {
+                // With its log.
+                objects.keep = None;
+                goes = objects.discarding.then_some(held.token);
+            }
+        }
+        if let Some(token) = goes.filter(|_| !self.config.planted.has(Bug::KeptForNobody)) {
+            self.let_go_of_kept(id, token);
         }
         if unanswered && before == SinkState::Refusing {
             return self.step(id, SinkCause::Dropped);

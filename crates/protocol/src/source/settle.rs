@@ -113,7 +113,7 @@ impl Source {
         let entry = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.entry.clone();
         self.report_failed(&entry, failure);
         // Where both ends may have given it up by themselves, what counts of it they would see in different ways.
-        let counts = keeps_its_log && cause == SourceCause::Refused && failure.code != Code::SinkWrite;
+        let counts = keeps_its_log && cause == SourceCause::Refused && !failure.is_unwritten();
         self.close_keeping(id, cause, (keeps_its_log, counts))?;
         self.actions.push_back(Action::Send(Message::FileDrop { id, failure, restarts: false }));
         Ok(())

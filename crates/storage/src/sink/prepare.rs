@@ -34,20 +34,12 @@ pub(super) struct Prepares {
     pub unlaid: Vec<EntryId>,
 }
 
-/// Says nothing of the file itself: a server that is away, or a host that has too little of something.
+/// Says nothing of the file itself: a server that is away, a right that is missing, a file system that is only to be read, a host
+/// that has too little of something. What is not there, or is no file, will not be one another time either.
 fn may_pass(errno: Errno) -> bool {
-    const PASSING: [Errno; 9] = [
-        Errno::IO,
-        Errno::TIMEDOUT,
-        Errno::NOTCONN,
-        Errno::SHUTDOWN,
-        Errno::STALE,
-        Errno::NOMEM,
-        Errno::MFILE,
-        Errno::NFILE,
-        Errno::AGAIN,
-    ];
-    PASSING.contains(&errno)
+    const OF_THE_FILE: [Errno; 6] =
+        [Errno::NOENT, Errno::LOOP, Errno::ISDIR, Errno::NOTDIR, Errno::NXIO, Errno::NODEV];
+    !OF_THE_FILE.contains(&errno)
 }
 
 /// What an entry may take the place of. A symlink is replaced, never followed: it could lead anywhere.
