@@ -32,7 +32,8 @@ deps: ## Install what the tests and the demo need
 build: deps ## Build everything as the tests use it
 	$(CARGO) build --locked --profile $(PROFILE) --workspace
 
-release: deps ## Build the program
+release: ## Build the program
+	@lab/deps.sh release
 	$(CARGO) build --locked --release -p haul
 
 test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, power cuts, striped file systems, GlusterFS
@@ -80,10 +81,12 @@ ceph: build ## The same on a CephFS; not part of `make test`, as its packages ta
 	lab/deps.sh ceph
 	$(AS_ROOT) $(BUILT)/testbed ceph --haul $(BUILT)/haul
 
-bench: release ## Side by side with other movers and the machine's limits; writes docs/evaluation/peers.md (as root; ARGS="--case big ...")
+# sudo has a PATH of its own, on which movers that somebody has built may be missing.
+bench: release ## Side by side with other movers and the machine's limits; writes docs/evaluation/peers.md (as root or with sudo -n, else without memory file systems; ARGS="--case big ...")
 	lab/deps.sh bench
 	mkdir -p $(TARGET)/bench
-	$(AS_ROOT) $(RELEASED)/haul bench peers --report docs/evaluation --disk $(TARGET)/bench $(ARGS)
+	@set -e; run() { if $(or $(AS_ROOT),env) true 2>/dev/null; then $(AS_ROOT) env "PATH=$$PATH" "$$@"; else "$$@"; fi; }; \
+	run $(RELEASED)/haul bench peers --report docs/evaluation --disk $(TARGET)/bench $(ARGS)
 
 faults: release ## What object logs cost and what a fault costs; writes docs/evaluation/ft-lads.md (ARGS="--scale paper ...")
 	lab/deps.sh bench

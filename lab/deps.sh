@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and showing haul needs, if it is missing: a C compiler, sshd, FUSE, a Rust toolchain.
+# With `release` FUSE need not work, which only tests and emulated file systems use; nor with `bench`.
 # With `gluster` also GlusterFS, and what its bricks stand on; with `ceph` also Ceph, and the same.
 # With `bench` also the programs that haul is measured against, the source tree that they copy, and what draws.
 #
@@ -170,5 +171,6 @@ if ! have_rust; then
         exit 1
     fi
 fi
+case "${1:-}" in release | bench) exit ;; esac
 [ -e /dev/fuse ] || { echo "missing: /dev/fuse; please run: sudo modprobe fuse" >&2; exit 1; }
 [ -w /dev/fuse ] || { echo "/dev/fuse cannot be opened; please run: sudo chmod 666 /dev/fuse" >&2; exit 1; }

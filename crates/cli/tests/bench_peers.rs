@@ -103,6 +103,39 @@ fn a_tool_that_fails_without_a_word_was_not_measured() {
 }
 
 #[test]
+fn a_tool_that_copies_well_once_and_then_makes_holes_is_found_out() {
+    let evaluation = Evaluation::new();
+    let programs = evaluation.path("programs");
+    std::fs::create_dir(&programs).unwrap();
+    let cp = programs.join("cp");
+    let once = evaluation.path("once");
+    // Of the same size.
+    let holes = "for f in \"$3\"/*; do s=$(stat -c %s \"$f\"); t=$(stat -c %Y \"$f\"); truncate -s 0 \"$f\"; truncate -s $s \"$f\"; touch -d @$t \"$f\"; done";
+    let script = format!(
+        "#!/bin/sh\n/bin/cp \"$@\"\nif [ -e '{0}' ]; then {holes}; fi\ntouch '{0}'\n",
+        once.display()
+    );
+    std::fs::write(&cp, script).unwrap();
+    std::fs::set_permissions(&cp, PermissionsExt::from_mode(0o755)).unwrap();
+    let arguments = ["peers", "--case", "files", "--scale", "0.002", "--runs", "2", "--peer", "cp,haul-here"];
+    let said = evaluation.run_with_programs(&programs, &arguments);
+    let rows = evaluation.rows("peers-runs.csv", "files,cp,");
+    assert!(rows.len() == 1 && rows[0].contains("the result differs"), "{rows:?}\n{said}");
+    assert_eq!(evaluation.rows("peers-runs.csv", "files,haul-here,").len(), 2);
+}
+
+#[test]
+fn a_case_that_cannot_be_measured_does_not_keep_others_from_it() {
+    let evaluation = Evaluation::new();
+    let arguments = ["peers", "--case", "thirty,big", "--scale", "0.001", "--runs", "1", "--peer", "raw"];
+    let output = evaluation.command(Path::new("/nowhere"), &arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("thirty: no tool"), "{said}");
+    assert_eq!(evaluation.rows("peers-runs.csv", "big,raw,").len(), 1);
+    evaluation.check_nothing_left();
+}
+
+#[test]
 fn the_raw_pair_moves_a_file_and_says_when_it_cannot() {
     let bed = tempfile::tempdir().unwrap();
     let (source, sink) = (bed.path().join("source"), bed.path().join("sink"));

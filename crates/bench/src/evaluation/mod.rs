@@ -6,6 +6,7 @@
 pub mod csv;
 pub mod page;
 
+use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -86,12 +87,19 @@ pub fn own_mounts() -> io::Result<()> {
 }
 
 /// From now on this process and its children have a network of their own, in which there is loopback alone: servers that
-/// listen everywhere are reached by nobody else, and every port is free. To be called before it has other threads; only root
-/// may.
+/// listen everywhere are reached by nobody else, and every port is free. To be called before it has other threads. Who is not
+/// root needs a user namespace for it, in which everybody else is nobody, and which not every system allows.
 pub fn own_network() -> io::Result<()> {
     let checked = |done: libc::c_int| if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) };
-    // SAFETY: no memory is involved; the call concerns the network namespace of this thread, the only one there is yet.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    let own_user = if user.is_root() { 0 } else { libc::CLONE_NEWUSER };
+    // SAFETY: no memory is involved; the call concerns the namespaces of this thread, the only one there is yet.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWNET | own_user) })?;
+    if own_user != 0 {
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/uid_map", format!("{0} {0} 1", user.as_raw()))?;
+        fs::write("/proc/self/gid_map", format!("{0} {0} 1", group.as_raw()))?;
+    }
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // SAFETY: all bytes zero are a valid request: a name without letters, and no flags.
     let mut request = unsafe { std::mem::zeroed::<libc::ifreq>() };

@@ -4,7 +4,7 @@ use super::case::Case;
 use super::cost::{Cost, Kind};
 use super::csv::Results;
 use super::run::Sample;
-use super::tool::{Class, TOOLS, Tool};
+use super::tool::{TOOLS, Tool};
 use crate::statistics::median;
 
 /// Of the runs of one tool in one case.
@@ -89,19 +89,11 @@ impl<'a> Medians<'a> {
             .min_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds))
     }
 
-    /// The fastest peer in clear text that checks no more than it does by itself.
-    pub fn fastest_clear(&self, case: Case) -> Option<(&'static Tool, Figures)> {
-        self.fastest(case, |tool| tool.class == Class::Clear)
-    }
-
-    /// The fastest peer over a network.
-    pub fn fastest_network(&self, case: Case) -> Option<(&'static Tool, Figures)> {
-        self.fastest(case, |tool| tool.class.is_network_peer())
-    }
-
-    /// The fastest with any settings of one peer.
-    pub fn fastest_of(&self, case: Case, family: &str, class: Class) -> Option<(&'static Tool, Figures)> {
-        self.fastest(case, |tool| tool.family == family && tool.class == class)
+    /// Those that are wanted, and of which nothing is known: neither a run nor why there is none.
+    pub fn not_asked(&self, case: Case, wanted: impl Fn(&Tool) -> bool) -> Vec<&'static str> {
+        let is_known = |tool: &Tool| self.results.runs.iter().any(|run| run.case == case && run.tool == tool);
+        let missing = TOOLS.iter().filter(|tool| tool.takes_part_in(case) && wanted(tool) && !is_known(tool));
+        missing.map(|tool| tool.name).collect()
     }
 }
 

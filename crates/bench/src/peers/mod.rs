@@ -5,8 +5,9 @@
 //! - [`csv`], [`figures`], [`bars`], [`report`], [`pictures`]: what came out, as numbers and for people.
 //!
 //! What must stay true: all tools of a case move the same bytes between the same file systems in the same minutes, in an
-//! order drawn by lot; what cannot be measured is a row with its reason. As root everything lives in namespaces of its own
-//! ([`own_mounts`](crate::evaluation::own_mounts), [`own_network`](crate::evaluation::own_network)), so that nothing is left and no server is reached from outside.
+//! order drawn by lot; each result is compared with the source; what cannot be measured is a row with its reason. Where it
+//! may be, everything lives in namespaces of its own ([`own_mounts`](crate::evaluation::own_mounts), [`own_network`](crate::evaluation::own_network)), so that
+//! nothing is left and no server is reached from outside.
 
 pub mod bars;
 pub mod case;
@@ -34,13 +35,14 @@ use tool::{TOOLS, Tool};
 
 use crate::evaluation::{Lottery, say, tool as system};
 use crate::process::leave_the_rest_to_the_end;
-use crate::tree::Totals;
 use crate::{process, tree};
 
 /// A tool that takes longer in the run that does not count is run less often.
 const SLOW_SECONDS: f64 = 60.0;
 /// So often.
 const SLOW_RUNS: usize = 2;
+/// While a signal ends this process another thread may still make files below what is removed.
+const REMOVE_TRIES: u32 = 20;
 
 /// What to compare.
 #[derive(Clone, Debug)]
@@ -67,18 +69,35 @@ pub struct Settings {
     pub scale: f64,
     /// Of the order of runs.
     pub seed: u64,
+    /// Mounts of this process are its own: memory file systems may be mounted.
+    pub has_own_mounts: bool,
+    /// So is its network: servers that let everybody in may be started.
+    pub has_own_network: bool,
 }
 
 /// Measures, and writes the report; each round is written when it is done, so that nothing is lost. What earlier
-/// comparisons left in the directory of the report is part of the new one, but for the cases that are measured again.
+/// comparisons left in the directory of the report is part of the new one, but for the cases that are measured again. A
+/// case that cannot be measured does not keep the others from it; the first such is told at the end.
 pub fn run(settings: &Settings) -> io::Result<()> {
     process::adopt_orphans()?;
     let files = Files::open(&settings.report, &settings.haul, &settings.command)?;
     let mut results = files.read()?;
+    let mut failed = None;
     if !settings.cases.is_empty() || settings.cost {
         let places = Places::new(settings)?;
         for case in &settings.cases {
-            compare(settings, &places, *case, &files, &mut results)?;
+            let before = results.clone();
+            if let Err(error) = compare(settings, &places, *case, &files, &mut results) {
+                leave_the_rest_to_the_end();
+                let error = format!("{}: {error}", case.name());
+                say(&error);
+                failed = failed.or(Some(io::Error::other(error)));
+                places.clear(*case)?;
+                // What was measured once is not lost for what cannot be measured today.
+                if before.runs.iter().any(|run| run.case == *case && run.outcome.is_ok()) {
+                    results = before;
+                }
+            }
             files.write(&results)?;
             report::write(&settings.haul, &settings.report, &files)?;
         }
@@ -91,7 +110,8 @@ pub fn run(settings: &Settings) -> io::Result<()> {
             })?;
         }
     }
-    report::write(&settings.haul, &settings.report, &files)
+    report::write(&settings.haul, &settings.report, &files)?;
+    failed.map_or(Ok(()), Err)
 }
 
 /// What a signal must not leave behind: what is mounted, and what is only a directory.
@@ -102,7 +122,15 @@ pub fn leave_nothing() {
     for path in std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner)) {
         // It may not be one.
         let _ = system(Command::new("umount").arg("--lazy").arg(&path));
-        if let Err(error) = tree::remove(&path) {
+        let mut removed = tree::remove(&path);
+        for _ in 1..REMOVE_TRIES {
+            if removed.is_ok() {
+                break;
+            }
+            std::thread::sleep(process::POLL);
+            removed = tree::remove(&path);
+        }
+        if let Err(error) = removed {
             say(&format!("{} is left over: {error}", path.display()));
         }
     }
@@ -113,7 +141,16 @@ struct Places {
     /// In memory, as root: of a file system of its own.
     root: PathBuf,
     disk: Option<PathBuf>,
-    is_mounted: bool,
+    has_huge_pages: bool,
+}
+
+/// One of them.
+struct Place {
+    path: PathBuf,
+    /// What it is in words.
+    storage: String,
+    /// What is written there is to be waited for, whatever the case is called.
+    is_on_disk: bool,
 }
 
 impl Drop for Places {
@@ -135,17 +172,23 @@ impl Places {
             Ok(path)
         };
         let root = directory(&settings.directory)?;
-        let mut places = Places { root, disk: None, is_mounted: rustix::process::geteuid().is_root() };
-        if places.is_mounted {
+        let mut places = Places { root, disk: None, has_huge_pages: false };
+        if settings.has_own_mounts {
             let mount = |path: &Path, options: &str| {
                 system(Command::new("mount").args(["-t", "tmpfs", "-o", options, "haul-peers"]).arg(path))
                     .map(drop)
             };
             mount(&places.root, "size=90%,mode=755")?;
             fs::create_dir(places.root.join("huge"))?;
-            mount(&places.root.join("huge"), "size=90%,mode=755,huge=always")?;
+            let huge = mount(&places.root.join("huge"), "size=90%,mode=755,huge=always");
+            places.has_huge_pages = huge.is_ok();
+            if let Err(error) = huge {
+                say(&format!("no memory file system with huge pages, so one without: {error}"));
+            }
         } else {
-            say("not root: no memory file systems are mounted, and some peers cannot be measured");
+            say(
+                "no memory file systems are mounted: results lie in the directory for temporary files, or in that of --dir",
+            );
             fs::create_dir(places.root.join("huge"))?;
         }
         fs::create_dir(places.root.join("plain"))?;
@@ -156,16 +199,28 @@ impl Places {
         Ok(places)
     }
 
-    /// Where a case happens, and what that is in words.
-    fn of(&self, case: Case) -> Option<(PathBuf, String)> {
-        let (path, name) = match case {
-            case if case.is_on_disk() => (self.disk.clone()?, "disk"),
-            case if case.has_big_files() => (self.root.join("huge"), "memory, huge pages"),
-            _ => (self.root.join("plain"), "memory"),
+    /// Where a case happens.
+    fn of(&self, case: Case) -> Option<Place> {
+        let path = match case {
+            case if case.is_on_disk() => self.disk.clone()?,
+            case if case.has_big_files() => self.root.join("huge"),
+            _ => self.root.join("plain"),
         };
         let kind = crate::machine::first_line("stat", &["-f", "-c", "%T", &path.to_string_lossy()]);
-        let name = if self.is_mounted || case.is_on_disk() { name } else { "a directory" };
-        Some((path, format!("{name} ({kind})")))
+        let is_in_memory = matches!(kind.as_str(), "tmpfs" | "ramfs");
+        let name = match is_in_memory {
+            false => "disk",
+            true if self.has_huge_pages && path.ends_with("huge") => "memory, huge pages",
+            true => "memory",
+        };
+        let storage = format!("{name} ({kind})");
+        Some(Place { path, storage, is_on_disk: case.is_on_disk() || !is_in_memory })
+    }
+
+    /// What a case that failed has left.
+    fn clear(&self, case: Case) -> io::Result<()> {
+        let Some(place) = self.of(case) else { return Ok(()) };
+        ["source", "sink", "state"].iter().try_for_each(|name| tree::remove(&place.path.join(name)))
     }
 }
 
@@ -176,15 +231,15 @@ fn compare(
     files: &Files,
     results: &mut Results,
 ) -> io::Result<()> {
-    let Some((place, storage)) = places.of(case) else {
+    let Some(Place { path: place, storage, is_on_disk }) = places.of(case) else {
         say(&format!("{}: left out, as no --disk was given", case.name()));
         return Ok(());
     };
-    results.forget(case);
     say(&format!("{}: making what is moved", case.name()));
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let source = place.join("source");
     let dataset = case::make(case, settings.scale, &source)?;
+    results.forget(case);
     let tools: Vec<&'static Tool> = TOOLS
         .iter()
         .filter(|tool| {
@@ -201,10 +256,10 @@ fn compare(
     let work = places.root.join("work");
     let (sink, scratch) = (place.join("sink"), work.join("run"));
     // A user's home directory is on a disk.
-    let state = if case.is_on_disk() { place.join("state") } else { scratch.join("state") };
+    let state = if is_on_disk { place.join("state") } else { scratch.join("state") };
     fs::create_dir_all(&sink)?;
     let present = present(settings, case, &tools, results);
-    let servers = Servers::start(&present, &work.join("servers"), &sink)?;
+    let servers = Servers::start(&present, &work.join("servers"), &sink, settings.has_own_network)?;
     let stage = Stage {
         haul: &settings.haul,
         dataset: &dataset,
@@ -213,6 +268,7 @@ fn compare(
         scratch: &scratch,
         state: &state,
         servers: &servers,
+        is_on_disk,
     };
     stage.prepare()?;
     let contest = Contest { settings, stage, files };
@@ -249,8 +305,6 @@ fn present(
 /// One tool that is still in the running.
 struct Runner {
     tool: &'static Tool,
-    /// What each of its results has: as the one that was compared.
-    expected: Totals,
     /// How many runs count.
     runs: usize,
 }
@@ -275,8 +329,7 @@ impl Contest<'_> {
             }
         }
         if runners.is_empty() {
-            // What was measured before is still in the files.
-            return Err(io::Error::other(format!("{}: no tool came through its first run", case.name())));
+            return Err(io::Error::other("no tool came through its first run"));
         }
         for round in 1..=self.settings.runs {
             lottery.shuffle(&mut runners);
@@ -285,7 +338,7 @@ impl Contest<'_> {
                 if round > runner.runs {
                     continue;
                 }
-                match self.again(&runner) {
+                match self.checked(runner.tool) {
                     Ok(sample) => {
                         say(&format!(
                             "{}, round {round} of {}: {}: {:.2} s",
@@ -313,7 +366,7 @@ impl Contest<'_> {
         result
     }
 
-    /// The run that does not count: its result is compared with the source.
+    /// The run that does not count.
     fn first(&self, tool: &'static Tool, results: &mut Results) -> io::Result<Runner> {
         if let Some(problem) = self.stage.servers.problem(tool) {
             return Err(io::Error::other(problem.to_owned()));
@@ -321,24 +374,19 @@ impl Contest<'_> {
         let case = self.stage.dataset.case;
         let command = self.stage.with_place(|place| tool::shown(&tool.command(place), place));
         results.used.push(Used { case, tool, version: tool.version(&self.settings.haul), command });
-        let sample = self.run(tool)?;
-        let expected = self.stage.check(tool)?;
-        self.stage.clear()?;
+        let sample = self.checked(tool)?;
         let is_slow = sample.seconds > SLOW_SECONDS;
         let runs = if is_slow { self.settings.runs.min(SLOW_RUNS) } else { self.settings.runs };
         say(&format!("{}, first run: {}: {:.2} s, as it should be", case.name(), tool.name, sample.seconds));
-        Ok(Runner { tool, expected, runs })
+        Ok(Runner { tool, runs })
     }
 
-    fn again(&self, runner: &Runner) -> io::Result<run::Sample> {
-        let sample = self.run(runner.tool)?;
-        let found = self.stage.totals()?;
+    /// One run, whose result is compared with the source.
+    fn checked(&self, tool: &'static Tool) -> io::Result<run::Sample> {
+        let sample = self.run(tool)?;
+        self.stage.check(tool)?;
         self.stage.clear()?;
-        if found == runner.expected {
-            Ok(sample)
-        } else {
-            Err(io::Error::other(format!("the result has {found:?}; it should have {:?}", runner.expected)))
-        }
+        Ok(sample)
     }
 
     fn failed(&self, tool: &'static Tool, round: usize, error: &io::Error, results: &mut Results) {

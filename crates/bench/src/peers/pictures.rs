@@ -6,13 +6,15 @@ use std::path::Path;
 use haul_chart::{Axis, Bar, Group, Lines, Reference, Rows, Scale, Series, Value, X};
 
 use super::bars::FLAT;
-use super::case::{Case, Dataset};
+use super::case::Case;
+use super::csv::Measured;
 use super::figures::{CostAt, Figures, Medians};
 use super::tool::{Class, TOOLS, Tool};
 use crate::evaluation::page::{Picture, draw};
 
 /// Speed and processor time of all tools in one case, the fastest first.
-pub fn case(directory: &Path, medians: &Medians, dataset: &Dataset) -> io::Result<Picture> {
+pub fn case(directory: &Path, medians: &Medians, measured: &Measured) -> io::Result<Picture> {
+    let Measured { dataset, storage, .. } = measured;
     let gigabytes = dataset.bytes as f64 / 1e9;
     let mut found: Vec<(&Tool, Figures)> =
         TOOLS.iter().filter_map(|tool| Some((tool, medians.of(dataset.case, tool)?))).collect();
@@ -39,10 +41,7 @@ pub fn case(directory: &Path, medians: &Medians, dataset: &Dataset) -> io::Resul
     let unit = if is_tree { "files/s" } else { "GB/s" };
     let figure = Rows {
         title: format!("{}: speed, and what it costs", dataset.title),
-        subtitle: format!(
-            "{}, both ends on one machine, loopback; medians",
-            if dataset.case.is_on_disk() { "on a disk" } else { "in memory" }
-        ),
+        subtitle: format!("{storage}, both ends on one machine, loopback; medians"),
         groups: vec![
             Group { title: format!("Speed, {unit} (longer is faster)"), bars: bars(&speed) },
             Group {

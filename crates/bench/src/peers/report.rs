@@ -56,8 +56,8 @@ impl Report<'_> {
         self.page.line("# haul side by side with its peers\n");
         self.page.line(
             "haul and other movers on the same data, one run after the other in an order drawn by lot, after one run of each that \
-             does not count and whose result is compared with the source byte for byte; after every other run files and bytes \
-             are counted. Both ends are processes of one machine and share its cores; the network is loopback. Values \
+             does not count; each result is compared with the source byte for byte. \
+             Both ends are processes of one machine and share its cores; the network is loopback. Values \
              are medians, in parentheses the shortest and the longest run. A peer can be asked as it comes and as its manual \
              recommends it (`-tuned`); the fastest peer is the fastest of those that were asked, which each table names.\n",
         );
@@ -82,15 +82,18 @@ impl Report<'_> {
                 Bound::AtMost(bound) => format!("at most {bound:.2}"),
             };
             let verdict = match bar.is_met() {
-                Some(true) => "met",
-                Some(false) => "**not met**",
-                None => "not measured",
+                Some(true) if !bar.not_asked.is_empty() => {
+                    format!("met, with {} not asked", bar.not_asked.join(", "))
+                }
+                Some(true) => "met".into(),
+                Some(false) => "**not met**".into(),
+                None => "not measured".into(),
             };
             let measured = match &bar.measured {
                 Ok(measured) => format!("{measured:.3}"),
                 Err(why) => why.clone(),
             };
-            self.page.row([bar.what, bound, measured, verdict.into()]);
+            self.page.row([bar.what, bound, measured, verdict]);
         }
     }
 
@@ -153,7 +156,7 @@ impl Report<'_> {
             self.page.heading(&["program", "why"]);
             left_out.into_iter().for_each(|(name, problem)| self.page.row([name, problem]));
         }
-        let picture = pictures::case(self.page.directory, &self.medians, dataset)?;
+        let picture = pictures::case(self.page.directory, &self.medians, measured)?;
         self.page.picture(&picture);
         Ok(())
     }
@@ -169,7 +172,8 @@ impl Report<'_> {
         self.page.line(
             "Published: client and server 95 ms apart, 2 x 40 Gb/s, SSDs to disks; seconds. Here: the same shapes, smaller by the \
              factor given, between processes of one machine without any distance; seconds. Only ratios within one side may be \
-             compared. GridFTP is with -pp -cc 8 for many files on both sides.\n",
+             compared. GridFTP is published with -pp -cc 8; here it \
+             is the faster of as it comes and as its manual recommends (-pp -cc 8 for many files, -p 4 for big ones).\n",
         );
         self.page.heading(&[
             "case",
@@ -192,7 +196,8 @@ impl Report<'_> {
                 Some(gigabytes) if bytes > 0.0 => format!("{:.1}", bytes / 1e9 / gigabytes),
                 Some(_) => "another kernel's tree".into(),
             };
-            let fdt = here("fdt").into_iter().chain(here("fdt-tuned")).reduce(f64::min);
+            let faster = |one, other| here(one).into_iter().chain(here(other)).reduce(f64::min);
+            let gridftp = faster("gridftp", "gridftp-tuned");
             let ratio = |one: Option<f64>, other: Option<f64>| {
                 seconds(one.zip(other).map(|(one, other)| one / other))
             };
@@ -205,9 +210,9 @@ impl Report<'_> {
                 scale,
                 seconds(here("haul")),
                 seconds(here("haul-plain")),
-                seconds(fdt),
-                seconds(here("gridftp-tuned")),
-                ratio(here("gridftp-tuned"), here("haul-plain")),
+                seconds(faster("fdt", "fdt-tuned")),
+                seconds(gridftp),
+                ratio(gridftp, here("haul-plain")),
             ]);
         }
     }

@@ -1,10 +1,12 @@
-//! The far ends that peers need: each a process of its own on a loopback port that was free, ended by its id.
+//! The far ends that peers need: each a process of its own on a loopback port that was free, ended by its id. All but sshd let
+//! in whoever reaches them, and some with the rights of who started them: they are for a network of their own alone.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -14,6 +16,8 @@ use crate::evaluation::installed;
 use crate::process::{Guarded, end_descendants, unblock_signals, wait_until};
 use crate::sshd::{Sshd, current_user};
 
+/// Who owns nothing.
+const NOBODY: u32 = 65534;
 const START_TRIES: usize = 3;
 const START_LIMIT: Duration = Duration::from_secs(15);
 
@@ -68,9 +72,14 @@ impl Servers {
         Servers { ssh: None, running: BTreeMap::new(), failed: BTreeMap::new(), user: String::new() }
     }
 
-    /// What these tools need. `directory` is for their own files, `sink` is where they write. One that does not start is
-    /// remembered with its reason ([`Servers::problem`]).
-    pub fn start(tools: &[&Tool], directory: &Path, sink: &Path) -> io::Result<Servers> {
+    /// What these tools need. `directory` is for their own files, `sink` is where they write. One that does not start, or may not
+    /// as this process has no network of its own, is remembered with its reason ([`Servers::problem`]).
+    pub fn start(
+        tools: &[&Tool],
+        directory: &Path,
+        sink: &Path,
+        has_own_network: bool,
+    ) -> io::Result<Servers> {
         fs::create_dir_all(directory)?;
         let mut servers = Servers { user: current_user()?, ..Servers::none() };
         let mut wanted: Vec<Daemon> = tools.iter().filter_map(|tool| tool.daemon()).collect();
@@ -79,6 +88,9 @@ impl Servers {
         for daemon in wanted {
             let started = match daemon {
                 Daemon::Ssh => Sshd::start(&directory.join("sshd")).map(|sshd| servers.ssh = Some(sshd)),
+                _ if !has_own_network => {
+                    Err(io::Error::other("its server lets everybody in: only in a network of its own"))
+                }
                 _ => {
                     start(daemon, directory, sink).map(|server| drop(servers.running.insert(daemon, server)))
                 }
@@ -149,7 +161,7 @@ impl Servers {
     }
 }
 
-/// Any but sshd. `directory` is for its own files, `sink` is where it writes.
+/// Any but sshd, in a network of its own. `directory` is for its own files, `sink` is where it writes.
 pub fn start(daemon: Daemon, directory: &Path, sink: &Path) -> io::Result<Server> {
     let mut last = io::Error::other("no port was free");
     for _ in 0..START_TRIES {
@@ -209,12 +221,6 @@ fn command(daemon: Daemon, port: u16, directory: &Path, sink: &Path) -> io::Resu
             command
         }
         Daemon::Xrootd => {
-            if !is_root {
-                return Err(io::Error::other(
-                    "it listens on all addresses: only in a network of its own, as root",
-                ));
-            }
-            // It will not run as root.
             let private = directory.join("xrootd");
             fs::create_dir_all(&private)?;
             fs::set_permissions(&private, fs::Permissions::from_mode(0o777))?;
@@ -228,7 +234,11 @@ fn command(daemon: Daemon, port: u16, directory: &Path, sink: &Path) -> io::Resu
                 ),
             )?;
             let mut command = Command::new(program("xrootd")?);
-            command.arg("-c").arg(configuration).args(["-p", &port_text, "-R", "nobody", "-n", "bench"]);
+            command.arg("-c").arg(configuration).args(["-p", &port_text, "-n", "bench"]);
+            if is_root {
+                // It will not run as root. Were it to change its user by itself (`-R`), it would no longer end when this process does.
+                command.uid(NOBODY).gid(NOBODY);
+            }
             command
         }
         Daemon::Webdav => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use haul_bench::congestion::mover::Mover;
 use haul_bench::congestion::{End, Settings, System, Throttle, leave_nothing, run as evaluate};
-use haul_bench::evaluation::own_mounts;
+use haul_bench::evaluation::{own_mounts, own_network};
 use haul_bench::process;
 use haul_model::Code;
 use haul_mover::Error;
@@ -46,6 +46,9 @@ pub fn run(arguments: &BenchCongestion) -> Result<u8, Error> {
         }
         // Before any other thread: they have the namespace of the one that starts them.
         own_mounts().map_err(|error| Error::os(Code::SystemRefused, "a mount namespace", &error))?;
+        if settings.movers.iter().any(|mover| mover.daemon().is_some()) {
+            own_network().map_err(|error| Error::os(Code::SystemRefused, "a network namespace", &error))?;
+        }
     }
     process::end_all_on_signal(leave_nothing);
     conclude(evaluate(&settings), "the evaluation", leave_nothing)

@@ -1,5 +1,6 @@
 //! `haul bench peers`: from options to the comparison; and the ends of the raw pair.
 
+use std::io;
 use std::process::Command;
 
 use haul_bench::evaluation::{own_mounts, own_network};
@@ -15,15 +16,20 @@ use crate::options::{BenchCase, BenchPeers, BenchPeersPart, BenchRaw, BenchRawRe
 
 /// `haul bench peers`
 pub fn run(arguments: &BenchPeers) -> Result<u8, Error> {
-    let settings = settings(arguments)?;
-    let is_measured = !settings.cases.is_empty() || settings.cost;
-    if is_measured && rustix::process::geteuid().is_root() {
-        // Before any other thread: they have the namespaces of the one that starts them.
-        own_mounts().map_err(|error| Error::os(Code::SystemRefused, "a mount namespace", &error))?;
-        own_network().map_err(|error| Error::os(Code::SystemRefused, "a network namespace", &error))?;
+    let mut settings = settings(arguments)?;
+    if !settings.cases.is_empty() || settings.cost {
+        // Before any other thread: they have the namespaces of the one that starts them. Only root mounts.
+        settings.has_own_mounts =
+            rustix::process::geteuid().is_root() && has_own("a mount namespace", own_mounts);
+        settings.has_own_network = has_own("a network namespace", own_network);
     }
     process::end_all_on_signal(leave_nothing);
     conclude(compare(&settings), "the comparison", leave_nothing)
+}
+
+/// Containers, and some systems for who is not root, allow none: what needs it is left out, and says so.
+fn has_own(what: &str, make: fn() -> io::Result<()>) -> bool {
+    make().inspect_err(|error| eprintln!("haul: {what} of its own: {error}")).is_ok()
 }
 
 fn settings(arguments: &BenchPeers) -> Result<Settings, Error> {
@@ -41,6 +47,8 @@ fn settings(arguments: &BenchPeers) -> Result<Settings, Error> {
         runs: arguments.runs as usize,
         scale: arguments.scale,
         seed: arguments.seed,
+        has_own_mounts: false,
+        has_own_network: false,
     })
 }
 

@@ -319,10 +319,11 @@ pub struct BenchPeers {
 
 const PEERS_HELP: &str = "\
 Copies the same data with haul, with other movers over loopback, with cp and tar, and with a pair of programs that only read, \
-send, receive and write; runs are interleaved, each result is checked. Writes peers.md with CSV files and pictures. Peers are \
+send, receive and write; runs are interleaved, each result is compared with the source. Writes peers.md with CSV files and pictures. Peers are \
 taken from the PATH (`lab/deps.sh bench` installs those that Debian has); one that is missing or fails is a row with the reason.
 
-As root it mounts memory file systems in a mount namespace of its own, and servers listen in a network of their own. In \
+As root it mounts memory file systems in a mount namespace of its own; otherwise all cases are on whatever holds --dir. Servers \
+that let everybody in listen in a network of their own; where the system allows none (containers), their peers are rows with the reason. In \
 memory it needs 10 GiB at full size, and on a virtual machine it writes to nearly all free memory before each run, \
 so that none pays for what the host had taken back. What is done is written at once, and a case that is run again replaces its own figures \
 only; `--part report` writes the page anew. A quick look: --scale 0.02 --runs 2";

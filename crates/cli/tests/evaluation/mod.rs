@@ -32,9 +32,17 @@ impl Evaluation {
 
     /// The same, with the programs of a directory before all others.
     pub fn run_with_programs(&self, directory: &Path, arguments: &[&str]) -> String {
+        let output = self.command(directory, arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    }
+
+    pub fn command(&self, directory: &Path, arguments: &[&str]) -> Command {
         let all = std::env::var_os("PATH").unwrap_or_default();
         let all = std::iter::once(directory.to_owned()).chain(std::env::split_paths(&all));
-        let output = Command::new(Self::haul())
+        let mut command = Command::new(Self::haul());
+        command
             .env("PATH", std::env::join_paths(all).unwrap())
             .arg("bench")
             .args(arguments)
@@ -43,12 +51,8 @@ impl Evaluation {
             .arg("--dir")
             .arg(self.path("scratch"))
             .env("HAUL_STREAMS", "1")
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}");
-        said
+            .stdin(Stdio::null());
+        command
     }
 
     /// A file of the report.
