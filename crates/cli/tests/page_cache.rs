@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use haul_testkit::{COUNTED, alone, lacks};
@@ -74,5 +75,34 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
                 assert_eq!(fs::read(&copy).unwrap(), vec![7; size]);
             }
         }
+    }
+}
+
+#[test]
+fn of_a_file_at_which_somebody_has_looked_that_stays_and_the_rest_goes() {
+    const BYTES: usize = 9 << 20;
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("{haul} bench shell");
+    for (host, options) in [("", &[][..]), ("127.0.0.1:", &[]), ("127.0.0.1:", &["--io", "buffered"])] {
+        let bed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let source = bed.path().join("file");
+        fs::write(&source, vec![7; BYTES]).unwrap();
+        let file = File::open(&source).unwrap();
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        if cached(&source) != Some(0) {
+            return lacks(COUNTED);
+        }
+        fadvise(&file, 0, None, Advice::Random).unwrap();
+        file.read_at(&mut [0], 0).unwrap();
+        assert_eq!(cached(&source), Some(1));
+        let mut command = alone(haul, bed.path());
+        command.args(["cp", "--quiet", "--object-size", "1MiB"]).args(options);
+        command.args(["--ssh", &shell, "--haul-path", haul, "file"]);
+        let ended = command.arg(format!("{host}{}", bed.path().join("copy").display())).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let pages = cached(&source).unwrap();
+        // The first MiB is as it was found, or all there by now.
+        assert!((1..=256).contains(&pages), "{host} {options:?}: {pages} pages");
     }
 }

@@ -4,6 +4,7 @@
 //! to one of the two traits below. No protocol in here: storage never decides what comes next.
 
 mod abreast;
+mod absent;
 mod carry;
 pub mod confine;
 pub mod conformance_sink;

@@ -16,10 +16,10 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::absent::NEAR_BYTES;
+
 /// `cachestat(2)`, the same number on all architectures.
 const CACHESTAT: libc::c_long = 451;
-/// What was read less than so many bytes ago may still be on its way from the cache to the other end.
-const NEAR_BYTES: u64 = 1 << 30;
 
 /// `struct cachestat_range`; a length of 0 reaches to the end.
 #[repr(C)]
@@ -48,6 +48,11 @@ pub(crate) fn pages(file: impl AsFd) -> Option<u64> {
 pub(crate) fn holds_most_of(file: impl AsFd, offset: u64, length: u32) -> bool {
     let all = u64::from(length).div_ceil(rustix::param::page_size() as u64);
     pages_of(file, Range { offset, length: length.into() }).is_none_or(|cached| cached * 2 >= all)
+}
+
+/// Nothing of the range is in the cache, as far as the kernel can tell.
+pub(crate) fn holds_none_of(file: impl AsFd, offset: u64, length: u64) -> bool {
+    pages_of(file, Range { offset, length }) == Some(0)
 }
 
 /// All of the range is in the cache; a guess is not good enough.
@@ -87,6 +92,11 @@ static UNKNOWN: AtomicBool = AtomicBool::new(false);
 /// Whether the kernel counts pages, as far as is known.
 pub(crate) fn is_counted() -> bool {
     !UNKNOWN.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+pub(crate) fn counted_pages(file: impl AsFd, offset: u64, length: u64) -> Option<u64> {
+    counted(file, &Range { offset, length })
 }
 
 /// As the kernel has counted them.
@@ -267,15 +277,6 @@ impl Drop for Use<'_> {
     }
 }
 
-/// Drops what lies far enough behind `offset`, up to which a file has been read roughly in order.
-pub(crate) fn drop_behind(file: impl AsFd, offset: u64, length: u32) {
-    let far = offset.saturating_sub(NEAR_BYTES);
-    if far > 0 {
-        let start = far.saturating_sub(u64::from(length));
-        drop_range(file, start, far - start);
-    }
-}
-
 /// Writes what the page cache holds of the range, and waits for it. An error is told to whom the file is synced by.
 pub(crate) fn await_device(file: impl AsFd, offset: u64, length: u64) {
     let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return };
@@ -392,7 +393,8 @@ impl Latest {
     }
 }
 
-fn drop_range(file: impl AsFd, offset: u64, length: u64) {
+/// Drops what can be dropped of the range.
+pub(crate) fn drop_range(file: impl AsFd, offset: u64, length: u64) {
     if let Some(length) = NonZeroU64::new(length) {
         let _ = fadvise(file, offset, Some(length), Advice::DontNeed);
     }
@@ -510,26 +512,6 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(as_somebody_else).join().unwrap());
         assert_eq!(pages(&file), Some(101));
         assert!(!is_absent(&file));
-    }
-
-    #[test]
-    fn what_was_read_long_ago_is_dropped_and_what_was_read_lately_is_not() {
-        let Some((scratch, _)) = on_disk() else { return lacks_here(DISK) };
-        let path = scratch.path().join("long");
-        // Holes have pages, too, once they are read.
-        File::create(&path).unwrap().set_len(3 << 30).unwrap();
-        let file = File::open(&path).unwrap();
-        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
-        let mut piece = vec![0; 1 << 20];
-        for at in [(1 << 30) - (1 << 20), 1 << 30] {
-            rustix::io::pread(&file, &mut piece[..], at).unwrap();
-        }
-        assert_eq!(pages(&file), Some(512));
-        drop_behind(&file, 1 << 30, 1 << 20);
-        assert_eq!(pages(&file), Some(512), "it may still be on its way");
-        drop_behind(&file, 2 << 30, 1 << 20);
-        assert_eq!(pages(&file), Some(256));
-        assert!(!holds_all_of(&file, (1 << 30) - 4096, 4096) && holds_all_of(&file, 1 << 30, 1 << 20));
     }
 
     #[test]

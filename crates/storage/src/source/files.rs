@@ -13,6 +13,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::directories::{Directories, Location};
 use super::fresh;
 use super::status::Status;
+use crate::absent::Absent;
 use crate::engine::Reach;
 use crate::leases::{self, Leases};
 use crate::page_cache;
@@ -106,8 +107,8 @@ pub(crate) struct OpenFile {
     pub reach: Reach,
     /// The version that was opened.
     identity: Identity,
-    /// Nothing of it was in the page cache.
-    passes_by: bool,
+    /// What was not in the page cache.
+    absent: Absent,
     /// Next to nothing of it was.
     cold: bool,
 }
@@ -121,7 +122,8 @@ impl OpenFile {
     pub fn new(entry: &Entry, descriptor: OwnedFd, reach: Reach) -> OpenFile {
         let pages = page_cache::pages(&descriptor);
         let all = entry.size().div_ceil(rustix::param::page_size() as u64);
-        let (passes_by, cold) = (pages == Some(0), pages.is_some_and(|pages| pages < all.div_ceil(COLD)));
+        let absent = Absent::of(&descriptor, entry.size(), pages);
+        let cold = pages.is_some_and(|pages| pages < all.div_ceil(COLD));
         OpenFile {
             descriptor: Arc::new(descriptor),
             known: false,
@@ -129,7 +131,7 @@ impl OpenFile {
             sparse: false,
             reach,
             identity: entry.identity,
-            passes_by,
+            absent,
             cold,
         }
     }
@@ -141,17 +143,13 @@ impl OpenFile {
 
     /// It was read up to here.
     pub fn was_read(&self, offset: u64, length: u32) {
-        if self.passes_by {
-            page_cache::drop_behind(&self.descriptor, offset, length);
-        }
+        self.absent.drop_behind(&self.descriptor, offset, length);
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        if self.passes_by {
-            page_cache::drop_all(&self.descriptor);
-        }
+        self.absent.drop_all(&self.descriptor);
     }
 }
 

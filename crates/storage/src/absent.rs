@@ -1,0 +1,133 @@
+//! Which parts of a file were not in the page cache before it was read: they need not stay there.
+//!
+//! Somebody may have looked at its header, or a transfer that was killed have left its last GiB there. That stays, as it was found;
+//! the rest goes by.
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use crate::page_cache::{self, drop_range, holds_none_of, is_counted};
+
+/// What was read less than so many bytes ago may still be on its way from the cache to the other end.
+pub(crate) const NEAR_BYTES: u64 = 1 << 30;
+/// A file is looked at in so many pieces at most, or in so many where a few pages of each are asked for.
+const PIECES: u64 = 4096;
+const PIECES_ASKED: u64 = 64;
+/// Of so many bytes at least.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Parts of a file, in their order.
+pub(crate) struct Absent(Vec<Range<u64>>);
+
+impl Absent {
+    /// Before anything is read of a file of which so many pages are in the cache, if the kernel can tell.
+    pub fn of(file: impl AsFd, size: u64, cached: Option<u64>) -> Absent {
+        let page = rustix::param::page_size() as u64;
+        match cached {
+            Some(0) => Absent(Vec::from([0..u64::MAX])),
+            Some(cached) if cached < size.div_ceil(page) => {
+                let pieces = if is_counted() { PIECES } else { PIECES_ASKED };
+                Absent::in_pieces(file, size, size.div_ceil(pieces).next_power_of_two().max(PIECE_BYTES))
+            }
+            _ => Absent(Vec::new()),
+        }
+    }
+
+    fn in_pieces(file: impl AsFd, size: u64, piece: u64) -> Absent {
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for start in (0..size).step_by(piece as usize) {
+            let end = (start + piece).min(size);
+            if !holds_none_of(&file, start, end - start) {
+                continue;
+            }
+            match parts.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end = end,
+                None => parts.push(start..end),
+            }
+        }
+        Absent(parts)
+    }
+
+    /// Drops what lies far enough behind `offset`, up to which the file has been read roughly in order.
+    pub fn drop_behind(&self, file: impl AsFd, offset: u64, length: u32) {
+        let far = offset.saturating_sub(NEAR_BYTES);
+        let start = far.saturating_sub(u64::from(length));
+        let first = self.0.partition_point(|part| part.end <= start);
+        for part in self.0[first..].iter().take_while(|part| part.start < far) {
+            let (start, end) = (part.start.max(start), part.end.min(far));
+            drop_range(&file, start, end - start);
+        }
+    }
+
+    /// Drops all of them.
+    pub fn drop_all(&self, file: impl AsFd) {
+        match &self.0[..] {
+            [Range { start: 0, end: u64::MAX }] => page_cache::drop_all(file),
+            parts => parts.iter().for_each(|part| drop_range(&file, part.start, part.end - part.start)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use rustix::fs::Advice;
+
+    use super::*;
+    use crate::page_cache::{counted_pages, pages};
+
+    /// Holes have pages, too, once they are read.
+    fn file_of(bytes: u64) -> Option<(tempfile::TempDir, File)> {
+        let scratch = tempfile::tempdir().unwrap();
+        File::create(scratch.path().join("long")).unwrap().set_len(bytes).unwrap();
+        let file = File::open(scratch.path().join("long")).unwrap();
+        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+        read(&file, 0, 1);
+        page_cache::drop_all(&file);
+        (counted_pages(&file, 0, 0) == Some(0)).then_some((scratch, file))
+    }
+
+    fn read(file: &File, offset: u64, pages: usize) {
+        rustix::io::pread(file, &mut vec![0; pages * 4096][..], offset).unwrap();
+    }
+
+    const LACKING: &str = "temporary files on a disk, and a kernel that counts what is in memory of them";
+
+    #[test]
+    fn what_was_read_long_ago_is_dropped_and_what_was_read_lately_is_not() {
+        let Some((_scratch, file)) = file_of(3 << 30) else { return haul_testkit::lacks_here(LACKING) };
+        let absent = Absent::of(&file, 3 << 30, pages(&file));
+        read(&file, (1 << 30) - (1 << 20), 256);
+        read(&file, 1 << 30, 256);
+        assert_eq!(pages(&file), Some(512));
+        absent.drop_behind(&file, 1 << 30, 1 << 20);
+        assert_eq!(pages(&file), Some(512), "it may still be on its way");
+        absent.drop_behind(&file, 2 << 30, 1 << 20);
+        assert_eq!(pages(&file), Some(256));
+        absent.drop_all(&file);
+        assert_eq!(pages(&file), Some(0));
+    }
+
+    #[test]
+    fn what_somebody_had_there_stays_and_the_rest_goes() {
+        let size = (12 << 20) + 5000;
+        let Some((_scratch, file)) = file_of(size) else { return haul_testkit::lacks_here(LACKING) };
+        read(&file, 0, 1);
+        read(&file, 5 << 20, 300);
+        let absent = Absent::of(&file, size, pages(&file));
+        let mib = |from: u64, to: u64| from << 20..to << 20;
+        assert_eq!(absent.0, [mib(1, 5), mib(7, 12).start..size]);
+        let all = size.div_ceil(4096) as usize;
+        read(&file, 0, all);
+        absent.drop_all(&file);
+        // The pieces in which something was.
+        let left = [0, 5, 6].map(|piece| counted_pages(&file, piece << 20, 1 << 20).unwrap());
+        assert_eq!((left, pages(&file)), ([256; 3], Some(3 * 256)));
+
+        read(&file, 0, all);
+        let absent = Absent::of(&file, size, pages(&file));
+        absent.drop_all(&file);
+        assert_eq!(pages(&file), Some(all as u64), "all of it was there");
+    }
+}
