@@ -14,6 +14,9 @@ use crate::told::size;
 const SECONDS_MIN: f64 = 1.0;
 /// Parts of it below this are not in the table.
 const SHARE_SHOWN_MIN: f64 = 0.005;
+/// Where nothing stands out, parts from this on are told, and so many at most.
+const SHARE_TOLD_MIN: f64 = 0.1;
+const TOLD_MAX: usize = 3;
 
 /// What a bottleneck is called, and what the user can do about it.
 fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
@@ -68,9 +71,11 @@ fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
     }
 }
 
-/// One line with what held the transfer up, and one with a hint; nothing if it was short or nothing stands out.
+/// One line with what held the transfer up, and one with a hint; what it waited for most where nothing stands out, and nothing if it was
+/// short.
 pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
-    let seconds = Waits::of(profiles, around)?.whole_nanos / 1e9;
+    let waits = Waits::of(profiles, around)?;
+    let seconds = waits.whole_nanos / 1e9;
     if seconds < SECONDS_MIN {
         return None;
     }
@@ -80,7 +85,7 @@ pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
             "stood still for {stood_still:.1} s of {seconds:.1} s\n      this process was stopped, or the host had no time for it"
         ));
     }
-    let (bottleneck, why) = bottleneck::name(profiles, around)?;
+    let Some((bottleneck, why)) = bottleneck::name(profiles, around) else { return several(&waits, seconds) };
     let (what, hint) = words(bottleneck);
     Some(match why {
         Why::Waited(share) => {
@@ -91,6 +96,15 @@ pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
             share * 100.0
         ),
     })
+}
+
+fn several(waits: &Waits, seconds: f64) -> Option<String> {
+    let longest =
+        longest_first(waits).into_iter().filter(|(_, share)| *share >= SHARE_TOLD_MIN).take(TOLD_MAX);
+    let told: Vec<String> = longest
+        .map(|(bottleneck, share)| format!("{} ({:.0} %)", words(bottleneck).0, share * 100.0))
+        .collect();
+    (!told.is_empty()).then(|| format!("waited for {}, of {seconds:.1} s", told.join(", ")))
 }
 
 /// All that was measured, in lines.
@@ -271,6 +285,14 @@ mod tests {
             profile.wall_nanos = 900_000_000;
         }
         assert_eq!(verdict(&short, &RUN), None, "nobody asks");
+    }
+
+    #[test]
+    fn where_nothing_stands_out_the_longest_are_told() {
+        let around = Around { whole_nanos: 24_000_000_000, connecting_nanos: 6_000_000_000, state_nanos: 0 };
+        let told = verdict(&profiles(), &around).unwrap();
+        let parts = "making data durable at the destination (40 %), connecting (ssh login) (25 %), of 24.0 s";
+        assert_eq!(told, format!("waited for {parts}"), "and not the five per cent of reading");
     }
 
     #[test]

@@ -166,6 +166,11 @@ fn slow_reads() {
 }
 
 #[test]
+fn a_slow_log_that_is_written_before_the_sink_is_listened_to() {
+    assert_slow("state-directory", ["source", "log"], "log=100000", &["--log-writer", "comm"]);
+}
+
+#[test]
 fn slow_hashing() {
     // 64 KiB at a time, on their way; an object of a whole file before it leaves, 256 KiB at a time.
     assert_slow("source-hash", ["source", "hash-on-way"], "hash=8000", &[]);

@@ -87,6 +87,8 @@ words! {
         Arriving "arriving",
         /// Sink: further payloads, while none arrives and storage writes a few.
         Next "next",
+        /// Source: the next word of the sink, from a thread that writes the log before it listens.
+        Log "log",
     }
 }
 

@@ -129,7 +129,8 @@ impl Bottleneck {
     fn of_processors(at_source: bool, stage: Stage) -> Bottleneck {
         match (stage, at_source) {
             (Stage::Scan, _) => Bottleneck::Scan,
-            (Stage::Read | Stage::ReadOnWay | Stage::Log | Stage::Limit, _) => Bottleneck::SourceRead,
+            (Stage::Read | Stage::ReadOnWay | Stage::Limit, _) => Bottleneck::SourceRead,
+            (Stage::Log, _) => Bottleneck::State,
             (Stage::Hash, true) | (Stage::HashOnWay, _) => Bottleneck::SourceHash,
             (Stage::Hash, false) => Bottleneck::SinkHash,
             (Stage::Spill, _) => Bottleneck::SourceSpill,
@@ -203,6 +204,7 @@ impl Waits {
         let scanning = waited(source, Waiting::Scan).min(busy(source, Stage::Scan));
         self.divide(scanning, &[(Bottleneck::Scan, 1.0)]);
         self.divide(waited(source, Waiting::Link), &[(Bottleneck::Connection, 1.0)]);
+        self.divide(logging(source), &[(Bottleneck::State, 1.0)]);
         let reading = [
             (Bottleneck::SourceRead, busy(source, Stage::Read).max(1.0)),
             (Bottleneck::SourceHash, busy(source, Stage::Hash)),
@@ -237,7 +239,8 @@ impl Waits {
         ];
         // It waited for slots, and at the end for what it had sent to be durable; the sink's own end comes later still where the
         // source stops its watch before.
-        let credit = waited(source, Waiting::Credit);
+        // A thread that had something to log may have been done with that long ago, and wait as well.
+        let credit = waited(source, Waiting::Credit) + waited(source, Waiting::Log) - logging(source);
         let after = sink.wall_nanos.saturating_sub(source.wall_nanos) as f64;
         let settle = waited(source, Waiting::Settle) + after;
         let settling = settle.min(waited(sink, Waiting::Settle));
@@ -260,7 +263,7 @@ impl Waits {
         // More buffers than these help only where nothing arrives, and the source has something to send: while payloads arrive,
         // those that wait for a slot wait for the way.
         let idle = [Waiting::Scan, Waiting::Answers, Waiting::Read, Waiting::Link];
-        let idle: f64 = idle.into_iter().map(|waiting| waited(source, waiting)).sum();
+        let idle = idle.into_iter().map(|waiting| waited(source, waiting)).sum::<f64>() + logging(source);
         let silent = (waited(sink, Waiting::Payload) + next - last - idle).max(0.0);
         let buffers = (left - settle_left).min(silent);
         self.divide(buffers, &[(Bottleneck::SinkBuffers, 1.0)]);
@@ -284,6 +287,11 @@ fn receiving(sink: &Profile) -> [(Bottleneck, f64); 3] {
         (Bottleneck::SinkReceive, working),
         (Bottleneck::SinkCipher, busy(sink, Stage::Cipher)),
     ]
+}
+
+/// Waiting for what writes the log before it listens to the sink.
+fn logging(source: &Profile) -> f64 {
+    waited(source, Waiting::Log).min(busy(source, Stage::Log))
 }
 
 fn waited(profile: &Profile, waiting: Waiting) -> f64 {

@@ -208,6 +208,8 @@ struct Running<M: Machine> {
     /// What a sink has received, and does not take on before its reports are taken. It counts as waiting, as long as there is a
     /// connection that it came over.
     put_aside: VecDeque<PutAside>,
+    /// The thread that receives was given something to log, and has not been heard of since.
+    is_logging: bool,
     /// Of the last connection.
     written: Arc<AtomicU64>,
     /// One for all connections.
@@ -252,6 +254,7 @@ impl<M: Machine> Running<M> {
             peer_log: None,
             moved: false,
             put_aside: VecDeque::new(),
+            is_logging: false,
             written: Arc::default(),
             limit,
         }
@@ -311,6 +314,9 @@ impl<M: Machine> Running<M> {
             (Some(Waiting::Credit), Wire::Up(connection)) if !connection.payloads.is_empty() => {
                 Some(Waiting::Send)
             }
+            (Some(Waiting::Credit | Waiting::Settle | Waiting::Answers), _) if self.is_logging => {
+                Some(Waiting::Log)
+            }
             (waiting, _) => waiting,
         }
     }
@@ -336,8 +342,11 @@ impl<M: Machine> Running<M> {
             }
             Input::Frame { epoch, header, body, to_log, weight } => {
                 self.on_frame(epoch, &header, body, weight);
+                self.is_logging = false;
                 if let (Some(to_log), Some(logger)) = (to_log, &mut self.master.logger) {
-                    let _ = to_log.send(logger.take_waiting());
+                    let operations = logger.take_waiting();
+                    self.is_logging = !operations.is_empty();
+                    let _ = to_log.send(operations);
                 }
             }
             Input::Lost { epoch, cause, .. } => self.on_lost(epoch, cause),

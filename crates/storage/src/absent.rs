@@ -24,7 +24,7 @@ impl Absent {
     pub fn of(file: impl AsFd, size: u64, cached: Option<u64>) -> Absent {
         let page = rustix::param::page_size() as u64;
         match cached {
-            Some(0) => Absent(Vec::from([0..u64::MAX])),
+            Some(0) => Absent(std::iter::once(0..u64::MAX).collect()),
             Some(cached) if cached < size.div_ceil(page) => {
                 let pieces = if is_counted() { PIECES } else { PIECES_ASKED };
                 Absent::in_pieces(file, size, size.div_ceil(pieces).next_power_of_two().max(PIECE_BYTES))
