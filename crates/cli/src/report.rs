@@ -392,7 +392,11 @@ impl Reporter {
     /// What the user's rights do not allow is told once for all transfers: it changes nothing but how fast some of them are.
     fn tell_of_locks(&self, bytes: usize, locked_bytes: usize) {
         let told = self.buffers_told.as_ref().filter(|_| locked_bytes < bytes && !self.json && !self.quiet);
-        let first = |file: &PathBuf| File::options().write(true).create_new(true).open(file).is_ok();
+        // Where that cannot be kept it is told again.
+        let first = |file: &PathBuf| {
+            let made = File::options().write(true).create_new(true).open(file);
+            made.err().is_none_or(|error| error.kind() != io::ErrorKind::AlreadyExists)
+        };
         if told.is_some_and(first) {
             self.note(&format!(
                 "buffers: {}; it goes on without, and this is told once",

@@ -23,6 +23,7 @@ use crate::options::{
     Congestion, Copy, EngineWord, HashWord, IoWord, Listen, LogMechanism, LogMethod, LogWriter, Neighbours,
     Seating, parse_ports, parse_rate, parse_size,
 };
+use crate::told::size;
 
 /// Objects of 4 MiB keep the cost of a message, a log bit and a hash per object out of the profile, and a pool of them
 /// small enough for a login node.
@@ -447,6 +448,7 @@ impl Settings {
             )?,
         };
         settings.yield_to_nearer();
+        settings.fit_objects();
         settings.check()?;
         Ok(settings)
     }
@@ -467,6 +469,18 @@ impl Settings {
         }
     }
 
+    /// Who gives little memory, and says nothing of objects, gets smaller ones.
+    fn fit_objects(&mut self) {
+        let fit = self.memory.value / 2;
+        let object = &mut self.object_bytes;
+        if matches!(object.origin, Origin::Default(_))
+            && (u64::from(OBJECT_BYTES_MIN)..object.value).contains(&fit)
+        {
+            let value = 1 << fit.ilog2();
+            *object = Setting { value, origin: Origin::Default("two of them are to fit into --memory") };
+        }
+    }
+
     fn check(&self) -> Result<(), Error> {
         let wrong = |about: &str| Err(Error::new(Code::Usage, about));
         let out_of_range =
@@ -478,7 +492,9 @@ impl Settings {
             return out_of_range(&self.object_bytes.origin, "object-size", range);
         }
         if self.memory.value < 2 * object {
-            return out_of_range(&self.memory.origin, "memory", "must hold at least two objects");
+            let range =
+                format!("must hold at least two objects, which have {} (--object-size)", size(object));
+            return out_of_range(&self.memory.origin, "memory", &range);
         }
         if self.spill.value.is_some() && self.congestion.value == Congestion::None {
             let (spill, congestion) = (&self.spill.origin, &self.congestion.origin);
