@@ -179,3 +179,36 @@ fn files_on_which_somebody_else_holds_a_lock() {
         }
     }
 }
+
+/// The root of a container: what is read may lie in a layer that is never written to.
+#[test]
+fn within_an_overlay_files_are_copied_by_the_kernel() {
+    const MOUNT: &str = "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 99; \
+                         echo more >> merged/data/changed && exec \"$@\"";
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, to mount");
+    }
+    let bed = tempfile::tempdir().unwrap();
+    let path = |name: &str| bed.path().join(name);
+    for name in ["lower/data", "upper", "work", "merged"] {
+        fs::create_dir_all(path(name)).unwrap();
+    }
+    for (name, bytes, seed) in [("big", 9 << 20, 1), ("changed", 5 << 20, 2), ("small", 5000, 3)] {
+        fs::write(path("lower/data").join(name), contents(bytes, seed)).unwrap();
+    }
+    let mut command = alone("unshare", bed.path());
+    command.args(["--mount", "sh", "-c", MOUNT, "sh", env!("CARGO_BIN_EXE_haul"), "cp", "-r", "--json"]);
+    let output = command.args(["merged/data", "merged/copy"]).output().unwrap();
+    let (events, code) = events(&output);
+    if code == Some(99) {
+        return haul_testkit::lacks_here("overlays of directories for temporary files");
+    }
+    assert_eq!(code, Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let more = [contents(5 << 20, 2), b"more\n".to_vec()].concat();
+    for (name, expected) in [("big", contents(9 << 20, 1)), ("changed", more), ("small", contents(5000, 3))] {
+        assert!(fs::read(path("upper/copy").join(name)).unwrap() == expected, "{name}");
+    }
+    let profile = events.iter().find(|event| event["event"] == "profile").unwrap();
+    let read = &profile["source"]["stages"]["read"]["bytes"];
+    assert!(read.is_null() || *read == 0, "{profile:#}");
+}

@@ -82,6 +82,12 @@ pub(crate) fn is_known(descriptor: impl AsFd) -> rustix::io::Result<bool> {
     Ok(KNOWN.contains(&kind(descriptor)?))
 }
 
+/// May a sink in the same process read its files itself? Those of containers, too, whose layers lie on file systems of this host.
+pub(crate) fn may_be_lent(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    let kind = kind(descriptor)?;
+    Ok(KNOWN.contains(&kind) || kind == OVERLAY)
+}
+
 /// Does its `syncfs` report errors there?
 pub(crate) fn tells_of_errors(descriptor: impl AsFd) -> rustix::io::Result<bool> {
     Ok(does_tell_of_errors(kind(descriptor)?, kernel()))

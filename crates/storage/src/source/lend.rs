@@ -47,7 +47,7 @@ impl Lender {
 /// Whether files at `path` are lent to a sink in the same process; true where nothing is.
 pub fn is_lent(path: &Path) -> bool {
     match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(held) => local::is_known(&held).unwrap_or(false),
+        Ok(held) => local::may_be_lent(&held).unwrap_or(false),
         Err(_) => true,
     }
 }
@@ -93,7 +93,7 @@ impl PosixSource {
             // A file system that is not known may take its time: it has the source's threads, which may hang.
             if last != Some(entry.parent) {
                 let held = self.directories.locate(entry).ok()?.held_directory()?;
-                if !local::is_known(&held).unwrap_or(false) {
+                if !local::may_be_lent(&held).unwrap_or(false) {
                     return None;
                 }
                 last = Some(entry.parent);

@@ -265,10 +265,12 @@ impl PosixSource {
             open_regular(&self.directories, &location, &self.noatime, entry, Leases::Awaited)?;
         // Objects come roughly in order; the larger read-ahead keeps a disk busy. Best effort.
         let _ = fadvise(&descriptor, 0, None, Advice::Sequential);
-        let known = !faults::changes_source_bytes() && local::is_known(&descriptor).unwrap_or(false);
+        let as_it_is = !faults::changes_source_bytes();
+        let known = as_it_is && local::is_known(&descriptor).unwrap_or(false);
+        let lent = self.lend && as_it_is && local::may_be_lent(&descriptor).unwrap_or(false);
         let reach = self.engines.reach(&descriptor, status.place().device);
         let mut file = OpenFile::new(entry, descriptor, reach);
-        (file.known, file.lent, file.sparse) = (known, self.lend && known, status.has_holes());
+        (file.known, file.lent, file.sparse) = (known, lent, status.has_holes());
         Ok(self.files.keep(file, entry.id))
     }
 
