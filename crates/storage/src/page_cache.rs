@@ -3,7 +3,7 @@
 //! A dataset that goes by once would push out what others on the same host work with. So what was not in the cache when a
 //! file was opened is dropped from it once it is of no more use, and so is what was written, once it is durable. What was
 //! there stays there. All of it is advice. `cachestat` tells it from Linux 6.5 on; before that `mincore` is asked about
-//! a few pages. Neither tells it of files that are not ours to write: a few bytes of those are read, if that needs no waiting. On memory file systems the cache is all there is and nothing can be dropped.
+//! each page of a range, or about a few of a file. Neither tells it of files that are not ours to write: a few bytes of those are read, if that needs no waiting. On memory file systems the cache is all there is and nothing can be dropped.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSliceMut;
@@ -99,11 +99,29 @@ pub(crate) fn counted_pages(file: impl AsFd, offset: u64, length: u64) -> Option
     counted(file, &Range { offset, length })
 }
 
-/// As the kernel has counted them.
+/// As the kernel has counted them, or as all of them were asked for.
 fn counted(file: impl AsFd, range: &Range) -> Option<u64> {
-    if UNKNOWN.load(Ordering::Relaxed) {
+    if UNKNOWN.load(Ordering::Relaxed) { resident(file, range) } else { counted_at_once(file, range) }
+}
+
+/// Each page of a range that is not too long is asked for: without `cachestat`, and of a file that is ours.
+fn resident(file: impl AsFd, range: &Range) -> Option<u64> {
+    if !(1..=RESIDENT_BYTES_MAX).contains(&range.length) || !is_ours(&file) {
         return None;
     }
+    let samples = Samples::of(&file, range)?;
+    let mut there = vec![0; usize::try_from(samples.all).ok()?];
+    samples.with_mapping(&file, |mapped, bytes| {
+        // SAFETY: the pages lie in the mapping, and the kernel writes one byte for each.
+        let result = unsafe { libc::mincore(mapped, bytes, there.as_mut_ptr()) };
+        (result == 0).then(|| there.iter().filter(|page| **page & 1 == 1).count() as u64)
+    })
+}
+
+/// It takes 30 ns a page.
+const RESIDENT_BYTES_MAX: u64 = 64 << 20;
+
+fn counted_at_once(file: impl AsFd, range: &Range) -> Option<u64> {
     let mut pages = Pages::default();
     // SAFETY: both structures are as the kernel declares them and live until the call returns; flags are 0.
     let result = unsafe {
@@ -152,6 +170,25 @@ impl Samples {
 
     /// Without `cachestat`. Of files that are not ours to write the kernel says that all of it is there.
     fn mapped(&self, file: impl AsFd) -> Option<u64> {
+        let page = self.page;
+        self.with_mapping(file, |mapped, _| {
+            self.sum(|place| {
+                let mut there = 0u8;
+                // SAFETY: the page lies in the mapping, and the kernel writes one byte for it.
+                let result = unsafe {
+                    libc::mincore(mapped.byte_add((place * page) as usize), page as usize, &raw mut there)
+                };
+                (result == 0).then_some(there & 1 == 1)
+            })
+        })
+    }
+
+    /// The whole range in a mapping of so many bytes.
+    fn with_mapping(
+        &self,
+        file: impl AsFd,
+        look: impl FnOnce(*mut libc::c_void, usize) -> Option<u64>,
+    ) -> Option<u64> {
         if self.all == 0 {
             return Some(0);
         }
@@ -169,14 +206,7 @@ impl Samples {
             )
         };
         let mapped = mapped.ok()?;
-        let found = self.sum(|place| {
-            let mut there = 0u8;
-            // SAFETY: the page lies in the mapping, and the kernel writes one byte for it.
-            let result = unsafe {
-                libc::mincore(mapped.byte_add((place * page) as usize).cast(), page as usize, &raw mut there)
-            };
-            (result == 0).then_some(there & 1 == 1)
-        });
+        let found = look(mapped.cast(), bytes);
         // SAFETY: it was mapped above, and nothing points into it.
         let _ = unsafe { rustix::mm::munmap(mapped, bytes) };
         found
@@ -490,6 +520,24 @@ mod tests {
             let found = way(&samples, &file).unwrap();
             assert!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
         }
+    }
+
+    #[test]
+    fn all_pages_of_a_range_can_be_asked_for() {
+        let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+        drop_all_at_last(&file);
+        for page in [3, 50, 51, 100] {
+            rustix::io::pread(&file, &mut [0; 1], page * 4096).unwrap();
+        }
+        for (offset, length, expected) in
+            [(0, SIZE as u64, 4), (3 * 4096 + 7, 4096, 1), (50 * 4096, 2 * 4096, 2), (4096, 4096, 0)]
+        {
+            let range = Range { offset, length };
+            assert_eq!(resident(&file, &range), Some(expected), "{offset} {length}");
+            assert_eq!(counted_at_once(&file, &range), Some(expected), "{offset} {length}");
+        }
+        assert_eq!(resident(&file, &Range { offset: 0, length: 0 }), None, "that may be any number");
     }
 
     #[test]
