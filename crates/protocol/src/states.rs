@@ -179,6 +179,8 @@ table! {
         CommitFailed,
         /// FILE_DROP.
         Dropped,
+        /// FILE_DROP of what was to stay, from a source that has begun anew or given it up with its log.
+        Unkept,
         /// Its unfinished file is gone.
         Discarded
     },
@@ -206,6 +208,7 @@ table! {
         (Refusing, Dropped, Dropping),
         (Refusing, Discarded, Refused),
         (Refused, Dropped, Ended),
+        (Refused, Unkept, Dropping),
         (Dropping, Discarded, Ended),
     ]
 }

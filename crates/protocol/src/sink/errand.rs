@@ -149,12 +149,16 @@ impl Sink {
         hanging.map(|hanging| hanging.unfinished = Some((token, keep))).is_some()
     }
 
-    /// An unfinished file that was let go of so that it stays goes after all. Nobody waits for that.
-    pub(super) fn let_go_of_kept(&mut self, id: EntryId, token: Token) {
-        match self.hanging.get_mut(&id).and_then(|hanging| hanging.unfinished.as_mut()) {
-            Some((_, keep)) => *keep = false,
-            None => self.ask(Lane::Sync, SinkOp::Discard { id, token, keep: false }, About::Nothing),
+    /// An unfinished file that was let go of so that it stays goes after all.
+    pub(super) fn let_go_of_kept(&mut self, id: EntryId) -> Result<(), Failure> {
+        if let Some((_, keep)) = self.hanging.get_mut(&id).and_then(|hanging| hanging.unfinished.as_mut()) {
+            *keep = false;
+            return self.close(id, SinkCause::Dropped).map(drop);
         }
+        self.step(id, SinkCause::Unkept)?;
+        let token = self.entries.get(id).ok_or(Failure::new(Code::Internal))?.token;
+        self.ask_to_discard(id, token, false);
+        Ok(())
     }
 
     /// Looks for errands that take long, and for those that hang.

@@ -127,6 +127,8 @@ struct Objects {
     discarding: bool,
     /// It failed for this, and nothing is wrong with what is durable of it: that stays for a later run.
     keep: Option<Failure>,
+    /// It was being let go of when it turned out that it is to be removed.
+    unkept: bool,
     /// It was sealed once more, as the sync of the sealed file had failed.
     sealed_again: bool,
     /// What counts of it already.

@@ -105,6 +105,7 @@ impl Sink {
             root: None,
             discarding: false,
             keep: None,
+            unkept: false,
             sealed_again: false,
             counted: Share::default(),
         }))
@@ -343,18 +344,16 @@ impl Sink {
         }
         // The source keeps its log of what it may be able to read another time. What counts of it the two may see in different ways.
         let may_pass = failure.may_pass() && !restarts;
-        let mut goes = None;
+        let mut goes = false;
         if let Some(objects) = held.objects.as_deref_mut() {
             if may_pass && before != SinkState::Refusing && objects.lost == 0 {
                 objects.keep = Some(failure);
             } else if objects.keep.is_some() && !may_pass && !as_told(objects) {
                 // With its log.
                 objects.keep = None;
-                goes = objects.discarding.then_some(held.token);
+                goes = objects.discarding && !self.config.planted.has(Bug::KeptForNobody);
+                objects.unkept = goes && before == SinkState::Refusing;
             }
-        }
-        if let Some(token) = goes.filter(|_| !self.config.planted.has(Bug::KeptForNobody)) {
-            self.let_go_of_kept(id, token);
         }
         if unanswered && before == SinkState::Refusing {
             return self.step(id, SinkCause::Dropped);
@@ -364,6 +363,9 @@ impl Sink {
             self.stats.bytes_total = self.stats.bytes_total.saturating_sub(entry.size());
         } else {
             self.report_failed(&entry, failure);
+        }
+        if goes && before == SinkState::Refused {
+            return self.let_go_of_kept(id);
         }
         if matches!(before, SinkState::Expecting | SinkState::Refused) {
             self.close(id, SinkCause::Dropped)?;
@@ -413,7 +415,15 @@ impl Sink {
                     false => Ok(()),
                 }
             }
-            _ => self.close(id, SinkCause::Discarded).map(drop),
+            _ => {
+                let objects = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut());
+                if objects.is_some_and(|objects| core::mem::take(&mut objects.unkept)) {
+                    let token = self.entries.get(id).map_or(Token([0; 16]), |held| held.token);
+                    self.ask_to_discard(id, token, false);
+                    return Ok(());
+                }
+                self.close(id, SinkCause::Discarded).map(drop)
+            }
         }
     }
 }
