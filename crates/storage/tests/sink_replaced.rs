@@ -16,8 +16,8 @@ const TWO: [u8; 4] = *b"two.";
 const ENOSPC: i32 = 28;
 
 /// As `cp -p FILE COPY; mv COPY FILE` does it.
-fn replace(scratch: &Scratch, token: Token) {
-    let path = scratch.path(format!("top/.haul-{token}").as_bytes());
+fn replace(scratch: &Scratch, token: Token, suffix: &str) {
+    let path = scratch.path(format!("top/.haul-{token}{suffix}").as_bytes());
     let copy = scratch.outside.join("copy");
     fs::copy(&path, &copy).unwrap();
     fs::rename(copy, path).unwrap();
@@ -30,27 +30,38 @@ fn file_of(driver: &Driver, top: EntryId, bytes: &[u8]) -> haul_model::Entry {
 #[test]
 fn a_copy_in_the_place_of_an_unfinished_file_is_read_before_it_is_believed() {
     let bytes = content(7, 4 * OBJECT as usize - 5);
-    for (replaced_at, is_whole) in [(4, true), (3, false), (2, false)] {
+    // The hashes beside it may be copied with it.
+    for (replaced_at, suffixes, is_whole) in [
+        (4, &[""][..], true),
+        (4, &["", ".sums"], true),
+        (3, &[""], false),
+        (3, &["", ".sums"], false),
+        (2, &["", ".sums"], false),
+    ] {
         let scratch = Scratch::new(SyncMode::EachFile);
         let (driver, top) = scratch.session(ONE);
         let file = file_of(&driver, top, &bytes);
         let token = driver.start(&file);
         for index in 0..4 {
             if index == replaced_at {
-                replace(&scratch, token);
+                suffixes.iter().for_each(|suffix| replace(&scratch, token, suffix));
             }
             assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
             assert_eq!(driver.sync(&[file.id]), []);
         }
         if replaced_at == 4 {
-            replace(&scratch, token);
+            suffixes.iter().for_each(|suffix| replace(&scratch, token, suffix));
         }
         drop(driver);
         let (driver, top) = scratch.session(TWO);
         let file = file_of(&driver, top, &bytes);
         assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
         let sealed = driver.seal(&file, token, None).map(drop);
-        assert_eq!(sealed, if is_whole { Ok(()) } else { Err(Code::HashMismatch.into()) }, "{replaced_at}");
+        assert_eq!(
+            sealed,
+            if is_whole { Ok(()) } else { Err(Code::HashMismatch.into()) },
+            "{replaced_at} {suffixes:?}"
+        );
         if is_whole {
             driver.settle(&[file.id]);
             assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
@@ -68,12 +79,12 @@ fn what_was_written_gets_its_name_and_not_what_is_in_its_place() {
         let token = driver.start(&file);
         driver.write_in_parts(&file, token, &bytes);
         if !is_sealed {
-            replace(&scratch, token);
+            replace(&scratch, token, "");
         }
         assert!(driver.seal(&file, token, None).is_ok());
         assert_eq!(driver.sync(&[file.id]), []);
         if is_sealed {
-            replace(&scratch, token);
+            replace(&scratch, token, "");
         }
         assert_eq!(driver.publish(&[file.id]), [(file.id, Failure::new(Code::HashMismatch))]);
         assert!(!names(&scratch.path(b"top")).contains(&b"large"[..]));

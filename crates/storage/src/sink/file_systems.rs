@@ -38,6 +38,8 @@ pub(crate) struct FileSystem {
     anchor: OwnedFd,
     /// May be synced as a whole.
     pub whole: bool,
+    /// A write may tell of what had been written before, and is the last to do so.
+    pub writes_behind: bool,
     /// It could be written to when it was met.
     writable: bool,
     /// The page cache is all there is.
@@ -64,6 +66,7 @@ impl FileSystem {
         Ok(FileSystem {
             device,
             whole: mode == SyncMode::Measured && local::tells_of_errors(&anchor)?,
+            writes_behind: mode == SyncMode::EachFile || !local::is_known(&anchor)?,
             writable: is_writable(&anchor)?,
             in_memory: local::is_memory(&anchor)?,
             gluster: layout::is_gluster(anchor.as_fd()),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haul_buffers::{Lease, Pool};
+use haul_model::error::Retry;
 use haul_model::limits::GENTLE_PIECE_BYTES;
 use haul_model::profile::Stage;
 use haul_model::{Code, Entry, Failure, Hash, Kind, SlotId, Token};
@@ -248,7 +249,8 @@ impl PosixSink {
             file.is_sound.store(false, Ordering::Release);
             // NFS, and others that write behind one's back, may have told of what was written before, and once only: the next
             // sync would call good what is lost. File systems of this host tell that of a sync alone.
-            if !file.directory.file_system.whole {
+            let is_storages = failure.is_unwritten() || failure.code.retry() == Retry::Rerun;
+            if is_storages && file.directory.file_system.writes_behind {
                 file.sync_failed();
             }
             return Err(failure);

@@ -20,6 +20,7 @@ use super::lay::Lies;
 use super::names::name_failure;
 use super::objects::{PRIVATE, Unfinished};
 use super::spool::{Record, RecordId};
+use super::tokens::TempName;
 use super::{PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
 
@@ -297,6 +298,10 @@ impl PosixSink {
         let looked_at = opened.and_then(|file| status(file.as_fd()).map(|present| (file, present)));
         let (file, present) = match looked_at {
             Ok(found) => found,
+            // Somebody else's will be no other time either.
+            Err(Errno::ACCESS | Errno::PERM) if !self.owns(directory, held.as_fd(), &name) => {
+                return Ok(false);
+            }
             // It may be there, and as it was, another time.
             Err(errno) if may_pass(errno) => return Err(sink_failure(errno)),
             Err(_) => return Ok(false),
@@ -322,6 +327,7 @@ impl PosixSink {
             }
         };
         match hide() {
+            Err(Errno::ACCESS | Errno::PERM) if !is_own => return Ok(false),
             Err(errno) if may_pass(errno) => return Err(sink_failure(errno)),
             Err(_) => return Ok(false),
             Ok(()) => {}
@@ -342,6 +348,12 @@ impl PosixSink {
         drop(states);
         lock(&self.resumed).insert(token);
         Ok(true)
+    }
+
+    /// Whether what has this name is ours, as far as can be told.
+    fn owns(&self, directory: &Directory, held: BorrowedFd<'_>, name: &TempName) -> bool {
+        let found = fs::statat(held, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
+        found.map_or(true, |found| directory.file_system.is_own(found.uid, held, &self.tokens))
     }
 
     /// One unfinished file is one entry's: with two that have it, what is complete under the name of the one could still be

@@ -123,14 +123,14 @@ impl PosixSink {
 
     pub(super) fn discard(&self, id: EntryId, token: Token, keep: bool) {
         let mut states = lock(&self.states);
-        if keep {
+        if keep
+            && let Some(State::Unfinished(file)) = states.get(&id)
+            && file.token == token
+        {
             // It is remembered, as the source may have begun anew meanwhile: then it goes after all.
-            let kept = match states.get(&id) {
-                Some(State::Unfinished(file)) if file.token == token => Some(Arc::clone(file)),
-                _ => None,
-            };
+            let kept = Arc::clone(file);
             drop(states);
-            return kept.into_iter().for_each(|file| file.close());
+            return kept.close();
         }
         let is_meant = match states.get(&id) {
             // A late word about an earlier version of the entry must not hit the present one.

@@ -62,17 +62,18 @@ impl PosixSink {
 
     fn combine(&self, file: &Unfinished, contents: &OwnedFd, cut: Cut) -> Result<Hash, Failure> {
         let table = self.table(file);
-        let is_of_it = table.as_deref().is_some_and(|table| self.is_of_this_inode(table, file));
+        let is_of_it = table.as_deref().and_then(|table| self.is_of_this_inode(table, file));
         let mut combiner = Combiner::new(self.hash);
         entries_of(table.as_deref(), cut, |index, entry| {
             let gathered = lock(&file.hashes).gathered(index);
             let saved = sums::decode(file.token, cut, index, entry);
-            combiner.push(match gathered.or(saved.filter(|_| is_of_it)) {
+            combiner.push(match gathered.or(saved.filter(|_| is_of_it == Some(true))) {
                 Some(hash) => hash,
                 None => {
                     let found = self.reread(contents, cut, index)?;
-                    // Of a copy what is in the table may be missing.
-                    if saved.is_some_and(|saved| saved != found) {
+                    // Of a copy what was written later is missing, in the table that was copied with it, too.
+                    let is_missing = saved.is_none() && is_of_it == Some(false);
+                    if is_missing || saved.is_some_and(|saved| saved != found) {
                         return Err(Code::HashMismatch.into());
                     }
                     found

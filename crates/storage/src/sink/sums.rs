@@ -35,6 +35,12 @@ pub(crate) fn encode_inode(token: Token, cut: Cut, inode: u64) -> [u8; ENTRY_BYT
     encode(token, cut, cut.count(), Hash(hash))
 }
 
+/// Which inode it is, if its entry is whole.
+pub(crate) fn decode_inode(token: Token, cut: Cut, entry: &[u8]) -> Option<u64> {
+    let hash = decode(token, cut, cut.count(), entry)?;
+    hash.0.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
 fn check(token: Token, cut: Cut, index: u64, hash: &Hash) -> [u8; 8] {
     let mut covered = [0; 16 + 8 + 4 + 8 + 32];
     covered[..16].copy_from_slice(&token.0);
@@ -62,7 +68,9 @@ mod tests {
         assert_eq!(decode(token, Cut { size: 1 << 21, ..cut }, 3, &entry), None);
         assert_eq!(decode(token, cut, 3, &entry[..39]), None);
         assert_eq!(decode(token, cut, 0, &[0; ENTRY_BYTES]), None, "a hole");
-        assert_eq!(decode(token, cut, 3, &encode_inode(token, cut, 9)), None, "of no object");
+        let inode = encode_inode(token, cut, 9);
+        assert_eq!((decode(token, cut, 3, &inode), decode_inode(token, cut, &inode)), (None, Some(9)));
+        assert_eq!(decode_inode(token, cut, &entry), None, "of no object");
         for bit in 0..ENTRY_BYTES * 8 {
             let mut damaged = entry;
             damaged[bit / 8] ^= 1 << (bit % 8);

@@ -214,12 +214,11 @@ impl PosixSink {
     }
 
     /// Whether a table is of this very file, and not of one that this is a copy of: what was written after it was copied would be
-    /// missing here, and in the table.
-    pub(super) fn is_of_this_inode(&self, table: &OwnedFd, file: &Unfinished) -> bool {
-        let mut found = [0; sums::ENTRY_BYTES];
-        let expected = file.inode().map(|inode| sums::encode_inode(file.token, file.cut(), inode));
-        let read = read_at(table, &mut found, inode_place(file.cut()));
-        read.is_ok() && expected == Some(found)
+    /// missing here, and in the table. None where it does not say.
+    pub(super) fn is_of_this_inode(&self, table: &OwnedFd, file: &Unfinished) -> Option<bool> {
+        let mut entry = [0; sums::ENTRY_BYTES];
+        read_at(table, &mut entry, inode_place(file.cut())).ok()?;
+        Some(file.inode() == Some(sums::decode_inode(file.token, file.cut(), &entry)?))
     }
 
     /// The file goes, or has its final name.
