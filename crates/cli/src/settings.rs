@@ -448,7 +448,6 @@ impl Settings {
             )?,
         };
         settings.yield_to_nearer();
-        settings.fit_objects();
         settings.check()?;
         Ok(settings)
     }
@@ -466,18 +465,6 @@ impl Settings {
         }
         if !has_skips(self.congestion.value) && self.congestion_skips.origin.rank() < congestion {
             self.congestion_skips = Setting { value: None, origin: unused() };
-        }
-    }
-
-    /// Who gives little memory, and says nothing of objects, gets smaller ones.
-    fn fit_objects(&mut self) {
-        let fit = self.memory.value / 2;
-        let object = &mut self.object_bytes;
-        if matches!(object.origin, Origin::Default(_))
-            && (u64::from(OBJECT_BYTES_MIN)..object.value).contains(&fit)
-        {
-            let value = 1 << fit.ilog2();
-            *object = Setting { value, origin: Origin::Default("two of them are to fit into --memory") };
         }
     }
 

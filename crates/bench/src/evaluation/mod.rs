@@ -93,6 +93,10 @@ pub fn own_network() -> io::Result<()> {
     let checked = |done: libc::c_int| if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) };
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let own_user = if user.is_root() { 0 } else { libc::CLONE_NEWUSER };
+    if own_user != 0 {
+        // Some systems allow the namespace and nothing in it: better known before this process is in one.
+        tool(Command::new("unshare").args(["--user", "--map-current-user", "--net", "true"]))?;
+    }
     // SAFETY: no memory is involved; the call concerns the namespaces of this thread, the only one there is yet.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNET | own_user) })?;
     if own_user != 0 {
