@@ -117,9 +117,15 @@ pub(crate) fn carry(
                     let is_read = may_wait() && !page_cache::has_most_ready(source, at, length as u32);
                     let _copying = is_read.then(|| haul_meter::within(Stage::Copy).bytes(length as u64));
                     let began = Instant::now();
-                    let copied = copy_in_kernel(source, sink, at, length).is_ok();
+                    let copied = copy_in_kernel(source, sink, at, length);
                     note_copy(length, began.elapsed());
-                    copied
+                    match copied {
+                        // Only of the one that is written to, which may tell it once: see `writes_behind`.
+                        Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
+                            return Err(Trouble::Sink(errno));
+                        }
+                        other => other.is_ok(),
+                    }
                 }
                 Way::Buffer => false,
             };

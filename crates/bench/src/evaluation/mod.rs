@@ -90,13 +90,30 @@ pub fn own_mounts() -> io::Result<()> {
 /// listen everywhere are reached by nobody else, and every port is free. To be called before it has other threads. Who is not
 /// root needs a user namespace for it, in which everybody else is nobody, and which not every system allows.
 pub fn own_network() -> io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        // Some systems allow the namespace and nothing in it: better known before this process is in one.
+        // SAFETY: there is no other thread, so the child may do what this process may; it ends by itself.
+        let child = unsafe { libc::fork() };
+        match child {
+            -1 => return Err(io::Error::last_os_error()),
+            // SAFETY: nothing of the parent is to be run at its end.
+            0 => unsafe { libc::_exit(i32::from(enter_network().is_err())) },
+            _ => {}
+        }
+        let mut status = 0;
+        // SAFETY: the pointer is to a live local.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        if waited != child || status != 0 {
+            return Err(io::Error::other("the system allows no user namespace with a network"));
+        }
+    }
+    enter_network()
+}
+
+fn enter_network() -> io::Result<()> {
     let checked = |done: libc::c_int| if done < 0 { Err(io::Error::last_os_error()) } else { Ok(done) };
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let own_user = if user.is_root() { 0 } else { libc::CLONE_NEWUSER };
-    if own_user != 0 {
-        // Some systems allow the namespace and nothing in it: better known before this process is in one.
-        tool(Command::new("unshare").args(["--user", "--map-current-user", "--net", "true"]))?;
-    }
     // SAFETY: no memory is involved; the call concerns the namespaces of this thread, the only one there is yet.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNET | own_user) })?;
     if own_user != 0 {

@@ -120,10 +120,13 @@ impl FileSystem {
         self.measured(directory, tokens).map_or(Times::ANY, |measured| measured.times)
     }
 
-    /// Is this the owner that it shows of what this process makes? It may show one for all (NFS, SMB, FUSE).
-    pub fn is_own(&self, owner: u32, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> bool {
-        owner == rustix::process::geteuid().as_raw()
-            || self.measured(directory, tokens).is_some_and(|measured| measured.owner == owner)
+    /// Is this the owner that it shows of what this process makes? It may show one for all (NFS, SMB, FUSE). An error where nothing
+    /// can be made that would show it.
+    pub fn is_own(&self, owner: u32, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<bool> {
+        if owner == rustix::process::geteuid().as_raw() {
+            return Ok(true);
+        }
+        Ok(self.try_measured(directory, tokens)?.owner == owner)
     }
 
     /// Can it store modes? Where it cannot (FAT, exFAT, SMB, FUSE) they may be refused, or nothing comes of them; measured once.
@@ -133,8 +136,13 @@ impl FileSystem {
 
     /// None if nothing can be made in this directory; the next one may do.
     fn measured(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Option<Measured> {
-        let measured = self.measured.get().copied().or_else(|| measure(directory, tokens).ok())?;
-        Some(*self.measured.get_or_init(|| measured))
+        self.try_measured(directory, tokens).ok()
+    }
+
+    fn try_measured(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
+        let measured = self.measured.get().copied();
+        let measured = measured.map_or_else(|| measure(directory, tokens), Ok)?;
+        Ok(*self.measured.get_or_init(|| measured))
     }
 }
 
@@ -326,13 +334,15 @@ mod tests {
         let system = FileSystem::of(directory.as_fd(), 0, SyncMode::Measured).unwrap();
         let tokens = TokenMaker::new([1; 6], [2; 4]);
         let own = rustix::process::geteuid().as_raw();
-        assert!(system.is_own(own, directory.as_fd(), &tokens) && system.measured.get().is_none());
-        assert!(!system.is_own(own + 1, directory.as_fd(), &tokens) && system.measured.get().is_some());
+        assert!(system.is_own(own, directory.as_fd(), &tokens).unwrap() && system.measured.get().is_none());
+        assert!(
+            !system.is_own(own + 1, directory.as_fd(), &tokens).unwrap() && system.measured.get().is_some()
+        );
         let shown =
             FileSystem { measured: OnceLock::from(Measured { owner: own + 1, ..of_any_kind() }), ..system };
         assert!(
-            shown.is_own(own + 1, directory.as_fd(), &tokens)
-                && shown.is_own(own, directory.as_fd(), &tokens)
+            shown.is_own(own + 1, directory.as_fd(), &tokens).unwrap()
+                && shown.is_own(own, directory.as_fd(), &tokens).unwrap()
         );
     }
 

@@ -307,6 +307,8 @@ impl PosixSink {
             Err(_) => return Ok(false),
         };
         let is_own = directory.file_system.is_own(present.uid, held.as_fd(), &self.tokens);
+        // Where that cannot be told it is not given up.
+        let is_own = is_own.map_err(sink_failure)?;
         // It has the owner of the entry already if the session ended between sealing and naming it.
         let owner_is_right = is_own || (self.preserve.owner && present.uid == entry.attributes.uid);
         let is_ours = present.kind == FileType::RegularFile && present.links == 1 && owner_is_right;
@@ -353,7 +355,8 @@ impl PosixSink {
     /// Whether what has this name is ours, as far as can be told.
     fn owns(&self, directory: &Directory, held: BorrowedFd<'_>, name: &TempName) -> bool {
         let found = fs::statat(held, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW).map(Status::from);
-        found.map_or(true, |found| directory.file_system.is_own(found.uid, held, &self.tokens))
+        let is_own = |found: Status| directory.file_system.is_own(found.uid, held, &self.tokens);
+        found.and_then(is_own).unwrap_or(true)
     }
 
     /// One unfinished file is one entry's: with two that have it, what is complete under the name of the one could still be

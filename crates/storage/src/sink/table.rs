@@ -189,7 +189,7 @@ impl PosixSink {
         let open = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, Mode::empty());
         let table = self.directories.retry_without_cache(open).ok()?;
         let now = status(table.as_fd()).ok()?;
-        let is_own = file.directory.file_system.is_own(now.uid, held.as_fd(), &self.tokens);
+        let is_own = file.directory.file_system.is_own(now.uid, held.as_fd(), &self.tokens).unwrap_or(false);
         if now.kind != FileType::RegularFile || now.links != 1 || !is_own {
             return None;
         }
