@@ -516,6 +516,20 @@ mod tests {
         });
     }
 
+    /// On NFS the kernel's copy may be told of it, for what was written before, and a write that follows is not.
+    #[test]
+    fn room_that_the_kernels_copy_misses_is_not_looked_for_again() {
+        let place = tempfile::tempdir().unwrap();
+        let (source, sink) = (made(&place, "source"), made(&place, "sink"));
+        source.write_all_at(&bytes(4 << 20), 0).unwrap();
+        for errno in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+            kernel_refuses(0, errno);
+            let range = Range::new(0, 4 << 20, 4 << 20);
+            let carried = carried(HashKind::Blake3, &source, &sink, range);
+            assert_eq!(carried.err(), Some(Trouble::Sink(errno)));
+        }
+    }
+
     #[test]
     fn holes_stay_holes_and_count_as_zeros() {
         const DATA: u64 = 64 << 10;

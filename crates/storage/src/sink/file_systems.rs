@@ -344,6 +344,12 @@ mod tests {
             shown.is_own(own + 1, directory.as_fd(), &tokens).unwrap()
                 && shown.is_own(own, directory.as_fd(), &tokens).unwrap()
         );
+        // Where nothing can be made nobody knows.
+        let unknown = FileSystem { measured: OnceLock::new(), ..shown };
+        std::fs::remove_dir(scratch.path()).unwrap();
+        assert!(unknown.is_own(own, directory.as_fd(), &tokens).unwrap());
+        assert!(unknown.is_own(own + 1, directory.as_fd(), &tokens).is_err());
+        std::fs::create_dir(scratch.path()).unwrap();
     }
 
     #[test]
