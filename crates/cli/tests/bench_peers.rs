@@ -87,41 +87,36 @@ fn the_comparison_measures_checks_writes_and_leaves_nothing() {
     assert_eq!(evaluation.read("peers.md"), page);
 }
 
-#[test]
-fn a_tool_that_fails_without_a_word_was_not_measured() {
-    let evaluation = Evaluation::new();
+/// What is written down of a `cp` that does this behind a good copy; haul beside it is measured.
+fn told_of_a_cp_that(evaluation: &Evaluation, does: &str) -> String {
     let programs = evaluation.path("programs");
     std::fs::create_dir(&programs).unwrap();
     let cp = programs.join("cp");
-    std::fs::write(&cp, "#!/bin/sh\n/bin/cp \"$@\"\nexit 7\n").unwrap();
+    std::fs::write(&cp, format!("#!/bin/sh\n/bin/cp \"$@\"\n{does}\n")).unwrap();
     std::fs::set_permissions(&cp, PermissionsExt::from_mode(0o755)).unwrap();
     let arguments = ["peers", "--case", "files", "--scale", "0.002", "--runs", "2", "--peer", "cp,haul-here"];
     let said = evaluation.run_with_programs(&programs, &arguments);
-    let rows = evaluation.rows("peers-runs.csv", "files,cp,");
-    assert!(rows.len() == 1 && rows[0].contains("exit status: 7"), "{rows:?}\n{said}");
     assert_eq!(evaluation.rows("peers-runs.csv", "files,haul-here,").len(), 2);
+    let rows = evaluation.rows("peers-runs.csv", "files,cp,");
+    assert_eq!(rows.len(), 1, "{rows:?}\n{said}");
+    rows[0].clone()
+}
+
+#[test]
+fn a_tool_that_fails_without_a_word_was_not_measured() {
+    let told = told_of_a_cp_that(&Evaluation::new(), "exit 7");
+    assert!(told.contains("exit status: 7"), "{told}");
 }
 
 #[test]
 fn a_tool_that_copies_well_once_and_then_makes_holes_is_found_out() {
     let evaluation = Evaluation::new();
-    let programs = evaluation.path("programs");
-    std::fs::create_dir(&programs).unwrap();
-    let cp = programs.join("cp");
     let once = evaluation.path("once");
     // Of the same size.
     let holes = "for f in \"$3\"/*; do s=$(stat -c %s \"$f\"); t=$(stat -c %Y \"$f\"); truncate -s 0 \"$f\"; truncate -s $s \"$f\"; touch -d @$t \"$f\"; done";
-    let script = format!(
-        "#!/bin/sh\n/bin/cp \"$@\"\nif [ -e '{0}' ]; then {holes}; fi\ntouch '{0}'\n",
-        once.display()
-    );
-    std::fs::write(&cp, script).unwrap();
-    std::fs::set_permissions(&cp, PermissionsExt::from_mode(0o755)).unwrap();
-    let arguments = ["peers", "--case", "files", "--scale", "0.002", "--runs", "2", "--peer", "cp,haul-here"];
-    let said = evaluation.run_with_programs(&programs, &arguments);
-    let rows = evaluation.rows("peers-runs.csv", "files,cp,");
-    assert!(rows.len() == 1 && rows[0].contains("the result differs"), "{rows:?}\n{said}");
-    assert_eq!(evaluation.rows("peers-runs.csv", "files,haul-here,").len(), 2);
+    let does = format!("if [ -e '{0}' ]; then {holes}; fi\ntouch '{0}'", once.display());
+    let told = told_of_a_cp_that(&evaluation, &does);
+    assert!(told.contains("the result differs"), "{told}");
 }
 
 #[test]

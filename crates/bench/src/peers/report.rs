@@ -56,7 +56,8 @@ impl Report<'_> {
         self.page.line("# haul side by side with its peers\n");
         self.page.line(
             "haul and other movers on the same data, one run after the other in an order drawn by lot, after one run of each that \
-             does not count; each result is compared with the source byte for byte. \
+             does not count; each result is compared with the source byte for byte (in sets that earlier versions made the first of \
+             each, while of the others files and bytes were counted). \
              Both ends are processes of one machine and share its cores; the network is loopback. Values \
              are medians, in parentheses the shortest and the longest run. A peer can be asked as it comes and as its manual \
              recommends it (`-tuned`); the fastest peer is the fastest of those that were asked, which each table names.\n",
