@@ -15,8 +15,8 @@ use haul_model::Code;
 use haul_mover::Error;
 use haul_topology::placer::host;
 use haul_topology::service::client::{Client, trouble};
-use haul_topology::service::{default_socket, server::Server};
-use haul_topology::zone::{Site, Zone};
+use haul_topology::service::{default_socket, server::Server, usual_sockets};
+use haul_topology::zone::{self, Kind, Site, Zone};
 use haul_topology::{
     Advice, Asking, Counters, Cpus, DeviceKind, Load, Machine, Map, MapError, Plan, Style, Threads, Transfer,
     of_path, of_peer, picture, pin, words,
@@ -130,6 +130,7 @@ fn machine(root: &Path, map: Option<&Path>, here: bool) -> Result<(Machine, Map)
     let map = map.map_err(wrong)?;
     let mut machine = Machine::read(root);
     map.apply(&mut machine).map_err(wrong)?;
+    machine.limits.chosen = here && zone::is_within(&machine);
     Ok((machine, map))
 }
 
@@ -142,10 +143,11 @@ fn load(root: &Path) -> Load {
 
 /// The CPUs that the service of this user has given away; none if there is no service.
 fn leased() -> Cpus {
-    let socket = default_socket();
-    let leased = Client::connect(&socket, PATIENCE).and_then(|mut service| service.leased());
-    leased.unwrap_or_else(|error| {
-        tell(trouble(&socket, &error));
+    let sockets = usual_sockets();
+    let found = Client::find(&sockets, PATIENCE);
+    let leased = found.and_then(|(socket, mut service)| service.leased().map_err(|error| (socket, error)));
+    leased.unwrap_or_else(|(socket, error)| {
+        tell(trouble(socket, &error));
         Cpus::new()
     })
 }
@@ -264,7 +266,11 @@ fn is_utf8() -> bool {
 /// `haul topology serve`
 fn serve(arguments: &TopologyServe) -> Result<u8, Error> {
     let root = arguments.root.clone().unwrap_or_else(|| PathBuf::from("/"));
-    let (_, map) = machine(&root, arguments.map.as_deref(), arguments.root.is_none())?;
+    let here = arguments.root.is_none();
+    if here {
+        zone::sweep(&root);
+    }
+    let (_, map) = machine(&root, arguments.map.as_deref(), here)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in signals::that_end() {
         let registered = signal_hook::flag::register(signal, Arc::clone(&stop));
@@ -291,23 +297,31 @@ fn serve(arguments: &TopologyServe) -> Result<u8, Error> {
 /// `haul topology run`
 fn run(arguments: &TopologyRun) -> Result<u8, Error> {
     let root = host();
+    // Before the machine is looked at: what is left of one that was killed may keep its CPUs from everybody.
+    zone::sweep(&root);
     let (machine, map) = machine(&root, arguments.ends.map.as_deref(), true)?;
     let route = Route::find(&root, &machine, &map, &arguments.ends)?;
-    let socket = arguments.socket.clone().unwrap_or_else(default_socket);
-    let asking = Asking { socket: &socket, patience: PATIENCE, lease: true };
+    let sockets = arguments.socket.clone().map_or_else(usual_sockets, |socket| vec![socket]);
+    let asking = Asking { sockets: &sockets, patience: PATIENCE, lease: true };
     // The lease lasts as long as the connection.
     let Advice { plan, service: _service, trouble } =
         Advice::of(&machine, &route.transfer, &asking, || load(&root));
     tell(trouble);
+    let (program, rest) = arguments.command.split_first().expect("clap asks for one");
+    let mut command = Command::new(program);
+    command.args(rest);
     let _zone = match &plan {
         Plan::LeaveToKernel { because } => {
             say(&format!("left to the kernel: {because}"));
             None
         }
-        Plan::Placed(placement) => settle(&root, &machine, &placement.zone, arguments.zone),
+        Plan::Placed(placement) => {
+            // A copy in it places its threads within.
+            command.env(zone::VARIABLE, placement.zone.to_string());
+            settle(&root, &machine, &placement.zone, arguments.zone)
+        }
     };
-    let (program, rest) = arguments.command.split_first().expect("clap asks for one");
-    wait_for(Command::new(program).args(rest))
+    wait_for(&mut command)
 }
 
 /// To whoever listens: a command runs all the same where nobody does.
@@ -320,8 +334,13 @@ fn settle(root: &Path, machine: &Machine, cpus: &Cpus, wants_cpuset: bool) -> Op
     let entered = wants_cpuset.then(|| Site::find(root).and_then(|site| Zone::enter(&site, machine, cpus)));
     let zone =
         entered.and_then(|entered| entered.inspect_err(|reason| say(&format!("no cpuset: {reason}"))).ok());
+    let others = match zone.as_ref().map(Zone::kind) {
+        None => String::new(),
+        Some(Kind::Exclusive) => ", and nothing else is".into(),
+        Some(Kind::Inside { because }) => format!("; others may be there, too: {because}"),
+    };
     match pin(cpus) {
-        Ok(()) => say(&format!("on CPUs {cpus}")),
+        Ok(()) => say(&format!("on CPUs {cpus}{others}")),
         Err(error) => say(&format!("not on CPUs {cpus}: {error}")),
     }
     zone
@@ -329,9 +348,9 @@ fn settle(root: &Path, machine: &Machine, cpus: &Cpus, wants_cpuset: bool) -> Op
 
 /// Runs a command, and passes signals on to it; its exit code.
 fn wait_for(command: &mut Command) -> Result<u8, Error> {
-    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM};
-    // Before there is a child, so that none of its ends is missed. A terminal sends SIGINT to both.
-    let signals = Signals::new(signals::that_end().into_iter().chain([SIGCHLD]));
+    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGQUIT, SIGTERM};
+    // Before there is a child, so that none of its ends is missed. A terminal sends SIGINT and SIGQUIT to both.
+    let signals = Signals::new(signals::that_end().into_iter().chain([SIGCHLD, SIGQUIT]));
     let mut signals =
         signals.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
     let mut child = match command.spawn() {

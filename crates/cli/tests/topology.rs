@@ -288,6 +288,36 @@ fn one_service_is_enough_and_one_that_was_killed_is_replaced() {
 }
 
 #[test]
+fn a_service_that_another_kind_of_login_started_is_found() {
+    let bed = Bed::new();
+    let root = bed.machine();
+    let elsewhere = bed.path("login");
+    fs::create_dir(&elsewhere).unwrap();
+    // As at a boot, or from cron: there is no directory for its sockets. That it would take is there now.
+    let socket = {
+        let mut command = bed.command(&["serve", "--root", &root]);
+        command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", bed.directory.path());
+        let mut service = Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(service.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let socket = PathBuf::from(line.trim().strip_prefix("serving on ").expect(&line));
+        if !socket.starts_with(bed.directory.path()) {
+            return haul_testkit::lacks("a user without /run/user/UID");
+        }
+        let (_held, answer) = bed.ask(&socket, PLAN);
+        assert!(answer["plan"]["lease"].is_u64(), "{answer}");
+        let mut command = bed.command(&[]);
+        command.env("XDG_RUNTIME_DIR", &elsewhere).env("TMPDIR", bed.directory.path());
+        // What a service left that was killed is where this one would be asked first.
+        drop(UnixListener::bind(elsewhere.join("haul-topology.sock")).unwrap());
+        let said = told(&command.output().unwrap(), 0);
+        assert!(said.contains("\nleased      CPUs 0-1,8\n"), "{said}");
+        socket
+    };
+    let _ = fs::remove_file(socket);
+}
+
+#[test]
 fn a_socket_that_cannot_be_made_is_an_error() {
     let bed = Bed::new();
     fs::write(bed.path("file"), "data").unwrap();
@@ -326,11 +356,13 @@ fn a_command_is_on_the_cpus_that_the_service_leased_it() {
     let _service = bed.serve(&["--root", &root]);
     fs::write(bed.path("map.toml"), "[paths]\n\"/\" = [\"nvme0n1\"]\n").unwrap();
     let words = ["run", "--from", ".", "--map", "map.toml", "--io-threads", "1", "--streams", "1", "--"];
-    let mut command = bed.command(&[&words[..], &["cat", "/proc/self/status"]].concat());
+    let shown = "cat /proc/self/status; echo zone $HAUL_ZONE";
+    let mut command = bed.command(&[&words[..], &["sh", "-c", shown]].concat());
     // What it leases must be there for this process, too.
     let output = command.env("HAUL_TEST_MACHINE", &root).output().unwrap();
     let status = told(&output, 0);
     let said = text(&output.stderr);
+    assert!(status.ends_with("\nzone 0-4\n"), "{status}");
     let here = rustix::thread::sched_getaffinity(None).unwrap();
     if (0..5).any(|cpu| here.is_set(cpu)) {
         assert_eq!(

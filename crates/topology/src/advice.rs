@@ -4,7 +4,7 @@
 //! nobody has checked.
 
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::service::client::{Client, trouble};
@@ -12,8 +12,8 @@ use crate::{Cpus, Load, Machine, Plan, Transfer};
 
 /// Who is asked, and for what.
 pub struct Asking<'a> {
-    /// Of the service.
-    pub socket: &'a Path,
+    /// Where the service may be; the first one that is there counts.
+    pub sockets: &'a [PathBuf],
     /// How long it may take to answer.
     pub patience: Duration,
     /// Keep the CPUs of the plan from others, for as long as the connection is there.
@@ -44,13 +44,17 @@ impl Advice {
         if matches!(plan, Plan::LeaveToKernel { .. }) {
             return Advice { plan, service: None, trouble: None };
         }
+        // Whoever chose these CPUs has leased them already.
+        if machine.limits.chosen {
+            return Advice { plan: alone(&load()), service: None, trouble: None };
+        }
         match asking.ask(machine, transfer) {
             Ok((plan, client)) => {
                 let service = matches!(plan, Plan::Placed(_)).then_some(client);
                 Advice { plan, service, trouble: None }
             }
-            Err(error) => {
-                let trouble = trouble(asking.socket, &error);
+            Err((socket, error)) => {
+                let trouble = trouble(socket, &error);
                 Advice { plan: alone(&load()), service: None, trouble }
             }
         }
@@ -59,9 +63,20 @@ impl Advice {
 
 impl Asking<'_> {
     /// What the service says, if that can be carried out; anything else counts as no answer.
-    fn ask(&self, machine: &Machine, transfer: &Transfer) -> io::Result<(Plan, Client)> {
-        let mut client = Client::connect(self.socket, self.patience)?;
-        let plan = if self.lease { client.lease(transfer)?.0 } else { client.look(transfer)? };
+    fn ask(&self, machine: &Machine, transfer: &Transfer) -> Result<(Plan, Client), (&Path, io::Error)> {
+        let (socket, client) = Client::find(self.sockets, self.patience)?;
+        self.ask_of(client, machine, transfer).map_err(|error| (socket, error))
+    }
+
+    fn ask_of(
+        &self,
+        mut client: Client,
+        machine: &Machine,
+        transfer: &Transfer,
+    ) -> io::Result<(Plan, Client)> {
+        // It has a map of its own, which may be older.
+        let known = transfer.clone().with_mapped(machine);
+        let plan = if self.lease { client.lease(&known)?.0 } else { client.look(&known)? };
         let fits = match &plan {
             Plan::Placed(placement) => placement.fits(machine, &transfer.threads),
             Plan::LeaveToKernel { .. } => true,

@@ -19,6 +19,9 @@ pub struct Limits {
     pub nodes: Option<Cpus>,
     /// Thousandths of a CPU that its control groups may use all together.
     pub quota_millis: Option<u64>,
+    /// These CPUs were chosen for what it does: a plan has put it there ([`crate::zone::is_within`]).
+    #[serde(skip)]
+    pub chosen: bool,
 }
 
 /// Bytes of memory that a process beneath this root can have without pushing others out: what the kernel takes for available, and
@@ -75,7 +78,7 @@ impl Limits {
         }
         let quota = |hierarchy: &Hierarchy| hierarchy.quota(tree);
         let quota_millis = hierarchies(tree, &who, "cpu").iter().filter_map(quota).min();
-        Limits { cpus, nodes, quota_millis }
+        Limits { cpus, nodes, quota_millis, chosen: false }
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Machine {
     pub caches: Vec<L3>,
     /// By kind and name.
     pub devices: Vec<Device>,
+    /// Those without hardware and without parts: loop, zram, veth. A map may say where what is behind them is ([`crate::Map::apply`]).
+    #[serde(skip)]
+    pub nowhere: Vec<Device>,
     /// What this process may use of it.
     pub limits: Limits,
 }
@@ -127,7 +130,7 @@ impl Machine {
     pub fn read(root: &Path) -> Machine {
         let tree = Tree::new(root);
         let mut machine = read_cpus(&tree);
-        machine.devices = read_devices(&tree, &machine);
+        (machine.devices, machine.nowhere) = read_devices(&tree, &machine);
         machine.limits = Limits::read(&tree, None);
         machine
     }
@@ -178,16 +181,27 @@ impl Machine {
 
     /// The nodes that a device is on: its own, else those of what it is made of. Empty: not known.
     pub fn nodes_of(&self, name: &str) -> BTreeSet<usize> {
-        let (mut nodes, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        self.placed(name).into_iter().filter_map(|device| device.node).collect()
+    }
+
+    /// Whether the user's map says where a device is.
+    pub fn is_mapped(&self, name: &str) -> bool {
+        self.placed(name).into_iter().any(|device| device.origin == Origin::Map)
+    }
+
+    /// A device, or those that it is made of, whose nodes are known.
+    fn placed(&self, name: &str) -> Vec<&Device> {
+        let (mut placed, mut seen) = (Vec::new(), BTreeSet::new());
         let mut layer = vec![name];
         for _ in 0..LAYERS_MAX {
-            let devices: Vec<&Device> = layer.iter().filter_map(|name| self.device(name)).collect();
-            nodes.extend(devices.iter().filter_map(|device| device.node));
-            let without = devices.iter().filter(|device| device.node.is_none());
-            layer = without.flat_map(|device| device.below.iter().map(String::as_str)).collect();
+            let devices = layer.iter().filter_map(|name| self.device(name));
+            let (known, without): (Vec<&Device>, Vec<&Device>) =
+                devices.partition(|device| device.node.is_some());
+            placed.extend(known);
+            layer = without.iter().flat_map(|device| device.below.iter().map(String::as_str)).collect();
             layer.retain(|name| seen.insert(*name));
         }
-        nodes
+        placed
     }
 }
 
@@ -295,8 +309,9 @@ fn read_cache(tree: &Tree<'_>, cpu: usize, online: &Cpus) -> Option<L3> {
     levels.max_by_key(|cache| cache.level)
 }
 
-fn read_devices(tree: &Tree<'_>, machine: &Machine) -> Vec<Device> {
-    let mut devices = Vec::new();
+/// Those that are somewhere, and those that are not.
+fn read_devices(tree: &Tree<'_>, machine: &Machine) -> (Vec<Device>, Vec<Device>) {
+    let (mut devices, mut nowhere) = (Vec::new(), Vec::new());
     for (kind, directory) in [
         (DeviceKind::Network, "sys/class/net"),
         (DeviceKind::Infiniband, "sys/class/infiniband"),
@@ -305,10 +320,7 @@ fn read_devices(tree: &Tree<'_>, machine: &Machine) -> Vec<Device> {
         for name in tree.names(directory).into_iter().take(DEVICES_MAX) {
             let base = tree.at(directory).join(&name);
             let below = below(&base, kind);
-            // Without hardware and without parts: loop, zram, veth. They are nowhere.
-            if below.is_empty() && !base.join("device").exists() {
-                continue;
-            }
+            let bare = below.is_empty() && !base.join("device").exists();
             // One of several ways to an NVMe namespace, which is listed itself.
             if tree.value::<u32>(Path::new(directory).join(&name).join("hidden")) == Some(1) {
                 continue;
@@ -326,10 +338,11 @@ fn read_devices(tree: &Tree<'_>, machine: &Machine) -> Vec<Device> {
             // Sectors of 512 bytes, whatever the disk has.
             let sectors = tree.value::<u64>(path("size")).filter(|_| kind == DeviceKind::Block);
             let bytes = sectors.and_then(|sectors| sectors.checked_mul(512));
-            devices.push(Device { name, kind, node, origin, speed_mbit, bytes, below });
+            let device = Device { name, kind, node, origin, speed_mbit, bytes, below };
+            if bare { &mut nowhere } else { &mut devices }.push(device);
         }
     }
-    devices
+    (devices, nowhere)
 }
 
 /// `100 Gb/sec (4X EDR)` of the first port.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::{Machine, Origin};
+use crate::{Device, Machine, Origin};
 
 /// Longer ones are refused.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -118,25 +118,34 @@ impl Map {
     /// that it does not have are, and then all stays as it is.
     pub fn apply(&self, machine: &mut Machine) -> Result<(), MapError> {
         let nodes: Vec<usize> = machine.nodes.iter().map(|node| node.number).collect();
-        let mut placed = Vec::new();
-        for (index, device) in machine.devices.iter().enumerate() {
+        let node_of = |device: &Device, by_beginning: bool| {
             let fits = |name: &str| match name.strip_suffix('*') {
-                Some(beginning) => device.name.starts_with(beginning),
+                Some(beginning) => by_beginning && device.name.starts_with(beginning),
                 None => device.name == name,
             };
             let Some((name, node, line)) = self.devices.iter().find(|(name, _, _)| fits(name)) else {
-                continue;
+                return Ok(None);
             };
             if !nodes.contains(node) {
                 let reason = format!("{name} cannot be on node {node}: this machine has {}", listed(&nodes));
                 return Err(MapError { file: self.file.clone(), line: *line, reason });
             }
-            placed.push((index, *node));
-        }
-        for (index, node) in placed {
-            let device = &mut machine.devices[index];
-            (device.node, device.origin) = (Some(node), Origin::Map);
-        }
+            Ok(Some(*node))
+        };
+        let all = |devices: &[Device], by_beginning| {
+            devices.iter().map(|device| node_of(device, by_beginning)).collect::<Result<Vec<_>, _>>()
+        };
+        // There may be hundreds of these, which nobody means who means the disks of that beginning.
+        let (of_devices, of_nowhere) = (all(&machine.devices, true)?, all(&machine.nowhere, false)?);
+        let place = |(device, node): (&mut Device, Option<usize>)| {
+            if node.is_some() {
+                (device.node, device.origin) = (node, Origin::Map);
+            }
+        };
+        machine.devices.iter_mut().zip(of_devices).for_each(place);
+        machine.nowhere.iter_mut().zip(of_nowhere).for_each(place);
+        machine.devices.extend(machine.nowhere.extract_if(.., |device| device.node.is_some()));
+        machine.devices.sort_by(|one, next| (one.kind, &one.name).cmp(&(next.kind, &next.name)));
         Ok(())
     }
 }
@@ -162,7 +171,7 @@ fn listed(nodes: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, DeviceKind, Node};
+    use crate::{DeviceKind, Node};
 
     fn machine() -> Machine {
         let device = |name: &str| Device {
@@ -181,6 +190,25 @@ mod tests {
 
     fn parse(text: &str) -> Result<Map, String> {
         Map::parse(text, Path::new("map")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_device_without_hardware_is_where_its_own_name_says() {
+        let mut machine = machine();
+        let bare = |name: &str| Device { name: name.into(), ..machine.devices[0].clone() };
+        machine.nowhere = vec![bare("br-ex"), bare("eth9"), bare("veth7")];
+        let map = parse("[devices]\nbr-ex = 1\n\"eth*\" = 0\n\"v*\" = 0\n").unwrap();
+        map.apply(&mut machine).unwrap();
+        assert_eq!(machine.nodes_of("br-ex").into_iter().collect::<Vec<_>>(), [1]);
+        assert!(
+            machine.is_mapped("br-ex")
+                && machine.device("eth9").is_none()
+                && machine.device("veth7").is_none()
+        );
+        let names: Vec<&str> = machine.devices.iter().map(|device| device.name.as_str()).collect();
+        assert!(names.is_sorted() && names.len() == 5, "{names:?}");
+        let wrong = parse("[devices]\nveth7 = 5\n").unwrap().apply(&mut machine);
+        assert!(wrong.is_err() && machine.nowhere.len() == 2);
     }
 
     #[test]

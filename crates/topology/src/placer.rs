@@ -60,8 +60,8 @@ pub struct Wishes {
     pub storage: Vec<PathBuf>,
     /// How many of each kind.
     pub threads: Threads,
-    /// Of the service.
-    pub socket: PathBuf,
+    /// Where the service may be.
+    pub sockets: Vec<PathBuf>,
     /// How long it may take to answer.
     pub patience: Duration,
     /// Carries it out.
@@ -71,8 +71,8 @@ pub struct Wishes {
 impl Wishes {
     /// On this host, with the service of this user.
     pub fn here(map: Map, storage: Vec<PathBuf>, threads: Threads) -> Wishes {
-        let socket = crate::service::default_socket();
-        Wishes { root: host(), map, storage, threads, socket, patience: PATIENCE, pins: pins() }
+        let sockets = crate::service::usual_sockets();
+        Wishes { root: host(), map, storage, threads, sockets, patience: PATIENCE, pins: pins() }
     }
 }
 
@@ -158,7 +158,7 @@ struct Planning {
     map: Map,
     storage: Vec<PathBuf>,
     threads: Threads,
-    socket: PathBuf,
+    sockets: Vec<PathBuf>,
     patience: Duration,
     since: Moment,
 }
@@ -309,16 +309,17 @@ impl Thought {
 
 impl Planning {
     fn of(wishes: Wishes) -> (Planning, Box<dyn Pins>) {
-        let Wishes { root, map, storage, threads, socket, patience, pins } = wishes;
+        let Wishes { root, map, storage, threads, sockets, patience, pins } = wishes;
         let since = Moment::now(&root);
-        (Planning { root, map, storage, threads, socket, patience, since }, pins)
+        (Planning { root, map, storage, threads, sockets, patience, since }, pins)
     }
 
     fn think(self, peer: Option<IpAddr>, lease: bool) -> Thought {
         let mut machine = Machine::read(&self.root);
         let map_trouble = self.map.apply(&mut machine).err().map(|error| error.to_string());
+        machine.limits.chosen = crate::zone::is_within(&machine);
         let (transfer, reached) = self.transfer(&machine, peer);
-        let asking = Asking { socket: &self.socket, patience: self.patience, lease };
+        let asking = Asking { sockets: &self.sockets, patience: self.patience, lease };
         let advice = Advice::of(&machine, &transfer, &asking, || {
             std::thread::sleep(LOOK.saturating_sub(self.since.at.elapsed()));
             self.since.load(&Moment::now(&self.root))

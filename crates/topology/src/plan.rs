@@ -23,7 +23,7 @@ const CPUS_OF_TWO: usize = 3;
 /// Threads that mostly wait, for each CPU that they add to the zone, and how many CPUs that are at most.
 const WAITING_PER_CPU: usize = 2;
 const WAITING_CPUS_MAX: usize = 4;
-/// The CPUs of a machine that is busier than this are others'.
+/// CPUs that are busier than this are others', and a machine that is.
 const BUSY_PERCENT_MAX: u8 = 50;
 /// A node whose memory is so short that this share of the pages wanted there came from elsewhere.
 const AWAY_PERCENT_MAX: u8 = 10;
@@ -204,6 +204,26 @@ pub struct Transfer {
     pub network: Vec<String>,
     /// Its threads.
     pub threads: Threads,
+    /// The nodes of devices that whoever asks knows better than the kernel: of the user's map.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, BTreeSet<usize>>,
+}
+
+impl Transfer {
+    /// With what a map has said about this machine.
+    pub fn with_mapped(mut self, machine: &Machine) -> Transfer {
+        let mapped = self.storage.iter().chain(&self.network).filter(|name| machine.is_mapped(name));
+        self.nodes = mapped.map(|name| (name.clone(), machine.nodes_of(name))).collect();
+        self
+    }
+
+    /// The nodes that a device is on; empty: not known.
+    fn nodes_of(&self, machine: &Machine, name: &str) -> BTreeSet<usize> {
+        let is_there = |node: &usize| machine.node(*node).is_some();
+        let known: BTreeSet<usize> =
+            self.nodes.get(name).into_iter().flatten().copied().filter(is_there).collect();
+        if known.is_empty() { machine.nodes_of(name) } else { known }
+    }
 }
 
 /// What to do with the threads of a transfer.
@@ -245,9 +265,9 @@ pub struct Seat {
     pub index: u16,
     /// Where it may run.
     pub cpus: Cpus,
-    /// The node of these CPUs; for a thread that mostly waits, the one of the buffers.
+    /// The node of these CPUs, or of one of them; for a thread that mostly waits, the one of the buffers.
     pub node: usize,
-    /// The device that it works with.
+    /// The device that it works with, where there is but one of its kind.
     pub device: Option<String>,
     /// Why there, in words.
     pub because: String,
@@ -290,9 +310,13 @@ impl Plan {
     /// Where the threads of a transfer belong on this machine under this load, while `taken` are other transfers' CPUs.
     pub fn of(machine: &Machine, load: &Load, taken: &Cpus, transfer: &Transfer) -> Plan {
         let free = machine.usable().without(taken);
-        match reason_to_leave(machine, load, &free, transfer) {
+        let busy = busy_cores(machine, load);
+        // Near to a device, but somebody else's, is worse than far from it.
+        let is_idle = |cpu: &usize| machine.cpu(*cpu).is_none_or(|cpu| busy[&cpu.core] <= BUSY_PERCENT_MAX);
+        let idle: Cpus = free.iter().filter(is_idle).collect();
+        match reason_to_leave(machine, load, &free, &idle, transfer) {
             Some(because) => Plan::LeaveToKernel { because },
-            None => Plan::Placed(Planner::new(machine, load, taken, free).place(transfer)),
+            None => Plan::Placed(Planner::new(machine, load, busy, taken, idle).place(transfer, &free)),
         }
     }
 
@@ -305,10 +329,31 @@ impl Plan {
     }
 }
 
-/// Why nothing is to be gained, or something to be lost.
-fn reason_to_leave(machine: &Machine, load: &Load, free: &Cpus, transfer: &Transfer) -> Option<String> {
+/// Percent that the busiest CPU of each core works.
+fn busy_cores(machine: &Machine, load: &Load) -> BTreeMap<usize, u8> {
+    let mut busy = BTreeMap::new();
+    for cpu in &machine.cpus {
+        let of_core: &mut u8 = busy.entry(cpu.core).or_default();
+        *of_core = load.of(cpu.number).max(*of_core);
+    }
+    busy
+}
+
+/// Why nothing is to be gained, or something to be lost, with CPUs that are no other transfer's and those of them that are idle.
+fn reason_to_leave(
+    machine: &Machine,
+    load: &Load,
+    free: &Cpus,
+    idle: &Cpus,
+    transfer: &Transfer,
+) -> Option<String> {
     let threads = transfer.threads.total();
     let wanted = transfer.threads.cpus();
+    // Where they were chosen for it by a plan, that has seen to it that there are others.
+    let enough = |cpus: &Cpus| match machine.limits.chosen {
+        true => cpus.len() >= wanted,
+        false => 2 * cpus.len() >= CPUS_OF_TWO * wanted,
+    };
     let usable = machine.usable();
     let nodes = machine.nodes.iter().filter(|node| !node.cpus.and(&usable).is_empty()).count();
     if threads == 0 {
@@ -323,7 +368,7 @@ fn reason_to_leave(machine: &Machine, load: &Load, free: &Cpus, transfer: &Trans
             all => format!("this process may use {nodes} of {all} nodes: there is nothing to choose from"),
         });
     }
-    if threads > THREADS_MAX || 2 * free.len() < CPUS_OF_TWO * wanted {
+    if threads > THREADS_MAX || !enough(free) {
         let others = usable.len() - free.len();
         let others =
             if others > 0 { format!(" ({others} more are other transfers')") } else { String::new() };
@@ -343,11 +388,15 @@ fn reason_to_leave(machine: &Machine, load: &Load, free: &Cpus, transfer: &Trans
     if busy > BUSY_PERCENT_MAX {
         return Some(format!("others keep the CPUs {busy} % busy: the machine is shared"));
     }
+    if !enough(idle) {
+        let (busy, free) = (free.len() - idle.len(), free.len());
+        return Some(format!("others keep {busy} of {free} CPUs busy: the machine is shared"));
+    }
     let named = transfer.storage.iter().chain(&transfer.network);
     if named.clone().next().is_none() {
         return Some("no device is known that the transfer goes through".into());
     }
-    if named.clone().all(|name| machine.nodes_of(name).is_empty()) {
+    if named.clone().all(|name| transfer.nodes_of(machine, name).is_empty()) {
         let names: BTreeSet<&str> = named.map(String::as_str).collect();
         let names = names.into_iter().collect::<Vec<_>>().join(", ");
         return Some(format!("the node of {names} is not known; topology.toml can tell"));
@@ -373,22 +422,24 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(machine: &'a Machine, load: &'a Load, taken: &Cpus, free: Cpus) -> Self {
+    fn new(
+        machine: &'a Machine,
+        load: &'a Load,
+        busy: BTreeMap<usize, u8>,
+        taken: &Cpus,
+        free: Cpus,
+    ) -> Self {
         let (on_core, in_cache) = (BTreeMap::new(), BTreeMap::new());
-        let mut busy = BTreeMap::new();
-        for cpu in &machine.cpus {
-            let of_core: &mut u8 = busy.entry(cpu.core).or_default();
-            *of_core = load.of(cpu.number).max(*of_core);
-        }
         let mut planner = Planner { machine, load, free, given: Cpus::new(), on_core, in_cache, busy };
         taken.iter().for_each(|cpu| planner.count(cpu));
         planner
     }
 
-    fn place(mut self, transfer: &Transfer) -> Placement {
+    /// `all` are those that no other transfer has.
+    fn place(mut self, transfer: &Transfer, all: &Cpus) -> Placement {
         let usable = self.free.clone();
-        let storage = self.posts(&transfer.storage);
-        let network = self.posts(&transfer.network);
+        let storage = self.posts(transfer, &transfer.storage);
+        let network = self.posts(transfer, &transfer.network);
         let (buffers, because) = self.buffers(&storage, &network);
         let own = usable.len() >= CPUS_OWN * transfer.threads.cpus();
         let mut seats = Vec::new();
@@ -411,20 +462,22 @@ impl<'a> Planner<'a> {
                 seat.cpus = self.machine.node(seat.node).map_or(Cpus::new(), |node| node.cpus.and(&zone));
             }
         }
+        spread(&mut seats, &[ThreadKind::Io], "storage", &storage);
+        spread(&mut seats, &[ThreadKind::CommOut, ThreadKind::CommIn], "the network", &network);
         let (node, device) = (buffers, None);
         seats.extend(transfer.threads.that_wait().map(|(kind, index)| {
             let because = "mostly waits".into();
             Seat { kind, index, cpus: zone.clone(), node, device: device.clone(), because }
         }));
         seats.sort_by_key(|seat| (seat.kind, seat.index));
-        let others = usable.without(&zone);
+        let others = all.without(&zone);
         Placement { seats, own, buffers, because, zone, others }
     }
 
     /// Each device with each of its nodes.
-    fn posts(&self, names: &[String]) -> Vec<Post> {
+    fn posts(&self, transfer: &Transfer, names: &[String]) -> Vec<Post> {
         let of = |name: &String| {
-            let nodes = self.machine.nodes_of(name);
+            let nodes = transfer.nodes_of(self.machine, name);
             let known: Vec<Post> = nodes.into_iter().map(|node| (name.clone(), Some(node))).collect();
             if known.is_empty() { vec![(name.clone(), None)] } else { known }
         };
@@ -516,6 +569,26 @@ impl<'a> Planner<'a> {
             *self.on_core.entry(cpu.core).or_default() += 1;
             if let Some(cache) = cpu.cache {
                 *self.in_cache.entry(cache).or_default() += 1;
+            }
+        }
+    }
+}
+
+/// Any thread of a kind works with all devices of its kind: where those are on several nodes, so are all their CPUs.
+fn spread(seats: &mut [Seat], kinds: &[ThreadKind], what: &str, posts: &[Post]) {
+    let nodes: Cpus = posts.iter().filter_map(|(_, node)| *node).collect();
+    if nodes.len() < 2 {
+        return;
+    }
+    let devices: BTreeSet<&String> = posts.iter().map(|(device, _)| device).collect();
+    for kind in kinds {
+        let cpus =
+            seats.iter().filter(|seat| seat.kind == *kind).fold(Cpus::new(), |all, seat| all.or(&seat.cpus));
+        for seat in seats.iter_mut().filter(|seat| seat.kind == *kind) {
+            seat.cpus = cpus.clone();
+            seat.because = format!("{what} is on nodes {nodes}; each thread works with all of it");
+            if devices.len() > 1 {
+                seat.device = None;
             }
         }
     }

@@ -21,12 +21,29 @@ use crate::{Cpus, Machine};
 const PREFIX: &str = "haul-zone-";
 
 /// What a zone does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The process stays inside, others stay outside.
     Exclusive,
     /// The process stays inside; others may come.
-    Inside,
+    Inside {
+        /// Why nobody keeps them out, in words.
+        because: String,
+    },
+}
+
+/// In this variable a command that was put on the CPUs of a plan finds which those are.
+pub const VARIABLE: &str = "HAUL_ZONE";
+
+/// Whether this process is on the CPUs of a plan that was made for what it does: one that somebody else moved elsewhere since is
+/// not.
+pub fn is_within(machine: &Machine) -> bool {
+    is_zone(machine, &std::env::var(VARIABLE).unwrap_or_default())
+}
+
+fn is_zone(machine: &Machine, cpus: &str) -> bool {
+    let zone: Option<Cpus> = cpus.parse().ok().filter(|cpus: &Cpus| !cpus.is_empty());
+    zone.is_some() && machine.limits.cpus == zone
 }
 
 /// A cpuset that this process is in. It leaves it and removes it when this is dropped.
@@ -65,10 +82,7 @@ impl Site {
 
 fn site(tree: &Tree<'_>, hierarchy: &Hierarchy) -> Result<Site, String> {
     let before = tree.at(hierarchy.path(&hierarchy.group));
-    // In the second version a group with processes cannot have groups with controllers in it, but for the top one: the
-    // zone goes beside the process' own group.
-    let above = hierarchy.group.rsplit_once('/').map_or("", |(above, _)| above);
-    let parent = if hierarchy.unified { tree.at(hierarchy.path(above)) } else { before.clone() };
+    let parent = parent(tree, hierarchy);
     let shown = parent.display();
     if hierarchy.unified {
         let controllers = crate::tree::text(&parent.join("cgroup.subtree_control")).unwrap_or_default();
@@ -95,6 +109,14 @@ fn site(tree: &Tree<'_>, hierarchy: &Hierarchy) -> Result<Site, String> {
     Ok(Site { parent, before, unified: hierarchy.unified })
 }
 
+/// In the second version a group with processes cannot have groups with controllers in it, but for the top one: the zone goes
+/// beside the process' own group.
+fn parent(tree: &Tree<'_>, hierarchy: &Hierarchy) -> PathBuf {
+    let above = hierarchy.group.rsplit_once('/').map_or("", |(above, _)| above);
+    let group = if hierarchy.unified { above } else { &hierarchy.group };
+    tree.at(hierarchy.path(group))
+}
+
 /// Limits of a group of the second version.
 const LIMITS: [&str; 6] = ["memory.max", "memory.high", "memory.swap.max", "pids.max", "cpu.max", "io.max"];
 
@@ -117,11 +139,12 @@ impl Zone {
         if cpus.is_empty() {
             return Err("there are no CPUs for it".into());
         }
-        sweep(&site.parent);
         let directory = site.parent.join(format!("{PREFIX}{}", getpid().as_raw_nonzero()));
         let wrong = |what: &str, error: &io::Error| format!("{}: {what}: {error}", directory.display());
         fs::create_dir(&directory).map_err(|error| wrong("cannot be made", &error))?;
-        let mut zone = Zone { directory: directory.clone(), before: site.before.clone(), kind: Kind::Inside };
+        let because = "the first version of control groups keeps nobody out".into();
+        let kind = Kind::Inside { because };
+        let mut zone = Zone { directory: directory.clone(), before: site.before.clone(), kind };
         let nodes: Cpus =
             machine.nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.number).collect();
         let nodes = match &machine.limits.nodes {
@@ -140,19 +163,22 @@ impl Zone {
             let partition = directory.join("cpuset.cpus.partition");
             let asked = self::write(&partition, "root");
             let told = crate::tree::text(&partition).unwrap_or_default();
-            if asked.is_ok() && told.trim() == "root" {
-                zone.kind = Kind::Exclusive;
-            } else {
-                let _ = self::write(&partition, "member");
-            }
+            zone.kind = match asked {
+                Ok(()) if told.trim() == "root" => Kind::Exclusive,
+                asked => {
+                    let _ = self::write(&partition, "member");
+                    let told = asked.err().map_or_else(|| told.trim().to_owned(), |error| error.to_string());
+                    Kind::Inside { because: format!("the kernel makes no partition of it: {told}") }
+                }
+            };
         }
         write("cgroup.procs", &getpid().as_raw_nonzero())?;
         Ok(zone)
     }
 
     /// What it does.
-    pub fn kind(&self) -> Kind {
-        self.kind
+    pub fn kind(&self) -> &Kind {
+        &self.kind
     }
 
     /// Where it is.
@@ -176,14 +202,18 @@ impl Drop for Zone {
     }
 }
 
-/// Removes cpusets of processes that were killed. The kernel keeps those that have processes.
-fn sweep(parent: &Path) {
-    for name in names(parent) {
-        let process = name.strip_prefix(PREFIX).and_then(|id| Pid::from_raw(id.parse().ok()?));
-        if let Some(process) = process
-            && (process == getpid() || test_kill_process(process) == Err(rustix::io::Errno::SRCH))
-        {
-            let _ = fs::remove_dir(parent.join(name));
+/// Removes cpusets of processes that were killed, wherever this process could make one; a partition keeps its CPUs from everybody,
+/// also without a process. The kernel keeps those that have processes.
+pub fn sweep(root: &Path) {
+    let tree = Tree::new(root);
+    for parent in hierarchies(&tree, "self", "cpuset").iter().map(|hierarchy| parent(&tree, hierarchy)) {
+        for name in names(&parent) {
+            let process = name.strip_prefix(PREFIX).and_then(|id| Pid::from_raw(id.parse().ok()?));
+            if let Some(process) = process
+                && (process == getpid() || test_kill_process(process) == Err(rustix::io::Errno::SRCH))
+            {
+                let _ = fs::remove_dir(parent.join(name));
+            }
         }
     }
 }
@@ -191,4 +221,20 @@ fn sweep(parent: &Path) {
 fn write(file: &Path, value: &str) -> io::Result<()> {
     // One write: each is an order to the kernel.
     fs::OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_is_on_exactly_these_cpus_was_put_there() {
+        let mut machine = Machine::default();
+        assert!(!is_zone(&machine, ""), "nothing is known, and nothing is said");
+        machine.limits.cpus = Some("0-3,8".parse().unwrap());
+        assert!(is_zone(&machine, "0-3,8"));
+        for other in ["", "0-3", "0-8", "nonsense"] {
+            assert!(!is_zone(&machine, other), "{other}");
+        }
+    }
 }

@@ -27,7 +27,7 @@ fn transfer(machine: &Machine) -> Transfer {
     let network = of_kind(DeviceKind::Network).max_by_key(|device| device.speed_mbit);
     let network = network.map(|device| device.name.clone()).into_iter();
     let threads = Threads { master: 1, io: 2, comm_out: 2, log: 1, scan: 1, ..Threads::default() };
-    Transfer { storage: storage.collect(), network: network.collect(), threads }
+    Transfer { storage: storage.collect(), network: network.collect(), threads, ..Transfer::default() }
 }
 
 #[test]

@@ -74,7 +74,7 @@ impl Bed {
         let root = machine.path().to_owned();
         let storage = vec![PathBuf::from("/data")];
         let patience = Duration::from_millis(100);
-        let wishes = Wishes { root, map: map(), storage, threads, socket, patience, pins };
+        let wishes = Wishes { root, map: map(), storage, threads, sockets: vec![socket], patience, pins };
         let tell = Box::new(move |it: &Told| drop(tell.send(it.clone())));
         Bed { machine, written, told, placer: Placer::new(wishes, tell) }
     }
@@ -195,9 +195,9 @@ fn a_map_that_does_not_fit_the_machine_is_told_of() {
     let map = Map::parse("[devices]\nmd0 = 7\n", Path::new("map")).unwrap();
     let (root, threads) = (machine.path().to_owned(), Threads::of_source(2, 2));
     let patience = Duration::from_millis(100);
-    let socket = PathBuf::from("/not/there");
+    let sockets = vec![PathBuf::from("/not/there")];
     let pins = Box::new(Written::default());
-    let wishes = Wishes { root, map, storage: vec!["/".into()], threads, socket, patience, pins };
+    let wishes = Wishes { root, map, storage: vec!["/".into()], threads, sockets, patience, pins };
     let placer = Placer::new(wishes, Box::new(move |it| drop(tell.send(it.clone()))));
     placer.begin(None);
     let told = told.recv_timeout(LONG).unwrap();

@@ -13,7 +13,7 @@ const NAMES_ALL: usize = NAMES.len();
 fn transfer(storage: &[&str], network: &[&str], io: u16, streams: u16) -> Transfer {
     let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let threads = Threads { master: 1, io, comm_out: streams, log: 1, scan: 1, ..Threads::default() };
-    Transfer { storage: own(storage), network: own(network), threads }
+    Transfer { storage: own(storage), network: own(network), threads, ..Transfer::default() }
 }
 
 /// The CPUs of threads that move bytes.
@@ -140,10 +140,24 @@ fn a_node_without_cores_left_gives_siblings_before_another_node_is_used() {
 }
 
 #[test]
-fn io_threads_take_turns_on_the_nodes_of_a_set_of_disks() {
+fn io_threads_are_on_all_nodes_of_a_set_of_disks() {
     let machine = machine("epyc-7451-2s");
     let placement = placed(&machine, &Load::default(), "", &transfer(&["dm-0"], &["enp65s0"], 4, 4));
     assert_eq!(nodes(&placement, ThreadKind::Io), [2, 3, 2, 3]);
+    let io: Vec<_> = placement.seats.iter().filter(|seat| seat.kind == ThreadKind::Io).collect();
+    // Any of them is given any part of the set.
+    assert!(io.iter().all(|seat| seat.cpus == io[0].cpus && seat.cpus.len() == 4), "{io:?}");
+    let of_node = |node: usize| io[0].cpus.and(&machine.node(node).unwrap().cpus).len();
+    assert_eq!((of_node(2), of_node(3)), (2, 2));
+    let because = "storage is on nodes 2-3; each thread works with all of it";
+    assert!(
+        io.iter().all(|seat| seat.because == because && seat.device.as_deref() == Some("dm-0")),
+        "{io:?}"
+    );
+    let one_each =
+        placed(&machine, &Load::default(), "", &transfer(&["nvme0n1", "nvme2n1"], &["enp65s0"], 2, 2));
+    let io = one_each.seats.iter().find(|seat| seat.kind == ThreadKind::Io).unwrap();
+    assert_eq!((io.device.as_deref(), io.cpus.len()), (None, 2), "{io:?}");
     assert_eq!(nodes(&placement, ThreadKind::CommOut), [5; 4]);
     assert!([2, 3].contains(&placement.buffers));
     // Node 5 has two caches: two threads in each.
@@ -174,9 +188,9 @@ fn the_least_loaded_cores_go_first() {
     machine.cpus.iter().for_each(|cpu| {
         load.cpus.insert(cpu.number, 3);
     });
-    // Of node 2 all but CPUs 33 and 37 work.
+    // Of node 2 all but CPUs 33 and 37 work, but not so much that they are others'.
     machine.nodes[2].cpus.iter().filter(|cpu| *cpu < 33).for_each(|cpu| {
-        load.cpus.insert(cpu, 90);
+        load.cpus.insert(cpu, 45);
     });
     let placement = placed(&machine, &load, "", &transfer(&["sdb"], &["p3p1"], 1, 1));
     let chosen = given(&placement);
@@ -186,6 +200,61 @@ fn the_least_loaded_cores_go_first() {
         zone.iter().all(|cpu| machine.cpu(cpu).unwrap().node == Some(2)),
         "near goes before idle: {zone}"
     );
+}
+
+#[test]
+fn what_others_keep_busy_is_not_taken_however_near_it_is() {
+    let machine = machine("xeon-2s-data-transfer-node");
+    let busy = |of: &str| {
+        let percent = |cpu| (cpu, if cpus(of).has(cpu) { 100 } else { 0 });
+        Load { cpus: machine.cpus.iter().map(|cpu| percent(cpu.number)).collect(), ..Load::default() }
+    };
+    // A program that is bound to the disks' socket has all of that; half of the machine is idle.
+    let placement = placed(&machine, &busy("0-5,12-17"), "", &transfer(&["md0"], &["bond0"], 2, 2));
+    assert!(placement.zone.and(&cpus("0-5,12-17")).is_empty(), "{placement:?}");
+    assert_eq!((nodes(&placement, ThreadKind::Io), placement.buffers), (vec![1, 1], 1));
+    let io = &placement.seats.iter().find(|seat| seat.kind == ThreadKind::Io).unwrap().because;
+    assert!(io.contains("md0 is on node 0, which has no CPU left"), "{io}");
+    assert!(placement.others.has(0), "it is left to them");
+    // Its other thread works for the same core.
+    let placement = placed(&machine, &busy("0-3"), "", &transfer(&["md0"], &["bond0"], 2, 2));
+    assert_eq!(of_kind(&placement, ThreadKind::Io), [(0, "4".to_owned()), (0, "5".to_owned())]);
+    let said = left(&machine, &busy("0-9"), "", &transfer(&["md0"], &["bond0"], 2, 2));
+    assert_eq!(said, "others keep 20 of 24 CPUs busy: the machine is shared");
+}
+
+#[test]
+fn on_cpus_that_were_chosen_for_it_a_transfer_is_placed_within_them() {
+    let mut machine = machine("xeon-2s-data-transfer-node");
+    let mut transfer = transfer(&["md0"], &["bond0"], 8, 4);
+    transfer.threads = Threads::of_source(8, 4);
+    let chosen = placed(&machine, &Load::default(), "", &transfer).zone;
+    machine.limits.cpus = Some(chosen.clone());
+    let said = left(&machine, &Load::default(), "", &transfer);
+    assert!(said.contains("15 of 20 CPUs"), "whoever has these CPUs for another reason: {said}");
+    machine.limits.chosen = true;
+    let placement = placed(&machine, &Load::default(), "", &transfer);
+    assert_eq!(of_kind(&placement, ThreadKind::Io), vec![(0, "0-5,12-17".to_owned()); 8]);
+    assert_eq!(of_kind(&placement, ThreadKind::CommOut), vec![(1, "6-9,18-21".to_owned()); 4]);
+    assert_eq!(placement.zone, chosen);
+    machine.limits.cpus = Some(cpus("0-5,6-9"));
+    left(&machine, &Load::default(), "", &transfer);
+}
+
+#[test]
+fn whoever_asks_may_know_better_where_a_device_is() {
+    let machine = machine("vm-2nodes");
+    let asked = transfer(&["vda"], &[], 2, 0);
+    assert!(left(&machine, &Load::default(), "", &asked).contains("the node of vda is not known"));
+    let mut known = machine.clone();
+    Map::parse("[devices]\nvda = 1\n", std::path::Path::new("map")).unwrap().apply(&mut known).unwrap();
+    let told = asked.clone().with_mapped(&known);
+    let placement = placed(&machine, &Load::default(), "", &told);
+    assert_eq!((nodes(&placement, ThreadKind::Io), placement.buffers), (vec![1, 1], 1));
+    // What the kernel says is known to both; a node that there is not is not believed.
+    assert_eq!(asked.clone().with_mapped(&machine), asked);
+    let wrong = Transfer { nodes: BTreeMap::from([("vda".into(), BTreeSet::from([7]))]), ..asked };
+    assert!(left(&machine, &Load::default(), "", &wrong).contains("the node of vda is not known"));
 }
 
 #[test]
@@ -324,7 +393,8 @@ fn two_transfers_share_no_core() {
 }
 
 fn any_load() -> impl Strategy<Value = Load> {
-    let loads = prop::collection::btree_map(0usize..130, 0u8..=100, 0..130);
+    let percent = prop_oneof![4 => 0u8..=50, 1 => 0u8..=100];
+    let loads = prop::collection::btree_map(0usize..130, percent, 0..130);
     let away = prop::collection::btree_map(0usize..8, (0u8..=100).prop_map(|away| NodeLoad { away }), 0..8);
     (loads, away).prop_map(|(cpus, nodes)| Load { cpus, nodes, memory_pressure: None })
 }
@@ -360,6 +430,7 @@ proptest! {
         allowed in prop::option::of(prop::collection::btree_set(0usize..130, 1..100)),
         quota in prop::option::of(500u64..200_000),
         mapped in any::<bool>(),
+        chosen in prop::bool::weighted(0.2),
     ) {
         let (name, machine) = &machines()[which];
         let mut machine = machine.clone();
@@ -374,6 +445,7 @@ proptest! {
             let map = format!("[devices]\n\"v*\" = {last}\n\"e*\" = 0\n");
             Map::parse(&map, std::path::Path::new("map")).unwrap().apply(&mut machine).unwrap();
         }
+        machine.limits.chosen = chosen;
         let taken: Cpus = taken.into_iter().collect();
         let mut transfer = Transfer { threads, ..Transfer::default() };
         for (pick, is_storage) in picks {
@@ -385,14 +457,18 @@ proptest! {
         let plan = Plan::of(&machine, &load, &taken, &transfer);
         prop_assert_eq!(&plan, &Plan::of(&machine, &load, &taken, &transfer), "the same again");
         let usable = machine.usable();
-        let free = usable.without(&taken);
+        let all_free = usable.without(&taken);
+        // No CPU of whose core works more than half of the time.
+        let is_idle = |cpu: &usize| machine.siblings(*cpu).iter().all(|sibling| load.of(sibling) <= 50);
+        let free: Cpus = all_free.iter().filter(is_idle).collect();
         let nodes: BTreeSet<usize> = usable.iter().map(|cpu| machine.cpu(cpu).unwrap().node.unwrap()).collect();
         let Threads { io, comm_in, comm_out, hash, .. } = threads;
         let moving = usize::from(io + comm_in + comm_out + hash);
         let wanted = moving + (threads.total() - moving).div_ceil(2).min(4);
-        let small = nodes.len() < 2 || 2 * free.len() < 3 * wanted;
+        let enough = if chosen { free.len() >= wanted } else { 2 * free.len() >= 3 * wanted };
+        let small = nodes.len() < 2 || !enough;
         let shared = machine.limits.quota_millis.is_some_and(|quota| quota < usable.len() as u64 * 1000)
-            || load.mean(&free) > 50;
+            || load.mean(&all_free) > 50;
         let Plan::Placed(placement) = &plan else {
             let known = transfer.storage.iter().chain(&transfer.network).any(|name| !machine.nodes_of(name).is_empty());
             prop_assert!(small || shared || !known || threads.total() == 0, "{}: {:?}", name, plan);
@@ -413,12 +489,15 @@ proptest! {
                 prop_assert_eq!(&seat.cpus, &placement.zone);
                 continue;
             }
-            if placement.own {
+            // Those of a kind whose devices are on several nodes are on all of these.
+            let spread = seat.because.contains("works with all of it");
+            if placement.own && !spread {
                 prop_assert_eq!(seat.cpus.len(), 1);
                 prop_assert!(given.and(&seat.cpus).is_empty(), "{}: {:?}", name, seat);
             }
             given = given.or(&seat.cpus);
-            prop_assert!(seat.cpus.iter().all(|cpu| machine.cpu(cpu).unwrap().node == Some(seat.node)));
+            let on_node = |cpu: usize| machine.cpu(cpu).unwrap().node == Some(seat.node);
+            prop_assert!(seat.cpus.iter().any(on_node) && (spread || seat.cpus.iter().all(on_node)), "{:?}", seat);
         }
         // Those that share have a CPU each, if not one of their own.
         for node in &machine.nodes {
@@ -427,6 +506,7 @@ proptest! {
         }
         prop_assert!(placement.zone.len() >= wanted, "{}: {}", name, placement.zone);
         prop_assert!(placement.zone.without(&free).is_empty() && given.without(&placement.zone).is_empty());
+        prop_assert_eq!(placement.zone.or(&placement.others), all_free);
         prop_assert!(placement.zone.and(&placement.others).is_empty());
         // On a node, no core has two threads (of this one or of others) while a core of it has none.
         for node in &machine.nodes {
@@ -446,6 +526,7 @@ proptest! {
         for seat in placement.seats.iter().filter(|seat| seat.kind.moves_bytes()) {
             let wanted = match &seat.device {
                 Some(device) if !machine.nodes_of(device).is_empty() => machine.nodes_of(device),
+                None if seat.because.contains("works with all of it") => continue,
                 _ => BTreeSet::from([placement.buffers]),
             };
             if !wanted.contains(&seat.node) {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use haul_topology::service::client::{Client, trouble};
 use haul_topology::service::message::{Answer, DEVICES_MAX, REQUEST_BYTES_MAX, Request};
 use haul_topology::service::server::{CONNECTIONS_MAX, Server};
-use haul_topology::{Map, Plan, Threads, Transfer};
+use haul_topology::{Advice, Asking, Load, Machine, Map, Plan, Threads, Transfer};
 use support::{ANOTHER_USER, served_by_another_user, tree};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,6 +47,10 @@ impl Bed {
         self.directory.path().join("sock")
     }
 
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
     fn client(&self) -> Client {
         Client::connect(&self.socket(), PATIENCE).unwrap()
     }
@@ -68,7 +72,7 @@ impl Drop for End<'_> {
 
 fn transfer() -> Transfer {
     let threads = Threads { master: 1, io: 2, comm_out: 2, log: 1, scan: 1, ..Threads::default() };
-    Transfer { storage: vec!["dm-0".into()], network: vec!["enp65s0".into()], threads }
+    Transfer { storage: vec!["dm-0".into()], network: vec!["enp65s0".into()], threads, ..Transfer::default() }
 }
 
 fn leased(client: &mut Client) -> (Plan, u64) {
@@ -104,6 +108,28 @@ fn what_one_client_has_no_other_gets_until_it_is_given_back() {
 }
 
 #[test]
+fn a_map_that_is_newer_than_the_service_counts() {
+    Bed::run("vm-2nodes", |bed| {
+        let mut machine = Machine::read(bed.directory.path());
+        let text = "[devices]\nvda = 1\n";
+        Map::parse(text, Path::new("map")).unwrap().apply(&mut machine).unwrap();
+        let threads = Threads { master: 1, io: 2, ..Threads::default() };
+        let transfer = Transfer { storage: vec!["vda".into()], threads, ..Transfer::default() };
+        let sockets = [bed.path("nobody"), bed.socket()];
+        let asking = Asking { sockets: &sockets, patience: PATIENCE, lease: true };
+        let advice = Advice::of(&machine, &transfer, &asking, || panic!("the service answers"));
+        let Plan::Placed(placement) = &advice.plan else { panic!("{:?}", advice.plan) };
+        assert!(advice.service.is_some() && advice.trouble.is_none());
+        assert!(placement.seats.iter().all(|seat| seat.node == 1), "{placement:?}");
+        // Whoever is on CPUs that a plan chose asks for no others.
+        machine.limits.chosen = true;
+        let asking = Asking { lease: false, ..asking };
+        let advice = Advice::of(&machine, &transfer, &asking, Load::default);
+        assert!(matches!(advice.plan, Plan::Placed(_)) && advice.service.is_none());
+    });
+}
+
+#[test]
 fn cpus_are_free_when_their_client_is_gone() {
     Bed::run("epyc-7451-2s", |bed| {
         let mut watcher = bed.client();
@@ -128,6 +154,7 @@ fn a_machine_that_is_full_is_left_to_the_kernel() {
             storage: vec!["md0".into()],
             network: vec!["bond0".into()],
             threads: Threads { io: 2, comm_out: 2, ..Threads::default() },
+            ..Transfer::default()
         };
         let plans: Vec<_> = clients.iter_mut().map(|client| client.lease(&wish).unwrap()).collect();
         assert!(plans[..3].iter().all(|(_, lease)| lease.is_some()), "{plans:?}");
@@ -148,6 +175,7 @@ fn many_clients_at_once_never_share_a_cpu() {
                     storage: vec!["nvme0n1".into()],
                     network: vec!["enp189s0f0".into()],
                     threads: Threads { io: 2, comm_out: 1, ..Threads::default() },
+                    ..Transfer::default()
                 };
                 let (plan, lease) = client.lease(&wish).unwrap();
                 (client, plan.zone(), lease)

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use haul_testkit::lacks_here;
-use haul_topology::zone::{Kind, Site, Zone};
+use haul_topology::zone::{self, Kind, Site, Zone};
 use haul_topology::{Cpus, Machine, affinity};
 
 #[test]
@@ -32,7 +32,10 @@ fn a_process_is_in_its_zone_until_that_is_dropped() {
         }
     };
     let directory = zone.directory().to_owned();
-    assert!(matches!(zone.kind(), Kind::Inside | Kind::Exclusive));
+    assert!(
+        matches!(zone.kind(), Kind::Inside { because } if !because.is_empty())
+            || *zone.kind() == Kind::Exclusive
+    );
     assert_eq!(affinity().unwrap(), one, "all threads are inside");
     let of_thread = std::thread::spawn(|| affinity().unwrap()).join().unwrap();
     assert_eq!(of_thread, one);
@@ -85,6 +88,23 @@ fn a_zone_goes_into_the_cpuset_of_the_first_version_and_beside_the_group_of_the_
         write(container.path(), &format!("{above}/c1/{name}"), none);
     }
     assert!(Site::find(container.path()).unwrap().parent.ends_with(above));
+}
+
+#[test]
+fn what_a_killed_command_left_goes_and_what_lives_stays() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let dead = child.id();
+    child.wait().unwrap();
+    let alive = std::os::unix::process::parent_id();
+    for (machine, parent) in [("partition", "transfers"), ("slurm-cpuset", "cpuset/slurm/uid_1000/job_7")] {
+        let tree = support::tree(machine);
+        let parent = tree.path().join("sys/fs/cgroup").join(parent);
+        let names = [format!("haul-zone-{dead}"), format!("haul-zone-{alive}"), "haul-zone-x".into()];
+        names.iter().for_each(|name| fs::create_dir_all(parent.join(name)).unwrap());
+        zone::sweep(tree.path());
+        let left = names.map(|name| parent.join(name).exists());
+        assert_eq!(left, [false, true, true], "{machine}");
+    }
 }
 
 #[test]

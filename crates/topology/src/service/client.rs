@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::message::{ANSWER_BYTES_MAX, Answer, Request};
@@ -29,6 +29,19 @@ impl Client {
         }
         stream.set_nonblocking(false)?;
         Ok(Client { stream, patience })
+    }
+
+    /// Connects to the first of these where somebody serves, or says what is wrong there.
+    pub fn find(sockets: &[PathBuf], patience: Duration) -> Result<(&Path, Client), (&Path, io::Error)> {
+        let mut nobody = (Path::new(""), ErrorKind::NotFound.into());
+        for socket in sockets {
+            match Client::connect(socket, patience) {
+                Ok(client) => return Ok((socket, client)),
+                Err(error) if is_nobody(&error) => nobody = (socket, error),
+                Err(error) => return Err((socket, error)),
+            }
+        }
+        Err(nobody)
     }
 
     /// One request and its answer.
@@ -91,10 +104,13 @@ impl Client {
 
 /// What is to be told of a service that is done without, in words. None where nobody serves, as on most hosts.
 pub fn trouble(socket: &Path, error: &io::Error) -> Option<String> {
+    (!is_nobody(error)).then(|| format!("the placement service at {}: {error}", socket.display()))
+}
+
+/// Whether a connection fails with this because nobody serves there.
+fn is_nobody(error: &io::Error) -> bool {
     // Nobody can serve at a path that is longer than that of a socket may be.
-    let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::InvalidFilename];
-    let is_nobody = nobody.contains(&error.kind());
-    (!is_nobody).then(|| format!("the placement service at {}: {error}", socket.display()))
+    [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::InvalidFilename].contains(&error.kind())
 }
 
 /// A timeout of a socket is told as if it would block.

@@ -18,10 +18,25 @@ use rustix::process::getuid;
 /// Where the service of this user is if nobody says otherwise: in the directory for sockets of this login, else in one of
 /// this user's own in the directory for temporary files.
 pub fn default_socket() -> PathBuf {
+    usual_sockets().swap_remove(0)
+}
+
+/// Where the service of this user may be, [`default_socket`] first: a login, a job and a unit of the system have different
+/// directories for sockets, so it may have been started where another one was the first.
+pub fn usual_sockets() -> Vec<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
     let user = getuid().as_raw();
     let said = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    let usual = || Some(PathBuf::from(format!("/run/user/{user}"))).filter(|path| path.is_dir());
-    said.or_else(usual).unwrap_or_else(own_directory).join("haul-topology.sock")
+    let usual = Some(PathBuf::from(format!("/run/user/{user}"))).filter(|path| path.is_dir());
+    let mut directories: Vec<PathBuf> = said.into_iter().chain(usual).collect();
+    directories.dedup();
+    // Anybody can make one of that name there, and would be told of to whoever has another one.
+    let is_own = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.uid() == user);
+    let own = own_directory();
+    if directories.is_empty() || is_own(&own) {
+        directories.push(own);
+    }
+    directories.into_iter().map(|directory| directory.join("haul-topology.sock")).collect()
 }
 
 /// Connects at once, or not at all: a queue that is full is one that nobody takes from. The stream does not block.
