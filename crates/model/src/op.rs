@@ -367,6 +367,8 @@ pub enum SinkOp {
         object_bytes: u32,
         /// The source's root, where it read every object itself.
         root: Option<Hash>,
+        /// Tells that it gets further where objects are read once more.
+        progress: Progress,
     },
     /// Make durable: contents, attributes and hashes of these files, and the temporary names of files with objects.
     Sync {

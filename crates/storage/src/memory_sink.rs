@@ -513,7 +513,7 @@ impl SinkStorage for MemorySink {
                 let results = results.into_iter().map(|result| result.map(|()| Landed::Written)).collect();
                 SinkDone::WrittenMembers { block, step, results }
             }
-            SinkOp::Seal { entry, token, object_bytes, root } => SinkDone::Sealed {
+            SinkOp::Seal { entry, token, object_bytes, root, .. } => SinkDone::Sealed {
                 id: entry.id,
                 result: self.seal(session, &entry, token, object_bytes, root),
             },

@@ -55,7 +55,7 @@ impl Watch {
         let all = self.faults.seen();
         let new = all[self.seen..].iter().filter_map(|fault| match fault {
             Fault::Sync(point) => Some(point.name()),
-            Fault::Write | Fault::Lay | Fault::Reread => None,
+            Fault::Write | Fault::Table | Fault::Lay | Fault::Reread => None,
         });
         let mut new: Vec<_> = new.collect();
         self.seen = all.len();

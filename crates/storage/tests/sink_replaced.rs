@@ -116,3 +116,31 @@ fn after_a_write_that_failed_no_sync_vouches_for_what_was_written_before() {
     driver.settle(&[file.id]);
     assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
 }
+
+/// A table that could not be written once says later what it could not say then, and what it is of.
+#[test]
+fn hashes_that_found_no_room_are_kept_for_the_next_group() {
+    let bytes = content(7, 4 * OBJECT as usize - 5);
+    // The inode, then an object of each group.
+    for nth in 1..4 {
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let faults = Arc::new(Faults::default().fail(Fault::Table, nth, ENOSPC));
+        let settings = SinkSettings { faults: Some(faults), ..scratch.settings(ONE) };
+        let (driver, top) = scratch.session_with(settings);
+        let file = file_of(&driver, top, &bytes);
+        let token = driver.start(&file);
+        for index in 0..4 {
+            assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+            assert_eq!(driver.sync(&[file.id]), [], "the objects are durable all the same");
+        }
+        // DEST is moved to where there is room.
+        ["", ".sums"].iter().for_each(|suffix| replace(&scratch, token, suffix));
+        drop(driver);
+        let (driver, top) = scratch.session(TWO);
+        let file = file_of(&driver, top, &bytes);
+        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        assert!(driver.seal(&file, token, None).is_ok(), "{nth}");
+        driver.settle(&[file.id]);
+        assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
+    }
+}

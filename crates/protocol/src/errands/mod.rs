@@ -8,7 +8,8 @@
 //!
 //! 1. One that takes long is *relieved*: another thread takes the place of its own, which ends by itself when it comes back.
 //!    So what hangs takes no thread from the rest. So many threads of a lane are replaced at most, as for writes.
-//! 2. One that takes longer than the limit is *given up*. A late answer of it counts for nothing.
+//! 2. One that takes longer than the limit is *given up*. A late answer of it counts for nothing. One that reads a file once
+//!    more takes as long as that takes: its time runs from when it was heard of last.
 //! 3. When all threads of a lane hang and no other is to be had, what waits there is handed back.
 //! 4. Those on a target of which several take long wait, so that one target never holds all threads. Their groups do not
 //!    wait for them, and when those before them were given up they are, too.
@@ -23,7 +24,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use haul_model::Target;
-use haul_model::op::{Lane, SinkOp};
+use haul_model::op::{Lane, Progress, SinkOp};
 
 use self::late::LateOnes;
 use self::pace::Syncs;
@@ -102,7 +103,10 @@ struct UnderWay<A> {
     is_sync: bool,
     /// It burdens its targets until it ends or takes long.
     counts: bool,
+    /// When it was handed out, or was heard of last.
     since_nanos: u64,
+    /// Tells how far it has come, and how far it had when that was looked at last.
+    progress: Option<(Progress, u32)>,
     /// It was found to take long.
     long: bool,
     replaced: bool,
@@ -121,6 +125,28 @@ struct Desk<A> {
     /// What is under way on each target, in [`WHOLE`]s: of a file that is on several each has its part. Those that take long
     /// do not count: whether they hold up others is told by [`LateOnes::bar`].
     loads: BTreeMap<Target, u32>,
+}
+
+impl<A> UnderWay<A> {
+    fn new(op: &SinkOp, about: A, targets: Vec<Target>, counts: bool, now_nanos: u64) -> Self {
+        let progress = match op {
+            SinkOp::Seal { progress, .. } => Some((progress.clone(), progress.mark())),
+            _ => None,
+        };
+        let is_sync = matches!(op, SinkOp::Sync { .. });
+        let (since_nanos, long, replaced) = (now_nanos, false, false);
+        UnderWay { about, targets, is_sync, counts, since_nanos, progress, long, replaced }
+    }
+
+    /// Whether nothing was heard of it for so long.
+    fn is_silent(&mut self, nanos: u64, now_nanos: u64) -> bool {
+        if let Some((progress, mark)) = &mut self.progress
+            && core::mem::replace(mark, progress.mark()) != *mark
+        {
+            self.since_nanos = now_nanos;
+        }
+        self.since_nanos.saturating_add(nanos) <= now_nanos
+    }
 }
 
 impl<A> Default for Desk<A> {
@@ -297,15 +323,12 @@ impl<A: Clone> Errands<A> {
             desk.waiting = waiting;
             if let Some((kind, targets, Waiting { op, about, .. })) = next {
                 self.last += 1;
-                let is_sync = matches!(op, SinkOp::Sync { .. });
                 let counts = kind != Kind::Quick;
                 if counts {
                     desk.burden(&targets);
                     self.syncs_handed_out += 1;
                 }
-                let since_nanos = now_nanos;
-                let begun =
-                    UnderWay { about, targets, is_sync, counts, since_nanos, long: false, replaced: false };
+                let begun = UnderWay::new(&op, about, targets, counts, now_nanos);
                 desk.under_way.insert(self.last, begun);
                 return Some(Handed { number: self.last, lane, threads, op });
             }
@@ -353,15 +376,17 @@ impl<A: Clone> Errands<A> {
         for (lane, desk) in LANES.into_iter().zip(&mut self.desks) {
             let most = threads(lane, true).min(self.threads_max) * REPLACED_PER_THREAD;
             let after = long_nanos(lane, desk.limit_nanos(self.limit_nanos), usual);
-            let long = |it: &(&u64, &mut UnderWay<A>)| !it.1.long && it.1.since_nanos + after <= now_nanos;
-            if let Some((number, errand)) = desk.under_way.iter_mut().find(long) {
+            let under_way = desk.under_way.iter_mut().map(|(number, it)| (*number, it));
+            let mut long = under_way.filter(|(_, it)| !it.long);
+            if let Some((number, errand)) =
+                long.find_map(|(number, it)| it.is_silent(after, now_nanos).then_some((number, it)))
+            {
                 errand.long = true;
                 let (counted, targets) = (core::mem::take(&mut errand.counts), errand.targets.clone());
-                self.late.came(*number, &errand.targets, errand.since_nanos);
+                self.late.came(number, &errand.targets, errand.since_nanos);
                 errand.replaced = desk.replaced < most || self.planted.has(Bug::ReliefUnbounded);
                 desk.replaced += u32::from(errand.replaced);
                 let (about, replace) = (errand.about.clone(), errand.replaced);
-                let number = *number;
                 if counted {
                     desk.unburden(&targets);
                 }
@@ -405,11 +430,15 @@ impl<A: Clone> Errands<A> {
         }
         for (lane, desk) in LANES.into_iter().zip(&mut self.desks) {
             let limit = desk.limit_nanos(self.limit_nanos);
-            if let Some(oldest) = desk.under_way.first_entry()
-                && oldest.get().since_nanos.saturating_add(limit) <= now_nanos
+            let silent =
+                |(number, it): (&u64, &mut UnderWay<A>)| it.is_silent(limit, now_nanos).then_some(*number);
+            if let Some(number) = desk.under_way.iter_mut().find_map(silent)
+                && let Some(mut errand) = desk.under_way.remove(&number)
             {
-                let (number, mut errand) = oldest.remove_entry();
                 let about = errand.about.clone();
+                if let Some((progress, _)) = &errand.progress {
+                    progress.abandon();
+                }
                 if core::mem::take(&mut errand.counts) {
                     desk.unburden(&errand.targets);
                 }

@@ -41,6 +41,60 @@ fn one_that_hangs_is_relieved_then_given_up_and_its_answer_counts_no_more() {
     assert_eq!(errands.finished(number, 9 * SECOND), Finished::Unknown);
 }
 
+fn seal(progress: &Progress) -> SinkOp {
+    let entry = haul_model::Entry {
+        id: EntryId(2),
+        parent: EntryId(1),
+        name: b"large"[..].into(),
+        kind: haul_model::Kind::File,
+        attributes: Default::default(),
+        identity: haul_model::Identity { size: 1 << 40, ..Default::default() },
+        links: 1,
+        link_target: Default::default(),
+    };
+    let (token, progress) = (haul_model::Token([7; 16]), progress.clone());
+    SinkOp::Seal { entry: entry.into(), token, object_bytes: 4 << 20, root: None, progress }
+}
+
+#[test]
+fn one_that_reads_a_file_once_more_is_given_up_when_it_gets_no_further() {
+    let mut errands = errands(true);
+    let (reading, still) = (Progress::default(), Progress::default());
+    errands.ask(Lane::Sync, seal(&reading), 5, Vec::new());
+    errands.ask(Lane::Sync, seal(&still), 6, Vec::new());
+    let numbers = hand_out_all(&mut errands, 0);
+    for second in 1..=7 {
+        assert!(reading.begins(second));
+        let long = core::iter::from_fn(|| errands.next_long(second as u64 * SECOND)).map(|long| long.about);
+        let expected = if second == 2 { Vec::from([6]) } else { Vec::new() };
+        assert_eq!(long.collect::<Vec<_>>(), expected, "{second}");
+        assert_eq!(errands.give_up(second as u64 * SECOND), None);
+    }
+    assert!(reading.begins(8));
+    // Also where the one behind it was heard of later.
+    assert_eq!(errands.give_up(8 * SECOND), Some(GivenUp { about: 6, begun: true }));
+    assert!(!still.begins(1), "nobody waits for it");
+    assert_eq!(errands.give_up(16 * SECOND - 1), None);
+    assert_eq!(errands.give_up(16 * SECOND), Some(GivenUp { about: 5, begun: true }));
+    assert_eq!(errands.finished(numbers[0], 17 * SECOND), Finished::Late(5));
+    // What one took that was always heard of says nothing of how long others may be silent.
+    let again = Progress::default();
+    let mut errands = Errands::new(u32::MAX, None, Planted::default());
+    errands.watch();
+    errands.ask(Lane::Sync, seal(&again), 7, Vec::new());
+    let [number] = hand_out_all(&mut errands, 0)[..] else { panic!("it was not handed out") };
+    for second in 1..=1000 {
+        assert!(again.begins(second));
+        assert_eq!(errands.give_up(second as u64 * SECOND), None);
+    }
+    assert_eq!(errands.finished(number, 1001 * SECOND), Finished::InTime(7));
+    ask(&mut errands, Lane::Sync, 8);
+    hand_out_all(&mut errands, 1001 * SECOND);
+    assert_eq!(errands.deadline_nanos(), Some(1003 * SECOND));
+    assert!(errands.next_long(1003 * SECOND).is_some());
+    assert_eq!(errands.give_up(1001 * SECOND + LIMIT_NANOS_MIN), Some(GivenUp { about: 8, begun: true }));
+}
+
 #[test]
 fn a_sync_is_late_only_where_others_are_not() {
     let mut errands = Errands::new(u32::MAX, None, Planted::default());

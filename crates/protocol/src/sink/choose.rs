@@ -11,7 +11,7 @@ use crate::committer::Lane;
 use crate::event::Action;
 use crate::planted::Bug;
 use crate::scheduler::{Class, Finished, Pace, Request, TargetId, Ticket};
-use crate::states::{SinkCause, SinkState};
+use crate::states::SinkState;
 
 /// What the scheduler has.
 #[derive(Clone, Copy)]
@@ -245,7 +245,7 @@ impl Sink {
             self.free(write.slot);
             let Work::Object { id, .. } = write.work else { continue };
             if self.no_longer_written(id)? {
-                self.give_up(id, SinkCause::WriteFailed, Failure::os(Code::SinkWrite, TIMED_OUT))?;
+                self.give_up_waiting(id, Failure::os(Code::SinkWrite, TIMED_OUT))?;
             }
         }
         Ok(())

@@ -610,6 +610,23 @@ impl Sink {
             return Ok(());
         }
         let keep = self.stays(id, cause, failure);
+        self.give_up_for(id, cause, failure, keep)
+    }
+
+    /// A write into it waits for a target that answers no more; nobody has begun with it, so it does not come behind anybody's back.
+    fn give_up_waiting(&mut self, id: EntryId, failure: Failure) -> Result<(), Failure> {
+        let objects = self.entries.get(id).and_then(|held| held.objects.as_deref());
+        let keep = objects.is_some_and(|objects| objects.lost == 0);
+        self.give_up_for(id, SinkCause::WriteFailed, failure, keep)
+    }
+
+    fn give_up_for(
+        &mut self,
+        id: EntryId,
+        cause: SinkCause,
+        failure: Failure,
+        keep: bool,
+    ) -> Result<(), Failure> {
         let objects = self.entries.get_mut(id).and_then(|held| held.objects.as_deref_mut());
         let end = match objects.filter(|_| keep) {
             Some(objects) => {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use haul_model::limits::{BATCH_ITEMS_MAX, ENTRIES_OPEN_MAX};
-use haul_model::op::{Lane, Prepare, Prepared, SinkOp};
+use haul_model::op::{Lane, Prepare, Prepared, Progress, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Share};
 use haul_model::stripe::Unlike;
@@ -320,7 +320,8 @@ impl Sink {
         let objects = held.objects.as_deref().ok_or(Failure::new(Code::Internal))?;
         let (entry, token, object_bytes) = (held.entry.clone(), held.token, objects.object_bytes);
         let lane = self.lane_of_errand(id);
-        self.ask(lane, SinkOp::Seal { entry, token, object_bytes, root }, About::Seal(id));
+        let progress = Progress::default();
+        self.ask(lane, SinkOp::Seal { entry, token, object_bytes, root, progress }, About::Seal(id));
         Ok(())
     }
 
@@ -388,8 +389,9 @@ impl Sink {
         let goes = |held: &&mut Held| matches!(held.state, SinkState::Refusing | SinkState::Dropping);
         let planted = self.config.planted;
         let Some(held) = self.entries.get_mut(id).filter(goes) else { return Ok(()) };
-        let (token, keep) =
-            (held.token, held.objects.as_deref().is_some_and(|objects| objects.keep.is_some()));
+        // What hangs since it was to stay may come yet, into whatever the file is then.
+        let stays = |objects: &Objects| objects.keep.is_some() && objects.lost == 0;
+        let (token, keep) = (held.token, held.objects.as_deref().is_some_and(stays));
         if let Some(objects) = held.objects.as_deref_mut() {
             let writing = objects.writing > 0 && !planted.has(Bug::DiscardWhileWriting);
             if writing || objects.discarding {

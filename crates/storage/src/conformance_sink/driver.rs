@@ -265,7 +265,13 @@ impl Driver {
 
     /// Ends a file.
     pub fn seal(&self, entry: &Entry, token: Token, root: Option<Hash>) -> Result<Hash, Failure> {
-        match self.run(SinkOp::Seal { entry: Arc::new(entry.clone()), token, object_bytes: OBJECT, root }) {
+        match self.run(SinkOp::Seal {
+            entry: Arc::new(entry.clone()),
+            token,
+            object_bytes: OBJECT,
+            root,
+            progress: Progress::default(),
+        }) {
             Some(SinkDone::Sealed { id, result }) if id == entry.id => result,
             other => panic!("a result was expected: {other:?}"),
         }

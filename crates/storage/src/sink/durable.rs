@@ -72,7 +72,7 @@ impl PosixSink {
         let group = self.take_work(files);
         for (_, work) in &group {
             if let Work::File(file) = work {
-                // What is not in the table is hashed again from the file: no objects are lost for that.
+                // What is not in the table is put there with a later group, or hashed again from the file.
                 let _ = self.save_hashes(file);
             }
         }

@@ -159,6 +159,15 @@ impl Hooks {
         Ok(())
     }
 
+    /// Before hashes go beside an unfinished file.
+    pub fn before_table(&self) -> Result<()> {
+        #[cfg(feature = "faults")]
+        if let Some(faults) = &self.faults {
+            return faults.count(Fault::Table);
+        }
+        Ok(())
+    }
+
     /// Memory is to be taken for a disk: its syncs are looked at, or fail.
     pub fn watches_syncs(&self) -> bool {
         #[cfg(feature = "faults")]
@@ -204,6 +213,8 @@ pub enum Fault {
     Lay,
     /// What was written is read again.
     Reread,
+    /// Hashes go beside an unfinished file.
+    Table,
     /// Something is made durable.
     Sync(SyncPoint),
 }
@@ -267,7 +278,7 @@ impl Faults {
         lock(&self.seen).clone()
     }
 
-    /// `HAUL_TEST_SKIP_SYNC=<point>[,<point>...]` and `HAUL_TEST_FAIL=<point, "write", "lay" or "reread">:<nth>:<errno>[,...]`.
+    /// `HAUL_TEST_SKIP_SYNC=<point>[,<point>...]` and `HAUL_TEST_FAIL=<point, "write", "lay", "reread" or "table">:<nth>:<errno>[,...]`.
     ///
     /// Panics at a word that it does not know: a test that asks for nothing would pass for the wrong reason.
     fn from_environment() -> Option<Arc<Faults>> {
@@ -288,6 +299,7 @@ impl Faults {
                 "write" => Fault::Write,
                 "lay" => Fault::Lay,
                 "reread" => Fault::Reread,
+                "table" => Fault::Table,
                 name => Fault::Sync(point(name)),
             };
             faults = faults.fail(fault, nth.parse().expect("a count"), errno.parse().expect("an errno"));

@@ -395,8 +395,9 @@ impl SinkStorage for PosixSink {
                 };
                 Some(SinkDone::WrittenMembers { block, step, results })
             }
-            SinkOp::Seal { entry, token, object_bytes, root } => {
-                Some(SinkDone::Sealed { id: entry.id, result: self.seal(&entry, token, object_bytes, root) })
+            SinkOp::Seal { entry, token, object_bytes, root, progress } => {
+                let result = self.seal(&entry, token, object_bytes, (root, &progress));
+                Some(SinkDone::Sealed { id: entry.id, result })
             }
             SinkOp::Sync { group, files } => {
                 Some(SinkDone::Synced { group, failed: self.sync_files(&files) })

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use haul_model::op::Progress;
 use haul_model::{Code, Entry, Failure, Hash, HashKind, Token};
 use rustix::io::Errno;
 
@@ -25,8 +26,9 @@ impl PosixSink {
         entry: &Arc<Entry>,
         token: Token,
         object_bytes: u32,
-        root: Option<Hash>,
+        (root, progress): (Option<Hash>, &Progress),
     ) -> Result<Hash, Failure> {
+        let mut reread = Reread { progress, pieces: 0 };
         let file = self.unfinished(entry, token, object_bytes)?;
         let failures = file.failures();
         let contents = self.contents(&file).map_err(|failure| match failure {
@@ -46,9 +48,9 @@ impl PosixSink {
             _ if self.hash == HashKind::None => whole_hash(self.hash, b""),
             1 => match lock(&file.hashes).gathered(0) {
                 Some(root) => root,
-                None => self.reread(&contents, cut, 0)?,
+                None => self.reread(&contents, cut, 0, &mut reread)?,
             },
-            _ => self.combine(&file, &contents, cut)?,
+            _ => self.combine(&file, &contents, cut, &mut reread)?,
         };
         if root.is_some_and(|root| root != found && !self.borrows(root)) {
             return Err(Code::HashMismatch.into());
@@ -60,7 +62,13 @@ impl PosixSink {
         Ok(found)
     }
 
-    fn combine(&self, file: &Unfinished, contents: &OwnedFd, cut: Cut) -> Result<Hash, Failure> {
+    fn combine(
+        &self,
+        file: &Unfinished,
+        contents: &OwnedFd,
+        cut: Cut,
+        reread: &mut Reread<'_>,
+    ) -> Result<Hash, Failure> {
         let table = self.table(file);
         let is_of_it = table.as_deref().and_then(|table| self.is_of_this_inode(table, file));
         let mut combiner = Combiner::new(self.hash);
@@ -70,7 +78,7 @@ impl PosixSink {
             combiner.push(match gathered.or(saved.filter(|_| is_of_it == Some(true))) {
                 Some(hash) => hash,
                 None => {
-                    let found = self.reread(contents, cut, index)?;
+                    let found = self.reread(contents, cut, index, reread)?;
                     // Of a copy what was written later is missing, in the table that was copied with it, too.
                     let is_missing = saved.is_none() && is_of_it == Some(false);
                     if is_missing || saved.is_some_and(|saved| saved != found) {
@@ -85,7 +93,13 @@ impl PosixSink {
     }
 
     /// Hashes one object from the file.
-    fn reread(&self, contents: &OwnedFd, cut: Cut, index: u64) -> Result<Hash, Failure> {
+    fn reread(
+        &self,
+        contents: &OwnedFd,
+        cut: Cut,
+        index: u64,
+        told: &mut Reread<'_>,
+    ) -> Result<Hash, Failure> {
         self.objects_reread.fetch_add(1, Ordering::Relaxed);
         let (offset, length) = cut.range(index);
         let mut hasher = ObjectHasher::at(self.hash, offset, cut.is_single());
@@ -93,6 +107,7 @@ impl PosixSink {
         let mut done = 0;
         while done < length as usize {
             let part = REREAD_BYTES.min(length as usize - done);
+            told.next()?;
             let read = self.hooks.before_reread();
             let read = read.and_then(|()| read_at(contents, &mut buffer[..part], offset + done as u64));
             let count = read.map_err(reread_failure)?;
@@ -103,6 +118,22 @@ impl PosixSink {
             done += part;
         }
         Ok(hasher.finish())
+    }
+}
+
+/// How far the hashing of a whole file has come.
+struct Reread<'a> {
+    progress: &'a Progress,
+    pieces: usize,
+}
+
+impl Reread<'_> {
+    /// An error where nobody waits for it any more.
+    fn next(&mut self) -> Result<(), Failure> {
+        self.pieces += 1;
+        let number = self.pieces & (u32::MAX as usize >> 1);
+        let goes_on = self.progress.begins(number);
+        goes_on.then_some(()).ok_or(Failure::os(Code::SinkWrite, Errno::TIMEDOUT.raw_os_error()))
     }
 }
 

@@ -77,6 +77,16 @@ impl Hashes {
         indices.into_iter().for_each(|index| _ = self.saved.set(index));
     }
 
+    /// They could not be put into the table: the next time, but for what is being written over meanwhile.
+    fn keep(&mut self, gathered: BTreeMap<u64, Hash>) {
+        for (index, hash) in gathered {
+            self.saved.clear(index);
+            if !self.writing.contains_key(&index) {
+                self.gathered.insert(index, hash);
+            }
+        }
+    }
+
     /// Of an object that is not in the table.
     pub fn gathered(&self, index: u64) -> Option<Hash> {
         self.gathered.get(&index).copied()
@@ -126,20 +136,32 @@ impl PosixSink {
         if gathered.is_empty() || self.hash == HashKind::None {
             return Ok(());
         }
+        let written = self.write_table(file, &gathered);
+        if written.is_err() {
+            lock(&file.hashes).keep(gathered);
+        }
+        written
+    }
+
+    fn write_table(&self, file: &Unfinished, hashes: &BTreeMap<u64, Hash>) -> Result<(), Failure> {
         let table = match self.table(file) {
             Some(table) => table,
             None => self.make_table(file)?,
         };
         let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
-        for (index, hash) in gathered {
-            let entry = sums::encode(file.token, cut, index, hash);
+        for (index, hash) in hashes {
+            let entry = sums::encode(file.token, file.cut(), *index, *hash);
             let place = index * sums::ENTRY_BYTES as u64;
             match runs.last_mut() {
                 Some((start, run)) if *start + run.len() as u64 == place => run.extend(entry),
                 _ => runs.push((place, entry.to_vec())),
             }
         }
-        runs.iter().try_for_each(|(place, run)| write_all_at(&table, run, *place)).map_err(sink_failure)
+        let put = |(place, run): &(u64, Vec<u8>)| {
+            self.hooks.before_table()?;
+            write_all_at(&table, run, *place)
+        };
+        runs.iter().try_for_each(put).map_err(sink_failure)
     }
 
     /// Before other bytes may come where an object was: what the table says of it would be said of them.
@@ -206,7 +228,13 @@ impl PosixSink {
         let made = self.directories.retry_without_cache(create).map_err(sink_failure)?;
         if let Some(inode) = file.inode() {
             let entry = sums::encode_inode(file.token, file.cut(), inode);
-            write_all_at(&made, &entry, inode_place(file.cut())).map_err(sink_failure)?;
+            let written = self.hooks.before_table();
+            let written = written.and_then(|()| write_all_at(&made, &entry, inode_place(file.cut())));
+            written.map_err(|errno| {
+                // Later ones would go into one that does not say what it is of.
+                let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
+                sink_failure(errno)
+            })?;
         }
         let made = Arc::new(made);
         lock(&file.hashes).table = Some(Arc::clone(&made));
