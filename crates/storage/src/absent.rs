@@ -26,7 +26,7 @@ impl Absent {
         match cached {
             Some(0) => Absent(std::iter::once(0..u64::MAX).collect()),
             Some(cached) if cached < size.div_ceil(page) => {
-                let pieces = if is_counted() { PIECES } else { PIECES_ASKED };
+                let pieces = if is_counted(&file) { PIECES } else { PIECES_ASKED };
                 Absent::in_pieces(file, size, size.div_ceil(pieces).next_power_of_two().max(PIECE_BYTES))
             }
             _ => Absent(Vec::new()),

@@ -156,7 +156,8 @@ pub fn sink_failure(errno: Errno) -> Failure {
 /// A name that now holds another kind of thing is a change, not an attack: the user's own tree is read.
 pub fn source_failure(errno: Errno) -> Failure {
     let code = match errno {
-        Errno::NOENT | Errno::STALE => Code::SourceVanished,
+        // What a server that came back calls stale may be there under its name: that it cannot be read now, too.
+        Errno::NOENT => Code::SourceVanished,
         Errno::ACCESS | Errno::PERM => Code::SourcePermission,
         Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::XDEV | Errno::NXIO => Code::SourceChanged,
         _ => Code::SourceRead,

@@ -89,9 +89,9 @@ fn is_ours(file: impl AsFd) -> bool {
 /// This kernel has no `cachestat`.
 static UNKNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Whether the kernel counts pages, as far as is known.
-pub(crate) fn is_counted() -> bool {
-    !UNKNOWN.load(Ordering::Relaxed)
+/// Whether the kernel counts the pages of this file: not of one that is not ours to write.
+pub(crate) fn is_counted(file: impl AsFd) -> bool {
+    !UNKNOWN.load(Ordering::Relaxed) && counted_at_once(file, &Range { offset: 0, length: 1 }).is_some()
 }
 
 #[cfg(test)]

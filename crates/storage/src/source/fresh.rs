@@ -23,9 +23,10 @@ pub(crate) fn time_left(changed: Timestamp) -> Duration {
 
 fn left(changed: Timestamp, (seconds, nanos): (i64, u32)) -> Duration {
     const SECOND: i128 = 1_000_000_000;
+    // What is cut to seconds is the time of a tick, too.
     let step = match (changed.nanos, changed.seconds % 2) {
-        (0, 0) => STEP_OF_FAT,
-        (0, _) => STEP_OF_SECONDS,
+        (0, 0) => STEP_OF_FAT + STEP,
+        (0, _) => STEP_OF_SECONDS + STEP,
         _ => STEP,
     };
     let nanos_of = |seconds, nanos| i128::from(seconds) * SECOND + i128::from(nanos);
@@ -51,12 +52,13 @@ mod tests {
         assert_eq!(left(at(100, 5_000_000), (100, 25_000_000)), Duration::ZERO);
         assert_eq!(left(at(100, 5_000_000), (200, 0)), Duration::ZERO);
         // Whole seconds.
-        assert_eq!(left(at(101, 0), (101, 250_000_000)), millis(750));
-        assert_eq!(left(at(101, 0), (102, 0)), Duration::ZERO);
+        assert_eq!(left(at(101, 0), (101, 250_000_000)), millis(770));
+        assert_eq!(left(at(101, 0), (102, 5_000_000)), millis(15), "the clock may be a tick behind");
+        assert_eq!(left(at(101, 0), (102, 20_000_000)), Duration::ZERO);
         // Those that FAT has.
-        assert_eq!(left(at(100, 0), (100, 250_000_000)), millis(1750));
-        assert_eq!(left(at(100, 0), (101, 900_000_000)), millis(100));
-        assert_eq!(left(at(100, 0), (102, 0)), Duration::ZERO);
+        assert_eq!(left(at(100, 0), (100, 250_000_000)), millis(1770));
+        assert_eq!(left(at(100, 0), (101, 900_000_000)), millis(120));
+        assert_eq!(left(at(100, 0), (102, 20_000_000)), Duration::ZERO);
         // Another clock.
         assert_eq!(left(at(100, 1), (99, 999_999_999)), Duration::ZERO);
         assert_eq!(left(at(i64::MAX, 1), (0, 0)), Duration::ZERO);

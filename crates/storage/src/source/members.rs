@@ -13,7 +13,7 @@ use haul_buffers::{FileRange, Onlooker, Pool};
 use haul_model::limits::{GENTLE_PIECE_BYTES, HASHES_FOLLOWING_MAX};
 use haul_model::op::{MemberRead, Progress};
 use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId};
-use rustix::io::{Errno, read};
+use rustix::io::{Errno, read, retry_on_intr};
 
 use super::directories::{Directories, Location};
 use super::early::{EarlyHashes, FILE_BYTES_MIN};
@@ -289,10 +289,12 @@ impl<'a> MemberReader<'a> {
     }
 }
 
-/// A file that shows no size may have contents all the same, as those of /proc do: they are not what it says that it has.
+/// A file that shows no size may have contents all the same, as those of /proc do: they are not what it says that it has. One that has
+/// to be waited for (`/proc/kmsg`) has none that anybody could copy.
 fn is_empty(file: impl AsFd) -> Result<(), Failure> {
-    match patiently(&file, || read(&file, &mut [0; 1])).map_err(source_failure)? {
-        0 => Ok(()),
+    match retry_on_intr(|| read(&file, &mut [0; 1])) {
+        Ok(0) => Ok(()),
+        Err(errno) if errno != Errno::AGAIN => Err(source_failure(errno)),
         _ => Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error())),
     }
 }
