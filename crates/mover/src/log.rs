@@ -71,10 +71,23 @@ impl DirectoryStore {
                 .truncate(false)
                 .mode(0o600)
                 .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-                .open(self.path.join(name))?;
+                .open(self.path.join(name))
+                .or_else(|error| if create { Err(error) } else { self.only_to_read(name, error) })?;
             self.open.insert(name.to_owned(), file);
         }
         Ok(&self.open[name])
+    }
+}
+
+impl DirectoryStore {
+    /// One that may not be written knows what it knows all the same.
+    fn only_to_read(&self, name: &str, error: std::io::Error) -> std::io::Result<File> {
+        use std::io::ErrorKind;
+        if !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) {
+            return Err(error);
+        }
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        std::fs::OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(name))
     }
 }
 
@@ -217,7 +230,13 @@ impl SourceLog {
                 let lost = unwritable.map(|error| error.to_string());
                 Ok(SourceLog { kept: Some(log), settings, summary: LogSummary { lost, ..summary } })
             }
-            Err(error) if settings.required || error.failure.code == Code::LogVersion => Err(error),
+            // What is durable is known there alone: to begin anew would be to throw it away.
+            Err(error)
+                if settings.required
+                    || [Code::LogVersion, Code::LogDamaged].contains(&error.failure.code) =>
+            {
+                Err(error)
+            }
             Err(error) => {
                 let lost = Some(error.to_string());
                 Ok(SourceLog { kept: None, settings, summary: LogSummary { lost, ..summary } })
@@ -239,9 +258,23 @@ fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStor
     let store = DirectoryStore::open(directory).map_err(|error| unwritable(&error))?;
     // Whether something can be written is known before the first file moves.
     let trouble = store.probe().err().map(|error| unwritable(&error));
-    let (log, _replay) = ObjectLog::open(store, config)
-        .map_err(|error| Error::new(error.code(), format!("{}: {error}", directory.display())))?;
-    Ok((log, trouble))
+    let told = |error: &haul_objectlog::Error<std::io::Error>| {
+        Error::new(error.code(), format!("{}: {error}", directory.display()))
+    };
+    let (log, _replay) = ObjectLog::open(store, config).map_err(|error| told(&error))?;
+    match log.unreadable() {
+        Some(error @ haul_objectlog::Error::Store { error: why, .. }) if may_be_read_later(why) => {
+            Err(told(error).hint("it knows what is durable: make it readable again, or forget the transfer with haul stop --discard"))
+        }
+        _ => Ok((log, trouble)),
+    }
+}
+
+/// What stands in a log's place was never one.
+fn may_be_read_later(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let never = [Errno::ISDIR, Errno::NOENT, Errno::LOOP].map(Errno::raw_os_error);
+    !error.raw_os_error().is_some_and(|errno| never.contains(&errno))
 }
 
 /// As far as it can be done: what stays costs room only.
@@ -618,8 +651,10 @@ impl Keeper {
                 Ok(())
             }
         };
-        if let Err(error) = result {
-            self.lose(error.to_string());
+        match result {
+            // Its directory has listed a name twice, of which the other one has the entry now.
+            Ok(()) | Err(haul_objectlog::Error::StaleHandle) => {}
+            Err(error) => self.lose(error.to_string()),
         }
         self.ended.fetch_add(1, Ordering::Relaxed);
     }

@@ -106,7 +106,7 @@ pub(crate) struct OldLog {
 ///
 /// Everything but [`flush`](Self::flush), [`sync`](Self::sync), [`close`](Self::close) and [`open`](Self::open) only
 /// changes memory.
-pub struct ObjectLog<S> {
+pub struct ObjectLog<S: LogStore> {
     pub(crate) store: S,
     pub(crate) config: Config,
     pub(crate) entries: Slab<Entry>,
@@ -130,6 +130,8 @@ pub struct ObjectLog<S> {
     /// Some old log was touched since the last flush.
     pub(crate) absorb: bool,
     pub(crate) names_unsynced: bool,
+    /// Why a log could not be read, the first time.
+    unreadable: Option<Error<S::Error>>,
     pub(crate) usage: Usage,
     pub(crate) batch: Batch,
 }
@@ -155,11 +157,17 @@ impl<S: LogStore> ObjectLog<S> {
             absorb: false,
             // An earlier process may have left removals that are not durable.
             names_unsynced: true,
+            unreadable: None,
             usage: Usage::default(),
             batch: Batch::default(),
         };
         let replay = log.replay()?;
         Ok((log, replay))
+    }
+
+    /// Why a log of an earlier run could not be read, if there is one. What it says is not known now; it stays.
+    pub fn unreadable(&self) -> Option<&Error<S::Error>> {
+        self.unreadable.as_ref()
     }
 
     fn replay(&mut self) -> Result<Replay, Error<S::Error>> {
@@ -185,8 +193,9 @@ impl<S: LogStore> ObjectLog<S> {
             let (bytes, damaged, mut records) =
                 match read::read_numbered(&mut self.store, &name, number, objects_left) {
                     // The others are none the worse for it. It stays, as it may be read another time.
-                    Err(Error::Store { .. }) => {
+                    Err(error @ Error::Store { .. }) => {
                         replay.logs_damaged += 1;
+                        self.unreadable.get_or_insert(error);
                         continue;
                     }
                     Err(error) => return Err(error),

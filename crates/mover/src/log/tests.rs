@@ -1,5 +1,7 @@
 //! Logs that hang, that cannot be read, and that cannot be written.
 
+use rustix::io::Errno;
+
 use super::*;
 
 /// A log whose thread is at something that does not end while `_storage` is held.
@@ -143,12 +145,6 @@ fn what_a_log_holds_counts_though_another_cannot_be_read_and_nothing_can_be_writ
     for name in ["file-7.log", "probe"] {
         std::fs::create_dir(directory.path().join(name)).unwrap();
     }
-    let settings = |required| Settings {
-        config: Some(Config::default()),
-        writer: Writer::default(),
-        required,
-        hash: HashKind::default(),
-    };
     let log = SourceLog::open(directory.path(), settings(false)).unwrap();
     assert!(log.summary.lost.is_some());
     let kept = log.kept.unwrap();
@@ -156,4 +152,50 @@ fn what_a_log_holds_counts_though_another_cannot_be_read_and_nothing_can_be_writ
     assert_eq!(found, [(path, 1)]);
     let refused = SourceLog::open(directory.path(), settings(true)).err().unwrap();
     assert_eq!(refused.failure.code, Code::LogUnwritable);
+}
+
+/// As a directory in which somebody replaces files while it is read may do.
+#[test]
+fn a_name_that_is_listed_twice_is_no_log_that_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let begin = |id, token| LogOp::Begin {
+        id: EntryId(id),
+        path: b"latest".to_vec(),
+        identity: haul_model::Identity::default(),
+        object_bytes: 4096,
+        objects: 3,
+        token: haul_model::Token([token; 16]),
+    };
+    let record = |id, index| LogOp::Record { id: EntryId(id), index };
+    let mut keeper = keeper(directory.path());
+    keeper.write_all([begin(1, 7), record(1, 0), begin(2, 8), record(1, 1), record(2, 2)]);
+    keeper.write_all([LogOp::Remove { id: EntryId(1) }]);
+    assert_eq!(lock(&keeper.shared).lost, None);
+    keeper.close();
+    drop(keeper);
+    let (log, trouble) = open_log(directory.path(), Config::default()).unwrap();
+    assert!(trouble.is_none());
+    let found: Vec<_> =
+        log.iter().map(|(_, logged)| (logged.binding.token.0[0], logged.done.count())).collect();
+    assert_eq!(found, [(8, 1)]);
+}
+
+fn settings(required: bool) -> Settings {
+    let (config, hash) = (Some(Config::default()), HashKind::default());
+    Settings { config, writer: Writer::default(), required, hash }
+}
+
+/// To begin anew without it would be to throw away what is durable.
+#[test]
+fn a_log_that_cannot_be_read_now_is_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    // It cannot be opened, as on a disk that does not answer (ENXIO).
+    let _socket = std::os::unix::net::UnixListener::bind(directory.path().join("file-7.log")).unwrap();
+    for required in [false, true] {
+        let refused = SourceLog::open(directory.path(), settings(required)).err().unwrap();
+        assert_eq!(refused.failure.code, Code::LogDamaged, "{refused}");
+        assert!(refused.hint.is_some_and(|hint| hint.contains("--discard")));
+    }
+    let damage = [Errno::IO, Errno::TIMEDOUT, Errno::STALE, Errno::ACCESS].map(std::io::Error::from);
+    assert!(damage.iter().all(may_be_read_later));
 }
