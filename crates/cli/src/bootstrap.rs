@@ -19,8 +19,10 @@ use crate::within::Mark;
 const MARK: &str = "HAUL1 ";
 /// Of what the other end says this much is shown.
 const TOLD_CHARACTERS_MAX: usize = 2000;
-/// A line over this is no greeting.
+/// More than this is no greeting.
 const LINE_BYTES_MAX: u64 = 64 << 20;
+/// What a far end says is short; only the initiator has many SOURCEs to name.
+pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// What the initiator says first.
 #[derive(Serialize, Deserialize, Debug)]
@@ -207,6 +209,8 @@ fn is_harmless(c: char) -> bool {
 pub enum Line {
     /// Initiator, first.
     Request(Box<Request>),
+    /// Far end, as soon as it has read the request: whatever takes long from now on is not the way to it.
+    Reached {},
     /// Far end.
     Response(Response),
     /// Far end, instead.
@@ -225,8 +229,9 @@ pub fn write(mut out: impl Write, line: &Line) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Reads the next line of the greeting and passes over everything else (login messages). `None` at the end.
-pub fn read(from: &mut impl BufRead) -> Result<Option<Line>, Error> {
+/// Reads the next line of the greeting, of so many bytes at most, and passes over everything else (login messages). `None` at the
+/// end.
+pub fn read_at_most(from: &mut impl BufRead, most: usize) -> Result<Option<Line>, Error> {
     let mut bytes = Vec::new();
     let mut budget = LINE_BYTES_MAX;
     while budget > 0 {
@@ -240,6 +245,9 @@ pub fn read(from: &mut impl BufRead) -> Result<Option<Line>, Error> {
         }
         budget -= count as u64;
         if let Some(text) = marked(&bytes) {
+            if text.len() > most {
+                return Err(Error::new(Code::LimitExceeded, "the greeting of the other end is too long"));
+            }
             return serde_json::from_slice(text).map(Some).map_err(|_| {
                 Error::new(Code::PeerVersion, "the greeting of the other end cannot be read")
                     .hint("install the same version of haul on both hosts")
@@ -247,6 +255,11 @@ pub fn read(from: &mut impl BufRead) -> Result<Option<Line>, Error> {
         }
     }
     Err(Error::new(Code::LimitExceeded, "ssh printed too much before the greeting"))
+}
+
+/// The same, however long it is.
+pub fn read(from: &mut impl BufRead) -> Result<Option<Line>, Error> {
+    read_at_most(from, LINE_BYTES_MAX as usize)
 }
 
 /// What follows the mark, if it is in the line.
@@ -336,6 +349,7 @@ mod tests {
             Line::Response(response),
             Line::Refusal(refusal),
             Line::Dial { port: 1 },
+            Line::Reached {},
         ];
         let page = include_str!("../../../docs/spec/greeting.md");
         let names: Vec<String> =
@@ -372,6 +386,17 @@ mod tests {
         let error = Error::from(refusal);
         assert!(error.about.starts_with("?]0;title????name x") && error.about.len() == TOLD_CHARACTERS_MAX);
         assert_eq!(error.hint.as_deref(), Some("?[2J"));
+    }
+
+    #[test]
+    fn an_answer_that_is_longer_than_any_is_not_read() {
+        let addresses = "\"\",".repeat(ANSWER_BYTES_MAX / 3) + "\"\"";
+        let line = format!(
+            "HAUL1 {{\"response\":{{\"haul\":\"1\",\"fingerprint\":\"\",\"port\":1,\"addresses\":[{addresses}],\"epoch\":1,\"decision\":null}}}}\n"
+        );
+        assert!(matches!(read(&mut line.as_bytes()), Ok(Some(Line::Response(_)))));
+        let error = read_at_most(&mut line.as_bytes(), ANSWER_BYTES_MAX).unwrap_err();
+        assert_eq!(error.failure.code, Code::LimitExceeded);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use haul_model::{Code, JobId};
 use haul_mover::Error;
@@ -104,6 +105,10 @@ pub fn is_own(directory: &Path) -> bool {
 }
 
 fn carry_back(from: &Path, to: &Path) -> std::io::Result<()> {
+    // It ended before it had one: what is here is all that is known.
+    if !from.join("log").exists() {
+        return carry_over(from, to);
+    }
     // Logs of the same numbers are others.
     match std::fs::remove_dir_all(to.join("log")) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -159,8 +164,11 @@ pub fn bring_back(state: &Path, id: &JobId, place: &Path) -> Result<Option<Elsew
         return Ok(None);
     }
     let lock = lock(&from)?;
-    let sessions = |directory| read_record(directory).map_or(0, |record| record.sessions);
-    if sessions(&from) > sessions(place) {
+    // One that was begun where this one could not be seen counts its sessions from 1.
+    let sessions =
+        |directory| read_record(directory).map_or((0, 0), |record| (record.sessions, record.updated));
+    let ((sessions_there, used_there), (sessions_here, used_here)) = (sessions(&from), sessions(place));
+    if sessions_there > sessions_here || used_there > used_here {
         let unwritable = |error| {
             Error::os(Code::StateUnwritable, place.display().to_string(), &error)
                 .hint("free some space, or set HAUL_STATE_DIR")
@@ -170,21 +178,43 @@ pub fn bring_back(state: &Path, id: &JobId, place: &Path) -> Result<Option<Elsew
     Ok(Some(Elsewhere { directory: from, lock }))
 }
 
-/// The same for a source at the other host, where nothing is decided: what cannot be brought back costs resends.
-pub fn bring_log_back(state: &Path, part: &Path, started: Option<&Started>) {
-    let (substitute, place) = (substitute_directory(), state.join(part));
-    let from = substitute.join(part);
-    if state == substitute || !is_own(&substitute) || !from.is_dir() {
+/// The same for a source at the other host, where nothing is decided: what cannot be brought back costs resends. `used` is when its
+/// place was used last, before this session.
+pub fn bring_log_back(state: &Path, part: &Path, started: Option<&Started>, used: Option<SystemTime>) {
+    let substitute = substitute_directory();
+    if state != substitute && is_own(&substitute) {
+        bring_log_back_from(&substitute, state, part, started, used);
+    }
+}
+
+fn bring_log_back_from(
+    substitute: &Path,
+    state: &Path,
+    part: &Path,
+    started: Option<&Started>,
+    used: Option<SystemTime>,
+) {
+    let (from, place) = (substitute.join(part), state.join(part));
+    if !from.is_dir() {
         return;
     }
+    let used_there = used_last(&from);
     let Ok(owner) = Owner::claim(&from, started) else { return };
     let epoch = |directory: &Path| -> Option<u32> {
         std::fs::read_to_string(directory.join("epoch")).ok()?.trim().parse().ok()
     };
-    // Both are those of a session that has just begun.
-    if epoch(&from) <= epoch(&place) || carry_back(&from, &place).is_ok() {
+    // Both are those of a session that has just begun. Where the place could not be read there they count apart.
+    let highest = epoch(&from).max(epoch(&place));
+    let is_newer = epoch(&from) > epoch(&place) || used_there > used;
+    if !is_newer || carry_back(&from, &place).is_ok() {
         owner.remove();
+        let _ = highest.map(|epoch| std::fs::write(place.join("epoch"), format!("{epoch}\n")));
     }
+}
+
+/// When a session began last that has its state there.
+pub fn used_last(directory: &Path) -> Option<SystemTime> {
+    std::fs::metadata(directory.join("epoch")).ok()?.modified().ok()
 }
 
 #[cfg(test)]
@@ -240,6 +270,40 @@ mod tests {
         std::fs::write(places.there().join("job.json"), "newer").unwrap();
         assert!(places.bring_along());
         assert_eq!(places.record_there().as_deref(), Some("newer"));
+    }
+
+    /// A session at each of these, one after the other, and what its log says; then what is known at the place.
+    fn after_sessions_at(places: &[&str]) -> String {
+        let bed = tempfile::tempdir().unwrap();
+        let part = Path::new("far/1");
+        let own = |name: &str| bed.path().join(name);
+        let session = |at: &str, log: &str| {
+            let directory = own(at).join(part);
+            Owner::claim(&directory, None).unwrap();
+            std::fs::create_dir_all(directory.join("log")).unwrap();
+            std::fs::write(directory.join("log/entries"), log).unwrap();
+            // Times have steps.
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        };
+        for (number, at) in places.iter().enumerate() {
+            session(at, &number.to_string());
+        }
+        let used = used_last(&own("state").join(part));
+        Owner::claim(&own("state").join(part), None).unwrap();
+        bring_log_back_from(&own("elsewhere"), &own("state"), part, None, used);
+        assert!(!own("elsewhere").join(part).exists(), "only one place has it");
+        std::fs::read_to_string(own("state").join(part).join("log/entries")).unwrap()
+    }
+
+    #[test]
+    fn the_log_of_the_last_session_counts_wherever_that_was() {
+        assert_eq!(after_sessions_at(&["elsewhere"]), "0");
+        assert_eq!(
+            after_sessions_at(&["state", "state", "state", "elsewhere"]),
+            "3",
+            "though there were more here"
+        );
+        assert_eq!(after_sessions_at(&["elsewhere", "state"]), "1");
     }
 
     #[test]

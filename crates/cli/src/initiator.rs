@@ -1,6 +1,6 @@
 //! How the end that was started by the user gets its connections.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ChildStdin;
 use std::time::{Duration, Instant};
 
@@ -92,27 +92,40 @@ impl Connector for InitiatorConnector {
     }
 }
 
-/// Something between the hosts does not let the connection through.
+/// Something between the hosts does not let the connection through, or takes it and lets nothing pass.
 fn is_blocked(error: &Error) -> bool {
-    matches!(error.failure.code, Code::PortBlocked | Code::HostUnreachable | Code::HostUnknown)
+    let codes = [Code::PortBlocked, Code::HostUnreachable, Code::HostUnknown, Code::PeerSilent];
+    codes.contains(&error.failure.code)
+}
+
+/// What the far end says it was reached under, as far as this end may connect there: it names addresses of its own, no names that are
+/// looked up here, and nothing on this very host unless that is where the name leads.
+fn told_addresses(told: &[String], port: u16, named: &[SocketAddr]) -> Vec<Vec<SocketAddr>> {
+    let elsewhere = |address: &IpAddr| match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            !(v4.is_loopback()
+                || v4.is_unspecified()
+                || v4.is_link_local()
+                || v4.is_multicast()
+                || v4.is_broadcast())
+        }
+        IpAddr::V6(v6) => {
+            !(v6.is_loopback() || v6.is_unspecified() || v6.is_unicast_link_local() || v6.is_multicast())
+        }
+    };
+    let may = |address: &IpAddr| elsewhere(address) || named.iter().any(|known| known.ip() == *address);
+    let addresses = told.iter().take(ADDRESSES_MAX).filter_map(|text| text.parse::<IpAddr>().ok());
+    addresses.filter(may).map(|address| vec![SocketAddr::new(address, port)]).collect()
 }
 
 impl InitiatorConnector {
     fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
-        let answered = self.response_addresses.iter().take(ADDRESSES_MAX);
-        let found = std::iter::once(&self.host)
-            .chain(answered)
-            .map(|host| tcp::resolve(host, self.port, DIAL_TIMEOUT));
-        let (mut lists, mut first_error) = (Vec::new(), None);
-        for found in found {
-            match found {
-                Ok(addresses) => lists.push(addresses),
-                Err(error) => drop(first_error.get_or_insert(error)),
-            }
-        }
-        match first_error {
-            Some(error) if lists.is_empty() => Err(Error::stream(&self.host, &error)),
-            _ => Ok(in_order(lists)),
+        let named = tcp::resolve(&self.host, self.port, DIAL_TIMEOUT);
+        let known = named.as_deref().unwrap_or_default();
+        let told = told_addresses(&self.response_addresses, self.port, known);
+        match named {
+            Err(error) if told.is_empty() => Err(Error::stream(&self.host, &error)),
+            named => Ok(in_order([named.unwrap_or_default()].into_iter().chain(told).collect())),
         }
     }
 
@@ -167,6 +180,33 @@ pub fn bind((first, last): (u16, u16)) -> Result<Bound, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_far_end_names_no_host_but_itself() {
+        let named = [SocketAddr::from(([127, 0, 0, 1], 7)), SocketAddr::from(([192, 0, 2, 1], 7))];
+        let told = |texts: &[&str], named: &[SocketAddr]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            told_addresses(&texts, 7, named).concat()
+        };
+        let tricks = [
+            "127.0.0.1",
+            "::1",
+            "::ffff:127.0.0.2",
+            "0.0.0.0",
+            "::",
+            "169.254.169.254",
+            "fe80::1",
+            "224.0.0.1",
+            "ff02::1",
+            "localhost",
+            "db.internal",
+            "",
+        ];
+        assert_eq!(told(&tricks, &named[1..]), []);
+        assert_eq!(told(&["127.0.0.1"], &named), named[..1], "that is where the name leads");
+        assert_eq!(told(&["10.1.2.3", "2001:db8::5"], &[]).len(), 2);
+        assert_eq!(told(&["10.1.2.3"; 100], &[]).len(), ADDRESSES_MAX);
+    }
 
     #[test]
     fn of_many_addresses_of_a_name_the_one_that_was_reached_comes_first() {

@@ -416,7 +416,8 @@ impl Reporter {
     }
 
     /// A line on stderr that does not tear the progress line.
-    fn note(&self, text: &str) {
+    /// To whoever listens, above the progress.
+    pub fn note(&self, text: &str) {
         self.bar.above(|| drop(writeln!(io::stderr(), "haul: {text}")));
     }
 

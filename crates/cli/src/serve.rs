@@ -26,7 +26,7 @@ use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
-use crate::elsewhere::{bring_log_along, bring_log_back, substitute, why_not};
+use crate::elsewhere::{bring_log_along, bring_log_back, substitute, used_last, why_not};
 use crate::initiator::bind;
 use crate::job::state_directory;
 use crate::options;
@@ -34,7 +34,7 @@ use crate::options::Seating;
 use crate::plan::{
     check_can_become, check_tree_can_become, decision, is_file, is_something_else, is_tree, labels,
 };
-use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
+use crate::session::{EndEngines, Ends, Spill, found_nothing, greeting_bytes, response};
 use crate::settings::{HANG_AFTER_SECONDS, RECONNECT_SECONDS_MAX, slots_far_here, slots_here};
 use crate::within::{self, Marker};
 use crate::{placement, policy, report};
@@ -58,6 +58,8 @@ pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
             return Err(Error::new(Code::Usage, "haul serve --stdio is started by haul cp, through ssh"));
         }
     };
+    // If that does not get through, neither does the answer.
+    let _ = bootstrap::write(std::io::stdout(), &Line::Reached {});
     // Later lines are only hints about where to dial.
     let (hints, hinted) = std::sync::mpsc::channel();
     // The initiator keeps it open as long as it lives.
@@ -241,10 +243,11 @@ fn run(
     let mut directory = state.join(&part);
     let mut log_trouble = None;
     let started = request.started.as_ref().map(|(boot, nanos)| Started { boot: boot.clone(), nanos: *nanos });
-    let mut owner = match Owner::claim(&directory, started.as_ref()) {
+    let used = used_last(&directory);
+    let owner = match Owner::claim(&directory, started.as_ref()) {
         Ok(owner) => {
             if !is_sink {
-                bring_log_back(&state, &part, started.as_ref());
+                bring_log_back(&state, &part, started.as_ref(), used);
             }
             owner
         }
@@ -258,6 +261,7 @@ fn run(
             Owner::claim(&directory, started.as_ref()).map_err(|other| why_not(error, other))?
         }
     };
+    let mut claimed = Claimed { owner, has_begun: false };
 
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
     let identity = Identity::generate().map_err(stream)?;
@@ -292,7 +296,7 @@ fn run(
         tuning,
         job,
         session,
-        epoch: owner.epoch(),
+        epoch: claimed.owner.epoch(),
         roots: labels(decided, &names, &destination),
         connector: Box::new(connector),
         reports: Box::new(|_| {}),
@@ -323,7 +327,7 @@ fn run(
         &identity,
         port,
         server.into_iter().collect(),
-        owner.epoch(),
+        claimed.owner.epoch(),
         is_sink.then_some(decided),
         ends.hash,
     );
@@ -339,15 +343,18 @@ fn run(
             end.start().inspect_err(too_late)?
         }
     };
+    claimed.has_begun = true;
     let stopper = running.stopper();
-    owner.on_yield(move || stopper.stop(Code::Superseded.into()));
+    claimed.owner.on_yield(move || stopper.stop(Code::Superseded.into()));
     let summary = running.wait();
     let (state, code) = report::verdict(&summary);
-    if state == "done" && summary.hanging == 0 {
-        owner.remove();
+    let is_done = state == "done" && summary.hanging == 0;
+    // The initiator forgets such a job: nobody would ever come back for it.
+    if is_done || claimed.owner.is_first() && found_nothing(&summary) {
+        claimed.owner.remove();
     }
     // The lock goes with the process: threads that storage has not let go may still write.
-    std::mem::forget(owner);
+    std::mem::forget(claimed);
     report::mistake_of_other_end(&summary);
     if engines.is_unusual() {
         // ssh may have gone; then nobody listens.
@@ -358,6 +365,20 @@ fn run(
     }
     // The initiator reports; here only the exit code is left.
     Ok(code)
+}
+
+/// The right to act for a job. A first session that could not begin leaves nothing behind.
+struct Claimed {
+    owner: Owner,
+    has_begun: bool,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if !self.has_begun && self.owner.is_first() {
+            self.owner.remove();
+        }
+    }
 }
 
 /// Gives threads on this host their seats. Only who wants to know hears what came of it, on the initiator's terminal.

@@ -87,35 +87,51 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     let began = result.is_ok();
     // What was typed wrong says nothing of the job.
     let mistyped = result.as_ref().err().is_some_and(|error| error.failure.code == Code::Usage);
-    // A SOURCE that is not there, or that cannot be copied so: there is nothing to go on with.
-    let found_nothing = |(summary, _): &Ended| {
-        let Stats { files_failed, files_total, directories, bytes_total, .. } = summary.outcome.stats;
-        let is_over = summary.outcome.failure.is_none() && summary.hanging == 0;
-        is_over && files_failed > 0 && files_total <= files_failed && (directories, bytes_total) == (0, 0)
-    };
-    let never_was = job.record.sessions == 1 && (mistyped || result.as_ref().is_ok_and(found_nothing));
+    let is_nothing = |(summary, _): &Ended| found_nothing(summary);
+    let never_was = job.record.sessions == 1 && (mistyped || result.as_ref().is_ok_and(is_nothing));
     let (summary, mut setup) = match result {
         Ok(ended) => ended,
         Err(error) => (of_one_that_never_began(error), Setup::default()),
     };
-    match (never_was, mistyped) {
-        (true, _) => {}
-        (false, true) => save(|| job.save_as_before()),
-        (false, false) => record(&mut job, &summary, began),
+    if !never_was && !mistyped {
+        record(&mut job, &summary, began);
     }
-    setup.state += job.kept;
-    if never_was {
-        job.forget();
-    } else if summary.hanging > 0 {
-        // What storage has not answered may still be done: the lock goes with the process, when the kernel lets that end.
-        std::mem::forget(job);
-    } else if verdict(&summary).0 == "done" {
-        job.clear();
-        if job.record.sessions == 1 {
-            job.directory.parent().into_iter().for_each(past::forget);
+    let (hangs, is_done) = (summary.hanging > 0, verdict(&summary).0 == "done");
+    let keep = move || {
+        match (never_was, mistyped) {
+            (true, _) => {}
+            (false, true) => save(|| job.save_as_before()),
+            (false, false) => save(|| job.save()),
         }
+        let kept = job.kept;
+        if never_was {
+            job.forget();
+        } else if hangs {
+            // What storage has not answered may still be done: the lock goes with the process, when the kernel lets that end.
+            std::mem::forget(job);
+        } else if is_done {
+            job.clear();
+            if job.record.sessions == 1 {
+                job.directory.parent().into_iter().for_each(past::forget);
+            }
+        }
+        kept
+    };
+    match within(KEEPS_WITHIN, keep) {
+        Some(kept) => setup.state += kept,
+        None => reporter.with(|reporter| {
+            reporter
+                .note(&format!("{} does not answer: what came of this is not kept there", state.display()));
+        }),
     }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
+}
+
+/// A SOURCE that is not there, or that cannot be copied so: there is nothing to go on with.
+pub fn found_nothing(summary: &Summary) -> bool {
+    let Stats { files_failed, files_total, directories, bytes_total, .. } = summary.outcome.stats;
+    let is_over = summary.outcome.failure.is_none() && summary.hanging == 0;
+    is_over && files_failed > 0 && files_total <= files_failed && (directories, bytes_total) == (0, 0)
 }
 
 /// The state directory, and the job in it.
@@ -141,7 +157,16 @@ fn live(job: &Job, reporter: &Shared) -> Live {
     Live::start(job, move || reporter.with(|reporter| reporter.stats()))
 }
 
-/// Keeps the outcome for `haul status`, and how far it is if a session began. Not being able to does not change the outcome.
+/// What a thread of its own comes to within this time; it is left alone if that takes longer.
+fn within<T: Send + 'static>(limit: Duration, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("haul-keep".into());
+    // Where there is no thread there are few processes, and it is as well not to wait.
+    thread.spawn(move || drop(tell.send(act()))).ok()?;
+    told.recv_timeout(limit).ok()
+}
+
+/// The outcome, for `haul status`, and how far it is if a session began. Not being able to keep it does not change the outcome.
 fn record(job: &mut Job, summary: &Summary, began: bool) {
     let (state, _) = verdict(summary);
     job.record.state = state.into();
@@ -149,7 +174,6 @@ fn record(job: &mut Job, summary: &Summary, began: bool) {
         job.record.count(&summary.outcome.stats);
     }
     job.record.error = summary.error.as_ref().map(ToString::to_string);
-    save(|| job.save());
 }
 
 fn save(save: impl FnOnce() -> Result<(), Error>) {
@@ -223,6 +247,10 @@ impl EndEngines {
     }
 }
 
+/// What a far end that has the request may take to answer it, where nobody says after how long something hangs.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+/// What came of a session is kept within this, or not at all: whoever waits for it to end waits for that.
+const KEEPS_WITHIN: Duration = Duration::from_secs(30);
 /// What was found longer ago than this when the other end is there is looked for anew: somebody may have typed a password
 /// meanwhile.
 const FRESH: Duration = Duration::from_secs(10);
@@ -658,9 +686,16 @@ fn run_remote(
     };
     let presence = Presence::new(session);
     // A request can be longer than what a pipe holds while nobody reads.
+    let patience = tuning.hangs_after.unwrap_or(ANSWERS_WITHIN);
+    let tell = || {
+        let what = if push { "DEST" } else { "SOURCE" };
+        reporter.with(|reporter| {
+            reporter.note(&format!("{host} has the request and looks at {what}; no answer yet"))
+        });
+    };
     let answer = interrupt.while_connecting([ssh.pid(), resolved_host.pid()], || {
         ssh.write(&Line::Request(Box::new(request)))?;
-        ssh.read()
+        ssh.answer(patience, tell)
     });
     drop(presence);
     let hashed_early = begun.as_mut().map_or(0, Reading::end_hashing);
@@ -695,7 +730,7 @@ fn run_remote(
     let session_keys = Session::new(session, role, &identity, peer, key).map_err(stream)?;
     let connector = InitiatorConnector {
         host: resolved_host,
-        response_addresses: response.addresses.clone(),
+        response_addresses: response.addresses,
         port: response.port,
         streams: settings.streams.value,
         ports: settings.ports.value,

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use haul_model::Code;
 use haul_mover::Error;
 use haul_storage::local::keep_descriptor_limit;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::bar::Bar;
 use crate::bootstrap::{self, Line};
@@ -90,6 +92,9 @@ const FLAGS: [&str; 2] = ["-a", "-x"];
 /// and of options the first.
 const OPTIONS: [&str; 2] = ["-oClearAllForwardings=yes", "-oPermitLocalCommand=no"];
 
+/// A far end that answers later is told of.
+const TELL_AFTER: Duration = Duration::from_secs(5);
+
 /// Others may have other options.
 fn is_openssh(program: &str) -> bool {
     Path::new(program).file_name() == Some("ssh".as_ref())
@@ -159,12 +164,51 @@ impl Ssh {
         }
     }
 
-    /// What the far end says next; if it has ended instead, why.
-    pub fn read(&mut self) -> Result<Line, Error> {
-        match bootstrap::read(&mut self.output)? {
+    /// What the far end answers to the request; if it has ended instead, why. Until it has the request ssh may ask for a password, for
+    /// as long as it likes. What takes long then is told of with `tell`, and what takes longer than `patience` is not
+    /// waited for: storage there hangs, or the host has gone.
+    pub fn answer(&mut self, patience: Duration, tell: impl FnOnce()) -> Result<Line, Error> {
+        match self.read()? {
+            Line::Reached {} => {}
+            line => return Ok(line),
+        }
+        let told_after = TELL_AFTER.min(patience);
+        if !self.says_something(told_after)? {
+            tell();
+            if !self.says_something(patience - told_after)? {
+                let _ = self.child.kill();
+                let seconds = patience.as_secs();
+                return Err(Error::new(
+                    Code::PeerSilent,
+                    format!("{} has not answered for {seconds} s", self.host),
+                )
+                .hint("what is copied there, or its home directory, is on storage that does not answer"));
+            }
+        }
+        self.read()
+    }
+
+    fn read(&mut self) -> Result<Line, Error> {
+        match bootstrap::read_at_most(&mut self.output, bootstrap::ANSWER_BYTES_MAX)? {
             Some(line) => Ok(line),
             None => Err(self.why_ended()),
         }
+    }
+
+    /// Whether something comes within this time, if only the end.
+    fn says_something(&self, limit: Duration) -> Result<bool, Error> {
+        let deadline = Instant::now() + limit;
+        while self.output.buffer().is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(self.output.get_ref(), PollFlags::IN)], Some(&time)) {
+                Ok(0) if left.is_zero() => return Ok(false),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(true),
+                Err(errno) => return Err(Error::os(Code::SshFailed, "reading from ssh", &errno.into())),
+            }
+        }
+        Ok(true)
     }
 
     /// The end that tells the far end where to dial, on its own.

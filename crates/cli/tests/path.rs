@@ -36,6 +36,11 @@ trait Meddler: Send + Sync + 'static {
         false
     }
 
+    /// A connection is taken, and nothing is ever passed on or answered.
+    fn is_mute(&self) -> bool {
+        false
+    }
+
     /// A connection is cut before anything has passed.
     fn cuts(&self) -> bool {
         false
@@ -134,6 +139,9 @@ fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler, listener: &Tcp
     };
     if meddler.cuts() {
         return near.shutdown(Shutdown::Both);
+    }
+    if meddler.is_mute() {
+        return io::copy(&mut near, &mut io::sink()).map(drop);
     }
     let mut far = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     near.set_read_timeout(Some(PATIENCE))?;
@@ -318,6 +326,25 @@ fn who_refuses_for_a_while_ends_nothing() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     assert!(meddler.0.load(Ordering::SeqCst) > 1 && began.elapsed() >= REFUSES, "{}", said(&output));
     assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+}
+
+/// A firewall that shakes hands for those behind it, and drops what follows.
+struct Mute;
+
+impl Meddler for Mute {
+    fn is_mute(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn where_connections_are_taken_and_nothing_passes_the_other_end_dials_back() {
+    let bed = Bed::new();
+    let output = bed.push(Arc::new(Mute), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+    let output = bed.push(Arc::new(Mute), &["--listen", "far"]);
+    assert_eq!(output.status.code(), Some(4), "nobody may dial back: {}", said(&output));
 }
 
 /// Cuts the first connections.

@@ -247,6 +247,29 @@ fn ssh_forwards_nothing_unless_the_user_says_so() {
 }
 
 #[test]
+fn a_far_end_that_has_the_request_and_does_not_answer_is_told_of_and_not_waited_for() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let asked = "case \" $* \" in *\" -G \"*) echo hostname localhost; exit;; esac";
+    let program = script(&bed, "ssh", &format!("{asked}\necho 'HAUL1 {{\"reached\":{{}}}}'\nexec sleep 60"));
+    let began = std::time::Instant::now();
+    let output = bed.haul(&["cp", "--ssh", &program, "--hang-after", "6", "file", "host:copy"]);
+    let said = stderr(&output);
+    assert_eq!(code(&output), 4, "{said}");
+    let expected = [
+        "host has the request and looks at DEST",
+        "host has not answered for 6 s",
+        "      what is copied there",
+    ];
+    assert_eq!(said.lines().count(), 3, "{said}");
+    said.lines().zip(expected).for_each(|(line, words)| assert!(line.contains(words), "{said}"));
+    assert!(began.elapsed().as_secs() < 50);
+    // Nobody has the job any more.
+    let output = bed.haul(&["cp", "--ssh", "false", "file", "host:copy"]);
+    assert!(!stderr(&output).contains("already"), "{}", stderr(&output));
+}
+
+#[test]
 fn an_ssh_through_which_other_sessions_go_is_left_alone() {
     let bed = Bed::new();
     bed.write("file", b"content");

@@ -143,6 +143,16 @@ fn little_is_kept_of_what_is_done_and_nothing_at_the_far_end() {
     }
     let listed = bed.haul(&["status"]);
     assert_eq!(stdout(&listed).matches("done").count(), 3, "{}", stdout(&listed));
+    // Of what was not there, or could not be, nobody comes back for anything.
+    for _ in 0..3 {
+        copy("missing", &there("pushed"), 3);
+        copy(&there("missing"), "pulled", 3);
+    }
+    fs::create_dir_all(bed.path("other")).unwrap();
+    bed.write("other/file", b"content");
+    let clash = bed.haul(&[&["cp", "-r"], &far[..], &["tree/file", "other/file", &there("pushed")]].concat());
+    assert_eq!(code(&clash), 2, "{}", stderr(&clash));
+    assert_eq!(names_in(state.join("far")), [""; 0]);
     // What may be gone on with stays as it is.
     copy("tree/.", &there("blocked"), 3);
     assert_eq!(names_in(state.join("far")).len(), 1);
@@ -372,4 +382,35 @@ fn a_state_directory_that_is_out_of_reach_for_a_moment_is_not_one_without_record
         assert_eq!(code(&other), 0, "{}", stderr(&other));
         assert!(stderr(&other).contains("as TMPDIR says"), "{}", stderr(&other));
     }
+}
+
+/// A home directory on a server that is gone when all is copied. A batch job would run into its limit, and look as if it had failed.
+#[test]
+fn a_home_that_hangs_at_the_end_keeps_nobody_from_hearing_that_it_is_done() {
+    let bed = Bed::new();
+    bed.write("file", &vec![7; 6 << 20]);
+    let hangs = bed.path("hangs");
+    let mut command = bed.command();
+    command.args(["cp", "--bandwidth", "2MiB", "file", "copy"]).env("HAUL_TEST_STATE_HANGS", &hangs);
+    let running =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    // Its directory is there when its record is durable.
+    let unfinished = || {
+        fs::read_dir(bed.path(""))
+            .unwrap()
+            .flatten()
+            .any(|found| found.file_name().to_string_lossy().starts_with(".haul-"))
+    };
+    while !unfinished() {
+        assert!(began.elapsed().as_secs() < 60, "it does not begin");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs::write(&hangs, b"").unwrap();
+    let output = running.wait_with_output().unwrap();
+    says(&output, 0, &["does not answer: what came of this is not kept there"]);
+    assert!(bed.path("copy").exists() && stdout(&output).contains("done"), "{}", stdout(&output));
+    fs::remove_file(hangs).unwrap();
+    // The next run finds that it was not kept, and nothing to do.
+    assert_eq!(code(&bed.haul(&["cp", "file", "copy"])), 0);
 }

@@ -46,12 +46,25 @@ impl StatePoint {
 
 /// Makes a file's content and size durable, or a directory's names.
 pub fn sync(point: StatePoint, file: &File) -> Result<()> {
+    hang(point);
     if is_skipped(point) { Ok(()) } else { file.sync_all() }
 }
 
 /// Makes a file's content and size durable, and no more.
 pub(crate) fn sync_data(point: StatePoint, file: &File) -> Result<()> {
     if is_skipped(point) { Ok(()) } else { file.sync_data() }
+}
+
+#[cfg(not(feature = "faults"))]
+fn hang(_point: StatePoint) {}
+
+/// For tests: no record of a job becomes durable while there is a file `HAUL_TEST_STATE_HANGS`.
+#[cfg(feature = "faults")]
+fn hang(point: StatePoint) {
+    let file = std::env::var_os("HAUL_TEST_STATE_HANGS").map(std::path::PathBuf::from);
+    while point == StatePoint::JobRecord && file.as_ref().is_some_and(|file| file.exists()) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 #[cfg(not(feature = "faults"))]

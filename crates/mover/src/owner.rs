@@ -81,6 +81,7 @@ pub struct Owner {
     directory: PathBuf,
     listener: Option<UnixListener>,
     epoch: u32,
+    is_first: bool,
     _lock: File,
 }
 
@@ -109,18 +110,24 @@ impl Owner {
         if let Some(started) = started {
             started.keep(directory);
         }
+        let is_first = !directory.join("epoch").exists();
         let epoch = next_epoch(directory)?;
         // There from the start: that there is no such name a client of NFS believes for up to a minute.
         let _ = File::options().write(true).create_new(true).mode(0o600).open(directory.join("wanted"));
         let _ = std::fs::remove_file(directory.join(OWNER_SOCKET));
         // Without the socket, as in the moment before this one, a later session cannot ask; it kills who holds the lock.
         let listener = bind(directory).ok();
-        Ok(Owner { directory: directory.to_owned(), listener, epoch, _lock: lock })
+        Ok(Owner { directory: directory.to_owned(), listener, epoch, is_first, _lock: lock })
     }
 
     /// Epochs of this session start above this number.
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// No session of this job has been here before.
+    pub fn is_first(&self) -> bool {
+        self.is_first
     }
 
     /// Calls `on_yield` once, on a thread of its own, when a newer session asks for the job.
