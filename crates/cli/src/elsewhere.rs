@@ -164,11 +164,9 @@ pub fn bring_back(state: &Path, id: &JobId, place: &Path) -> Result<Option<Elsew
         return Ok(None);
     }
     let lock = lock(&from)?;
-    // One that was begun where this one could not be seen counts its sessions from 1.
-    let sessions =
-        |directory| read_record(directory).map_or((0, 0), |record| (record.sessions, record.updated));
-    let ((sessions_there, used_there), (sessions_here, used_here)) = (sessions(&from), sessions(place));
-    if sessions_there > sessions_here || used_there > used_here {
+    // By the time alone nothing is told: one that was begun where this one could not be seen has decided nothing, or something else.
+    let sessions = |directory| read_record(directory).map_or(0, |record| record.sessions);
+    if sessions(&from) > sessions(place) {
         let unwritable = |error| {
             Error::os(Code::StateUnwritable, place.display().to_string(), &error)
                 .hint("free some space, or set HAUL_STATE_DIR")

@@ -261,7 +261,9 @@ fn run(
             Owner::claim(&directory, started.as_ref()).map_err(|other| why_not(error, other))?
         }
     };
-    let mut claimed = Claimed { owner, has_begun: false };
+    // What was brought along or back is of earlier sessions.
+    let is_new = owner.is_first() && !directory.join("log").exists();
+    let mut claimed = Claimed { owner, is_new };
 
     let stream = |error: std::io::Error| Error::stream("preparing the session", &error);
     let identity = Identity::generate().map_err(stream)?;
@@ -343,14 +345,14 @@ fn run(
             end.start().inspect_err(too_late)?
         }
     };
-    claimed.has_begun = true;
+    let is_new = std::mem::take(&mut claimed.is_new);
     let stopper = running.stopper();
     claimed.owner.on_yield(move || stopper.stop(Code::Superseded.into()));
     let summary = running.wait();
     let (state, code) = report::verdict(&summary);
     let is_done = state == "done" && summary.hanging == 0;
     // The initiator forgets such a job: nobody would ever come back for it.
-    if is_done || claimed.owner.is_first() && found_nothing(&summary) {
+    if is_done || is_new && found_nothing(&summary) {
         claimed.owner.remove();
     }
     // The lock goes with the process: threads that storage has not let go may still write.
@@ -370,12 +372,13 @@ fn run(
 /// The right to act for a job. A first session that could not begin leaves nothing behind.
 struct Claimed {
     owner: Owner,
-    has_begun: bool,
+    /// Nothing was known of the job, and it has not begun.
+    is_new: bool,
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        if !self.has_begun && self.owner.is_first() {
+        if self.is_new {
             self.owner.remove();
         }
     }

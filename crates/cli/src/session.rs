@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
 use haul_model::{Code, HashKind, SessionId};
+use haul_mover::connection::answers_within;
 use haul_mover::connection::{Connector, Greeter, local};
 use haul_mover::end::{Common, Outcome, Profiles, Running, Summary};
 use haul_mover::log::SourceLog;
@@ -247,8 +248,6 @@ impl EndEngines {
     }
 }
 
-/// What a far end that has the request may take to answer it, where nobody says after how long something hangs.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 /// What came of a session is kept within this, or not at all: whoever waits for it to end waits for that.
 const KEEPS_WITHIN: Duration = Duration::from_secs(30);
 /// What was found longer ago than this when the other end is there is looked for anew: somebody may have typed a password
@@ -686,7 +685,7 @@ fn run_remote(
     };
     let presence = Presence::new(session);
     // A request can be longer than what a pipe holds while nobody reads.
-    let patience = tuning.hangs_after.unwrap_or(ANSWERS_WITHIN);
+    let patience = tuning.hangs_after.unwrap_or_default().max(answers_within());
     let tell = || {
         let what = if push { "DEST" } else { "SOURCE" };
         reporter.with(|reporter| {

@@ -462,6 +462,10 @@ fn the_log_of_a_source_at_the_other_host_comes_back_too() {
     bed.kill_when(pull(&["--bandwidth", "6MiB"]), |_| known() >= OBJECTS_ALL / 4);
     let known = known();
     filesystem.faults().clear();
+    // It comes back with a run that finds nothing to copy, and stays.
+    fs::rename(bed.path("source"), bed.path("away")).unwrap();
+    assert_eq!(code(&pull(&[]).output().unwrap()), 3);
+    fs::rename(bed.path("away"), bed.path("source")).unwrap();
     let output = pull(&[]).output().unwrap();
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(bed.is_copied());

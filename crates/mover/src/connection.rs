@@ -484,6 +484,23 @@ pub mod local {
     }
 }
 
+/// What a far end that has the request may take to answer it, at least: it may have to end an older session first, and reads its
+/// log.
+#[cfg(not(feature = "faults"))]
+pub fn answers_within() -> Duration {
+    ANSWERS_WITHIN
+}
+
+/// The same. For tests: `HAUL_TEST_ANSWERS_WITHIN=SECONDS`.
+#[cfg(feature = "faults")]
+pub fn answers_within() -> Duration {
+    let seconds = |text: String| text.parse().expect("seconds");
+    let asked = std::env::var("HAUL_TEST_ANSWERS_WITHIN");
+    asked.map_or(ANSWERS_WITHIN, |text| Duration::from_secs(seconds(text)))
+}
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -117,6 +117,41 @@ fn after_a_write_that_failed_no_sync_vouches_for_what_was_written_before() {
     assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
 }
 
+/// One that was written in part is not to say of other bytes what it says of those that were there.
+#[test]
+fn what_got_into_a_table_that_had_no_room_for_all_is_forgotten_with_its_object() {
+    let bytes = content(7, 4 * OBJECT as usize - 5);
+    let others = content(8, bytes.len());
+    let scratch = Scratch::new(SyncMode::EachFile);
+    // The inode, the first object, and then the third one.
+    let faults = Arc::new(Faults::default().fail(Fault::Table, 3, ENOSPC));
+    let settings = SinkSettings { faults: Some(faults), ..scratch.settings(ONE) };
+    let (driver, top) = scratch.session_with(settings);
+    let file = file_of(&driver, top, &bytes);
+    let token = driver.start(&file);
+    for index in [0, 2] {
+        assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+    }
+    assert_eq!(driver.sync(&[file.id]), []);
+    assert_eq!(driver.write_object(&file, token, &others, 0), Ok(()));
+    drop(driver);
+    let (driver, top) = scratch.session(TWO);
+    let file = file_of(&driver, top, &bytes);
+    assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+    for index in [1, 3] {
+        assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+    }
+    assert_eq!(driver.sync(&[file.id]), []);
+    let sealed = driver.seal(&file, token, None);
+    let is_there = [&others[..OBJECT as usize], &bytes[OBJECT as usize..]].concat();
+    let scratch = Scratch::new(SyncMode::EachFile);
+    let (driver, top) = scratch.session(ONE);
+    let file = file_of(&driver, top, &is_there);
+    let token = driver.start(&file);
+    driver.write_in_parts(&file, token, &is_there);
+    assert_eq!(sealed, driver.seal(&file, token, None));
+}
+
 /// A table that could not be written once says later what it could not say then, and what it is of.
 #[test]
 fn hashes_that_found_no_room_are_kept_for_the_next_group() {

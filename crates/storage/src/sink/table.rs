@@ -77,10 +77,9 @@ impl Hashes {
         indices.into_iter().for_each(|index| _ = self.saved.set(index));
     }
 
-    /// They could not be put into the table: the next time, but for what is being written over meanwhile.
+    /// They could not be put into the table, or not all of them: the next time, but for what is being written over meanwhile.
     fn keep(&mut self, gathered: BTreeMap<u64, Hash>) {
         for (index, hash) in gathered {
-            self.saved.clear(index);
             if !self.writing.contains_key(&index) {
                 self.gathered.insert(index, hash);
             }
