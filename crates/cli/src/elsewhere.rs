@@ -204,9 +204,14 @@ fn bring_log_back_from(
     // Both are those of a session that has just begun. Where the place could not be read there they count apart.
     let highest = epoch(&from).max(epoch(&place));
     let is_newer = epoch(&from) > epoch(&place) || used_there > used;
-    if !is_newer || carry_back(&from, &place).is_ok() {
+    if !is_newer {
+        return owner.remove();
+    }
+    if carry_back(&from, &place).is_ok() {
         owner.remove();
-        let _ = highest.map(|epoch| std::fs::write(place.join("epoch"), format!("{epoch}\n")));
+        let fresh = place.join("epoch.new");
+        let written = highest.map_or(Ok(()), |epoch| std::fs::write(&fresh, format!("{epoch}\n")));
+        let _ = written.and_then(|()| std::fs::rename(&fresh, place.join("epoch")));
     }
 }
 

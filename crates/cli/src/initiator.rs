@@ -82,11 +82,12 @@ impl Connector for InitiatorConnector {
             Err(error) if is_blocked(&error) && has_ended() => Err(Error::new(Code::PeerEnded, &*self.host)
                 .hint("it has said why, if it could; run the same command again")),
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
-                self.accept(introduction, patience.min(Duration::from_secs(20))).map_err(|_| error)
+                let back = self.accept(introduction, patience.min(Duration::from_secs(20)));
+                back.map_err(|_| self.passes_nothing(error))
             }
             result => {
                 self.way = Way::Dial(dialer);
-                result
+                result.map_err(|error| self.passes_nothing(error))
             }
         }
     }
@@ -119,6 +120,17 @@ fn told_addresses(told: &[String], port: u16, named: &[SocketAddr]) -> Vec<Vec<S
 }
 
 impl InitiatorConnector {
+    /// Of a first connection that was taken and not answered: that haul runs there ssh has shown.
+    fn passes_nothing(&self, error: Error) -> Error {
+        match error.failure.code {
+            Code::PeerSilent => error.hint(format!(
+                "something on the way takes connections to port {} and lets nothing pass: open it (--port-range says which), or try --listen here",
+                self.port
+            )),
+            _ => error,
+        }
+    }
+
     fn addresses(&self) -> Result<Vec<SocketAddr>, Error> {
         let named = tcp::resolve(&self.host, self.port, DIAL_TIMEOUT);
         let known = named.as_deref().unwrap_or_default();

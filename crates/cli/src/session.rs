@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
@@ -159,12 +159,17 @@ fn live(job: &Job, reporter: &Shared) -> Live {
 }
 
 /// What a thread of its own comes to within this time; it is left alone if that takes longer.
-fn within<T: Send + 'static>(limit: Duration, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+fn within<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(limit: Duration, act: F) -> Option<T> {
     let (tell, told) = std::sync::mpsc::channel();
-    let thread = std::thread::Builder::new().name("haul-keep".into());
-    // Where there is no thread there are few processes, and it is as well not to wait.
-    thread.spawn(move || drop(tell.send(act()))).ok()?;
-    told.recv_timeout(limit).ok()
+    let act = Arc::new(Mutex::new(Some(act)));
+    let take = |act: &Mutex<Option<F>>| act.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let of_thread = Arc::clone(&act);
+    let run = move || drop(take(&of_thread).map(|act| tell.send(act())));
+    match std::thread::Builder::new().name("haul-keep".into()).spawn(run) {
+        Ok(_) => told.recv_timeout(limit).ok(),
+        // Where there is no thread to be had it is done here, however long it takes.
+        Err(_) => take(&act).map(|act| act()),
+    }
 }
 
 /// The outcome, for `haul status`, and how far it is if a session began. Not being able to keep it does not change the outcome.

@@ -345,6 +345,7 @@ fn where_connections_are_taken_and_nothing_passes_the_other_end_dials_back() {
     assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
     let output = bed.push(Arc::new(Mute), &["--listen", "far"]);
     assert_eq!(output.status.code(), Some(4), "nobody may dial back: {}", said(&output));
+    assert!(said(&output).contains("takes connections to port"), "{}", said(&output));
 }
 
 /// Cuts the first connections.

@@ -264,7 +264,7 @@ fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStor
     let (log, _replay) = ObjectLog::open(store, config).map_err(|error| told(&error))?;
     match log.unreadable() {
         Some(error @ haul_objectlog::Error::Store { error: why, .. }) if may_be_read_later(why) => {
-            Err(told(error).hint("it knows what is durable: make it readable again, or forget the transfer with haul stop --discard"))
+            Err(told(error).hint("it knows what is durable: make it readable again, or forget the transfer with haul stop ID --discard"))
         }
         _ => Ok((log, trouble)),
     }

@@ -171,6 +171,13 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
+    fn a_stale_handle_is_tried_again_and_costs_nothing_that_is_durable() {
+        let failure = source_failure(Errno::STALE);
+        assert!(failure.code == Code::SourceRead && failure.may_pass());
+        assert!(!source_failure(Errno::NOENT).may_pass());
+    }
+
+    #[test]
     fn names_that_would_leave_the_directory_are_refused() {
         for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a/", b"a\0b", b"../x"] {
             assert_eq!(check_name(name), Err(Code::Confinement.into()), "{name:?}");

@@ -23,6 +23,12 @@ fn replace(scratch: &Scratch, token: Token, suffix: &str) {
     fs::rename(copy, path).unwrap();
 }
 
+/// The `nth` of these fails.
+fn without_room(scratch: &Scratch, fault: Fault, nth: u64) -> (Driver, EntryId) {
+    let faults = Some(Arc::new(Faults::default().fail(fault, nth, ENOSPC)));
+    scratch.session_with(SinkSettings { faults, ..scratch.settings(ONE) })
+}
+
 fn file_of(driver: &Driver, top: EntryId, bytes: &[u8]) -> haul_model::Entry {
     driver.file(top, b"large", bytes.len())
 }
@@ -96,9 +102,7 @@ fn what_was_written_gets_its_name_and_not_what_is_in_its_place() {
 fn after_a_write_that_failed_no_sync_vouches_for_what_was_written_before() {
     let bytes = content(7, 4 * OBJECT as usize);
     let scratch = Scratch::new(SyncMode::EachFile);
-    let faults = Arc::new(Faults::default().fail(Fault::Write, 3, ENOSPC));
-    let settings = SinkSettings { faults: Some(faults), ..scratch.settings(ONE) };
-    let (driver, top) = scratch.session_with(settings);
+    let (driver, top) = without_room(&scratch, Fault::Write, 3);
     let file = file_of(&driver, top, &bytes);
     let token = driver.start(&file);
     assert_eq!(driver.write_object(&file, token, &bytes, 0), Ok(()));
@@ -124,9 +128,7 @@ fn what_got_into_a_table_that_had_no_room_for_all_is_forgotten_with_its_object()
     let others = content(8, bytes.len());
     let scratch = Scratch::new(SyncMode::EachFile);
     // The inode, the first object, and then the third one.
-    let faults = Arc::new(Faults::default().fail(Fault::Table, 3, ENOSPC));
-    let settings = SinkSettings { faults: Some(faults), ..scratch.settings(ONE) };
-    let (driver, top) = scratch.session_with(settings);
+    let (driver, top) = without_room(&scratch, Fault::Table, 3);
     let file = file_of(&driver, top, &bytes);
     let token = driver.start(&file);
     for index in [0, 2] {
@@ -159,9 +161,7 @@ fn hashes_that_found_no_room_are_kept_for_the_next_group() {
     // The inode, then an object of each group.
     for nth in 1..4 {
         let scratch = Scratch::new(SyncMode::EachFile);
-        let faults = Arc::new(Faults::default().fail(Fault::Table, nth, ENOSPC));
-        let settings = SinkSettings { faults: Some(faults), ..scratch.settings(ONE) };
-        let (driver, top) = scratch.session_with(settings);
+        let (driver, top) = without_room(&scratch, Fault::Table, nth);
         let file = file_of(&driver, top, &bytes);
         let token = driver.start(&file);
         for index in 0..4 {

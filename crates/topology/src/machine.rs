@@ -320,7 +320,11 @@ fn read_devices(tree: &Tree<'_>, machine: &Machine) -> (Vec<Device>, Vec<Device>
         for name in tree.names(directory).into_iter().take(DEVICES_MAX) {
             let base = tree.at(directory).join(&name);
             let below = below(&base, kind);
-            let bare = below.is_empty() && !base.join("device").exists();
+            if below.is_empty() && !base.join("device").exists() {
+                let (node, origin, speed_mbit, bytes) = (None, Origin::Unknown, None, None);
+                nowhere.push(Device { name, kind, node, origin, speed_mbit, bytes, below });
+                continue;
+            }
             // One of several ways to an NVMe namespace, which is listed itself.
             if tree.value::<u32>(Path::new(directory).join(&name).join("hidden")) == Some(1) {
                 continue;
@@ -338,8 +342,7 @@ fn read_devices(tree: &Tree<'_>, machine: &Machine) -> (Vec<Device>, Vec<Device>
             // Sectors of 512 bytes, whatever the disk has.
             let sectors = tree.value::<u64>(path("size")).filter(|_| kind == DeviceKind::Block);
             let bytes = sectors.and_then(|sectors| sectors.checked_mul(512));
-            let device = Device { name, kind, node, origin, speed_mbit, bytes, below };
-            if bare { &mut nowhere } else { &mut devices }.push(device);
+            devices.push(Device { name, kind, node, origin, speed_mbit, bytes, below });
         }
     }
     (devices, nowhere)

@@ -390,6 +390,16 @@ mod tests {
         ("vanish", |path| fs::remove_file(path).unwrap()),
     ];
 
+    /// As `/proc/kmsg` does, which shows no size.
+    #[test]
+    fn what_keeps_its_readers_waiting_is_not_waited_for() {
+        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        let failure = is_empty(&read).unwrap_err();
+        assert_eq!(failure, Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error()));
+        drop(write);
+        assert_eq!(is_empty(&read), Ok(()));
+    }
+
     #[test]
     fn a_change_at_any_moment_of_the_read_is_noticed() {
         // One read, and several with a change between them.
