@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -86,21 +87,19 @@ pub fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Takes in children that ended and that nobody waits for; returns the processor time of each with its id.
-///
-/// `keep` are the ones that somebody else waits for.
-pub fn reap_orphans(keep: &[i32]) -> Vec<(i32, Duration)> {
-    let mut reaped = Vec::new();
+/// Takes in children that ended and that nobody waits for: all but the [`Guarded`] ones.
+pub fn reap_orphans() {
+    let guarded = guarded();
     for seen in descendants(own_pid()) {
-        let is_ours = seen.has_ended() && seen.parent == own_pid() && !keep.contains(&seen.pid);
-        if is_ours
+        if seen.has_ended()
+            && seen.parent == own_pid()
+            && !guarded.contains(&seen.pid)
             && let Some(pid) = Pid::from_raw(seen.pid)
-            && rustix::process::waitpid(Some(pid), WaitOptions::NOHANG).is_ok_and(|status| status.is_some())
         {
-            reaped.push((seen.pid, ticks(seen.ticks)));
+            // Where somebody else was quicker it is gone as well.
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
         }
     }
-    reaped
 }
 
 /// Clock ticks as time.
@@ -166,6 +165,14 @@ pub fn end_descendants(root: i32) -> Vec<Seen> {
     killed
 }
 
+/// The ids of [`Guarded`] children that were not waited for yet. Locked while one is started, waited for or left alone, so that
+/// nobody takes in a child, and with it its exit status, before its owner is known.
+static GUARDED: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+fn guarded() -> MutexGuard<'static, BTreeSet<i32>> {
+    GUARDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A child that is killed and waited for when it is dropped, and that dies when this process dies.
 pub struct Guarded {
     child: Child,
@@ -177,7 +184,10 @@ impl Guarded {
     pub fn spawn(command: &mut Command) -> io::Result<Guarded> {
         command.process_group(0);
         die_with_this_process(command);
-        Ok(Guarded { child: command.spawn()?, status: None })
+        let mut guarded = guarded();
+        let child = command.spawn()?;
+        guarded.insert(child.id() as i32);
+        Ok(Guarded { child, status: None })
     }
 
     /// Its id.
@@ -193,7 +203,11 @@ impl Guarded {
     /// Its exit status, if it has ended.
     pub fn status(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
+            let mut guarded = guarded();
             self.status = self.child.try_wait().ok().flatten();
+            if self.status.is_some() {
+                guarded.remove(&self.pid());
+            }
         }
         self.status
     }
@@ -296,15 +310,21 @@ mod tests {
 
     #[test]
     fn a_dropped_child_is_gone_and_others_are_untouched() {
-        let mut other = Command::new("sleep").arg("30").spawn().unwrap();
+        let mut other = Guarded::spawn(Command::new("sleep").arg("300")).unwrap();
         let child = Guarded::spawn(Command::new("sleep").arg("30")).unwrap();
         let pid = child.pid();
         assert!(is_alive(pid));
         drop(child);
         assert!(!is_alive(pid));
-        assert!(is_alive(other.id() as i32));
-        other.kill().unwrap();
-        other.wait().unwrap();
+        assert!(other.status().is_none());
+    }
+
+    #[test]
+    fn what_is_guarded_is_not_taken_in_as_an_orphan() {
+        let mut child = Guarded::spawn(&mut Command::new("true")).unwrap();
+        assert!(wait_gone(child.pid(), Duration::from_secs(30)));
+        reap_orphans();
+        assert!(child.status().is_some_and(|status| status.success()));
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl Loop {
             report.violate("left over", "something is left in the directory of the spill");
         }
         drop(variation);
-        reap_orphans(&[self.world.sshd().pid()]);
+        reap_orphans();
         Ok(head)
     }
 

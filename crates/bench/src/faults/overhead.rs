@@ -147,7 +147,7 @@ fn side_by_side(one: &Setup, other: &Setup) -> io::Result<(Sample, Sample)> {
         let other = scope.spawn(run(other));
         (run(one)(), other.join())
     });
-    reap(&[]);
+    reap();
     let other = other.unwrap_or_else(|_| Err(io::Error::other("a run has panicked")));
     Ok((one?, other?))
 }
@@ -156,7 +156,7 @@ fn side_by_side(one: &Setup, other: &Setup) -> io::Result<(Sample, Sample)> {
 pub fn measure(setup: &Setup) -> io::Result<Sample> {
     remove(&setup.directory)?;
     let sample = run_alone(setup);
-    reap(&[]);
+    reap();
     sample
 }
 

@@ -187,7 +187,7 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
             });
         }
     });
-    reap(&[]);
+    reap();
     match failed.into_inner().unwrap_or_default() {
         Some(error) => Err(error),
         None => Ok(results.into_inner().unwrap_or_default()),

@@ -140,7 +140,7 @@ fn once(
         let said = fs::read_to_string(&errors).unwrap_or_default();
         return Err(io::Error::other(format!("{files} files of {file_bytes} bytes: {}", said.trim())));
     }
-    reap(&[]);
+    reap();
     let events = fs::read_to_string(&output)?;
     let summary: Value =
         events.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();

@@ -214,7 +214,7 @@ impl Stage<'_> {
     /// before. False if somebody stays.
     fn wait_idle(&self, servers: &[i32], before: &BTreeSet<i32>) -> bool {
         let is_idle = wait_until(LINGERS, || families(servers).is_subset(before));
-        reap_orphans(&self.servers.pids());
+        reap_orphans();
         is_idle
     }
 

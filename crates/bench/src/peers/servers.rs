@@ -107,13 +107,7 @@ impl Servers {
         self.failed.get(&tool.daemon()?).map(String::as_str)
     }
 
-    /// Of all that run.
-    pub fn pids(&self) -> Vec<i32> {
-        let running = self.running.values().map(|server| server.process.pid());
-        running.chain(self.ssh.as_ref().map(Sshd::pid)).collect()
-    }
-
-    /// Of one of them, if it runs.
+    /// The id of one of them, if it runs.
     pub fn pid(&self, daemon: Daemon) -> Option<i32> {
         match daemon {
             Daemon::Ssh => self.ssh.as_ref().map(Sshd::pid),
