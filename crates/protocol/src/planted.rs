@@ -45,6 +45,7 @@ bugs! {
     BundleNeverDue         "source: waits for a bundle to fill for as long as anything else goes on";
     LateReadCounts         "source: sends what comes of a read that was written off";
     SlowBundleHangs        "source: takes a bundle that is read slowly for one that hangs";
+    PutBackIsRepair        "source: takes an object whose file could not be opened yet for one that was read before";
     SpilledCountsAsSent    "source: takes an object for sent when it is in the spill";
     SpillFailureLoses      "source: forgets an object that could not be written to the spill";
     SpillBelieved          "source: sends what the spill gives back without a look at its hash";
@@ -131,6 +132,8 @@ bugs! {
     NewestFirst        "serves a queue from its end";
     LargestClassFirst  "serves objects for as long as there are any";
     IdleClassClaims    "lets a class of requests that was idle claim the time that it missed";
+    ShutClassClaims    "the same for a class whose gates were closed";
+    UngatedWaits       "serves what waits behind gates first";
     UrgentWaits        "serves urgent requests when nothing else is left";
     NeighboursIgnored  "has as much under way as if no other transfer were at the target";
     NeighboursKept     "leaves its part to neighbours that have gone";

@@ -33,6 +33,17 @@ fn pick_all(scheduler: &mut Scheduler<u64>, threads: usize, now: u64) -> Vec<Pic
     (0..threads).map_while(|_| scheduler.pick(now)).collect()
 }
 
+/// One after the other, each done at both ends before the next one is picked.
+fn pick_each(scheduler: &mut Scheduler<u64>, count: usize) -> Vec<u64> {
+    let one = |_| {
+        let picked = scheduler.pick(0).unwrap();
+        scheduler.finished(picked.ticket, 0, true);
+        scheduler.gate_done(picked.ticket);
+        picked.item
+    };
+    (0..count).map(one).collect()
+}
+
 fn items(picked: &[Picked<u64>]) -> Vec<u64> {
     picked.iter().map(|picked| picked.item).collect()
 }
@@ -124,6 +135,35 @@ fn a_class_that_was_idle_does_not_claim_what_it_missed() {
     push_all(&mut scheduler, (5000..6000).map(|item| Request { class: Class::Bundle, ..object(item, 0) }));
     let picked = pick_all(&mut scheduler, 100, 0);
     assert_eq!(picked.iter().filter(|it| it.item >= 5000).count(), 50);
+}
+
+/// A file that is striped over many targets of the other end, beside small files: there is always a gate with nothing under way.
+#[test]
+fn bundles_have_their_turns_beside_objects_behind_many_gates() {
+    let mut scheduler = scheduler(8, Policy::Layout);
+    push_all(&mut scheduler, (0..6400).map(|item| gated(item, 0, item as u32 % 64)));
+    push_all(
+        &mut scheduler,
+        (10_000..11_000).map(|item| Request { class: Class::Bundle, ..object(item, 0) }),
+    );
+    let picked = pick_each(&mut scheduler, 1000);
+    assert_eq!(picked.iter().filter(|item| **item >= 10_000).count(), 500);
+}
+
+#[test]
+fn objects_behind_closed_gates_do_not_claim_what_they_missed() {
+    let mut scheduler = scheduler(8, Policy::Layout);
+    scheduler.set_allowance(TargetId(7), 0).unwrap();
+    push_all(&mut scheduler, (0..1000).map(|item| gated(item, 0, 7)));
+    push_all(&mut scheduler, (5000..7000).map(|item| Request { class: Class::Bundle, ..object(item, 0) }));
+    let serve = |scheduler: &mut Scheduler<u64>, picks: usize| {
+        let picked = pick_each(scheduler, picks);
+        picked.iter().filter(|item| **item < 5000).count()
+    };
+    assert_eq!(serve(&mut scheduler, 500), 0);
+    scheduler.set_allowance(TargetId(7), 100).unwrap();
+    let objects = serve(&mut scheduler, 100);
+    assert!(matches!(objects, 50 | 51), "{objects}");
 }
 
 #[test]

@@ -18,7 +18,8 @@
 //!    in pieces of at most [`GENTLE_PIECE_BYTES`](haul_model::limits::GENTLE_PIECE_BYTES).
 //! 6. **Gates.** A request may need a unit of one of the other end's targets; without one it lets others pass. The unit is
 //!    held from the pick until [`Scheduler::gate_done`]. Of some gates of a target the one with the fewest under way is
-//!    next: the slower end is not to have a few busy targets and many idle ones.
+//!    next: the slower end is not to have a few busy targets and many idle ones. Classes of a target take turns by bytes,
+//!    those that have something behind an open gate; one that has not has no claim to the time that it misses.
 //! 7. **Work conserving.** [`Scheduler::pick`] returns `None` only if every target with work behind an open gate has as
 //!    much under way as it may have, and each has at least one.
 //! 8. Urgent requests (closing a file, repairs, the log) come first and know no limit but death.
@@ -124,6 +125,8 @@ impl<T: Copy> Scheduler<T> {
         queues.newest_first = config.planted.has(SchedulerBug::NewestFirst);
         queues.largest_class_first = config.planted.has(SchedulerBug::LargestClassFirst);
         queues.idle_class_claims = config.planted.has(SchedulerBug::IdleClassClaims);
+        queues.shut_class_claims = config.planted.has(SchedulerBug::ShutClassClaims);
+        queues.ungated_waits = config.planted.has(SchedulerBug::UngatedWaits);
         queues.openings_missed = config.planted.has(SchedulerBug::OpeningMissed);
         let mut gates = Gates::new((config.slots / SHARE).max(1));
         gates.ignored = config.planted.has(SchedulerBug::GateIgnored);

@@ -9,8 +9,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::CLASSES;
-use super::bits::{Bits, find_from, find_where};
-use super::gates::Gates;
+use super::bits::{Bits, find_from};
+use super::gates::{Gates, NONE};
 
 /// One request. 16 bytes with an item of 8.
 #[derive(Clone, Copy)]
@@ -56,10 +56,17 @@ impl<T> Pair<T> {
     }
 }
 
+/// The gate that a class of a target keeps to, and for how many bytes it has.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    gate: u32,
+    bytes: u64,
+}
+
 #[derive(Default)]
 struct TargetQueues {
-    /// Gates with something queued.
-    gates: Bits,
+    /// Of each class, gates with something queued.
+    gates: [Bits; CLASSES],
     /// The pair of each gate, or [`NO_PAIR`]. Pairs are kept only while they hold something.
     pairs: Vec<u32>,
     waiting: [u64; CLASSES],
@@ -67,8 +74,22 @@ struct TargetQueues {
     served: [u64; CLASSES],
     /// What the class that was served last had had before.
     clock: u64,
-    turn_gate: u32,
-    turn_bytes: u64,
+    turns: [Turn; CLASSES],
+}
+
+impl TargetQueues {
+    fn may_take(&self, gates: &Gates) -> bool {
+        (0..CLASSES).any(|class| self.may_take_class(class, gates))
+    }
+
+    fn may_take_class(&self, class: usize, gates: &Gates) -> bool {
+        self.waiting[class] > 0 && self.gates[class].meets(gates.open())
+    }
+
+    /// A class that cannot be served has no claim to the time that it misses.
+    fn forgo(&mut self, class: usize) {
+        self.served[class] = self.served[class].max(self.clock);
+    }
 }
 
 #[derive(Default)]
@@ -95,6 +116,8 @@ pub(super) struct Queues<T> {
     pub newest_first: bool,
     pub largest_class_first: bool,
     pub idle_class_claims: bool,
+    pub shut_class_claims: bool,
+    pub ungated_waits: bool,
     pub openings_missed: bool,
 }
 
@@ -113,6 +136,8 @@ impl<T: Copy> Queues<T> {
             newest_first: false,
             largest_class_first: false,
             idle_class_claims: false,
+            shut_class_claims: false,
+            ungated_waits: false,
             openings_missed: false,
         }
     }
@@ -140,19 +165,22 @@ impl<T: Copy> Queues<T> {
         }
         let pair = self.pair(target, gate);
         let was_empty = self.pairs[pair].is_empty();
-        self.pairs[pair].classes[class].push_back(queued);
+        let queue = &mut self.pairs[pair].classes[class];
+        let is_first = queue.is_empty();
+        queue.push_back(queued);
         self.length += 1;
         let queues = &mut self.targets[target as usize];
         if queues.waiting[class] == 0 && !self.idle_class_claims {
-            // A class that had nothing to do has no claim to the time that it missed.
-            queues.served[class] = queues.served[class].max(queues.clock);
+            queues.forgo(class);
         }
         queues.waiting[class] += 1;
+        if is_first {
+            queues.gates[class].set(gate, true);
+        }
         if class == OBJECT {
             self.with_objects.set(target, true);
         }
         if was_empty {
-            queues.gates.set(gate, true);
             self.waiting.set(target, true);
             let by_gate = &mut self.by_gate[gate as usize];
             by_gate.targets.set(target, true);
@@ -196,7 +224,7 @@ impl<T: Copy> Queues<T> {
 
     /// Does this target have something behind an open gate?
     pub fn may_take(&self, target: u32, gates: &Gates) -> bool {
-        self.targets.get(target as usize).is_some_and(|queues| queues.gates.meets(gates.open()))
+        self.targets.get(target as usize).is_some_and(|queues| queues.may_take(gates))
     }
 
     /// As [`Queues::may_take`]; a target that has nothing is no longer ready.
@@ -210,11 +238,14 @@ impl<T: Copy> Queues<T> {
 
     /// The next request of a target; `any` gate, or only those that are open.
     pub fn take(&mut self, target: u32, gates: &Gates, any: bool) -> Option<Taken<T>> {
+        let class = self.next_class(target, gates, any)?;
         let queues = self.targets.get_mut(target as usize)?;
-        let stays = queues.turn_bytes < GATE_TURN_BYTES;
-        let from = queues.turn_gate + u32::from(!stays);
+        let turn = queues.turns[class];
+        let stays = turn.bytes < GATE_TURN_BYTES;
+        let from = turn.gate + u32::from(!stays);
         let open = |word| if any { u64::MAX } else { gates.open().word(word) };
-        let next = |from| find_from(from, queues.gates.words(), |word| queues.gates.word(word) & open(word));
+        let wanted = &queues.gates[class];
+        let next = |from| find_from(from, wanted.words(), |word| wanted.word(word) & open(word));
         let mut gate = next(from)?;
         let mut least = gates.under_way(gate);
         let mut other = gate;
@@ -227,50 +258,82 @@ impl<T: Copy> Queues<T> {
                 (gate, least) = (other, gates.under_way(other));
             }
         }
-        if gate != queues.turn_gate || !stays {
-            (queues.turn_gate, queues.turn_bytes) = (gate, 0);
+        if gate != turn.gate || !stays {
+            queues.turns[class] = Turn { gate, bytes: 0 };
         }
-        self.take_from(target, gate, None)
+        let taken = self.take_from(target, gate, class)?;
+        if !any {
+            self.serve(&taken);
+        }
+        Some(taken)
+    }
+
+    /// Of the classes that have something behind an open gate (`any`: behind whichever), the one that has had least.
+    fn next_class(&mut self, target: u32, gates: &Gates, any: bool) -> Option<usize> {
+        let queues = self.targets.get_mut(target as usize)?;
+        let may = core::array::from_fn::<bool, CLASSES, _>(|class| {
+            if any { queues.waiting[class] > 0 } else { queues.may_take_class(class, gates) }
+        });
+        let mut those = (0..CLASSES).filter(|class| may[*class]);
+        let had = |class: &usize| match self.ungated_waits {
+            false => queues.served[*class],
+            true => u64::from(queues.gates[*class].has(NONE)),
+        };
+        let class = match self.largest_class_first {
+            false => those.min_by_key(had)?,
+            true => those.next()?,
+        };
+        queues.clock = queues.served[class];
+        if !self.shut_class_claims {
+            for class in (0..CLASSES).filter(|class| !may[*class]) {
+                if queues.waiting[class] > 0 {
+                    queues.forgo(class);
+                }
+            }
+        }
+        Some(class)
     }
 
     /// The next object of a target, whatever its gate.
     pub fn take_object(&mut self, target: u32) -> Option<Taken<T>> {
         let queues = self.targets.get(target as usize)?;
-        let has_objects = |gate: u32| {
-            let pair = queues.pairs[gate as usize] as usize;
-            !self.pairs[pair].classes[OBJECT].is_empty()
-        };
-        let gates = &queues.gates;
-        let gate = find_where(queues.turn_gate, gates.words(), |word| gates.word(word), has_objects)?;
-        self.take_from(target, gate, Some(OBJECT))
+        let wanted = &queues.gates[OBJECT];
+        let gate = find_from(queues.turns[OBJECT].gate, wanted.words(), |word| wanted.word(word))?;
+        let taken = self.take_from(target, gate, OBJECT)?;
+        self.serve(&taken);
+        Some(taken)
+    }
+
+    /// It counts in turns; what is handed back does not.
+    fn serve(&mut self, taken: &Taken<T>) {
+        let queues = &mut self.targets[taken.queued.target as usize];
+        let bytes = u64::from(taken.queued.bytes).max(TURN_BYTES_MIN);
+        queues.clock = queues.served[taken.class];
+        queues.served[taken.class] += bytes;
+        queues.turns[taken.class].bytes += bytes;
     }
 
     /// The next request behind this gate, of any target.
     pub fn take_behind(&mut self, gate: u32) -> Option<Taken<T>> {
         let target = self.by_gate.get(gate as usize)?.targets.iter().next()?;
-        self.take_from(target, gate, None)
+        let queues = &self.targets[target as usize];
+        let class = (0..CLASSES).find(|class| queues.gates[*class].has(gate))?;
+        self.take_from(target, gate, class)
     }
 
-    fn take_from(&mut self, target: u32, gate: u32, only: Option<usize>) -> Option<Taken<T>> {
+    fn take_from(&mut self, target: u32, gate: u32, class: usize) -> Option<Taken<T>> {
         let queues = &mut self.targets[target as usize];
         let number = queues.pairs[gate as usize] as usize;
         let pair = &mut self.pairs[number];
-        let waiting = (0..CLASSES).filter(|class| !pair.classes[*class].is_empty());
-        let class = match self.largest_class_first {
-            _ if only.is_some() => only?,
-            false => waiting.min_by_key(|class| queues.served[*class])?,
-            true => waiting.min()?,
-        };
         let queue = &mut pair.classes[class];
         let queued =
             if self.newest_first && queue.len() > 2 { queue.pop_back()? } else { queue.pop_front()? };
         if queue.capacity() > 8 * ROOM_KEPT && queue.len() < queue.capacity() / 4 {
             queue.shrink_to(queue.capacity() / 2);
         }
-        let bytes = u64::from(queued.bytes).max(TURN_BYTES_MIN);
-        queues.clock = queues.served[class];
-        queues.served[class] += bytes;
-        queues.turn_bytes += bytes;
+        if queue.is_empty() {
+            queues.gates[class].set(gate, false);
+        }
         queues.waiting[class] -= 1;
         if queues.waiting[OBJECT] == 0 {
             self.with_objects.set(target, false);
@@ -284,7 +347,6 @@ impl<T: Copy> Queues<T> {
 
     fn emptied(&mut self, pair: usize, target: u32, gate: u32) {
         let queues = &mut self.targets[target as usize];
-        queues.gates.set(gate, false);
         if queues.waiting.iter().all(|waiting| *waiting == 0) {
             self.ready.set(target, false);
             self.waiting.set(target, false);

@@ -142,11 +142,8 @@ impl World {
         }
     }
 
-    /// Without gates, classes of a target are served by bytes.
+    /// Classes of a target are served by bytes, those with something behind an open gate.
     fn check_classes(&mut self, target: u32, class: usize, bytes: u32) {
-        if !self.plan.fars.is_empty() {
-            return;
-        }
         let waits = [0, 1, 2].map(|other| other != class && self.model.waits(target, other));
         let it = &mut self.model.targets[target as usize];
         for (other, waits) in waits.into_iter().enumerate() {

@@ -23,7 +23,7 @@ pub(super) struct Target {
     pub overtaken: u32,
     /// Picks of others while it had nothing under way.
     pub passed: u32,
-    /// Bytes of other classes that were served while one waited (only without gates).
+    /// Bytes of other classes that were served while one waited behind an open gate.
     pub behind: [u64; 3],
     /// In how many parts it is shared with neighbours, and which is ours.
     pub part: (u32, u32),
@@ -199,9 +199,11 @@ impl Model {
             .any(|(gate, classes)| classes.iter().any(|queue| !queue.is_empty()) && self.open(gate))
     }
 
-    /// Classes with something waiting for this target, without a gate.
+    /// Does this class have something for this target, behind an open gate?
     pub fn waits(&self, target: u32, class: usize) -> bool {
-        !self.queues[self.queue(target, None, class)].is_empty()
+        let gates = self.gates.len() + 1;
+        let queues = &self.queues[target as usize * gates * 3..][..gates * 3];
+        queues.chunks(3).enumerate().any(|(gate, classes)| !classes[class].is_empty() && self.open(gate))
     }
 
     /// A request that should have been handed back: its target is dead, or its gate has failed.
