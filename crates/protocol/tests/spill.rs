@@ -41,6 +41,14 @@ fn mark(at: u64) -> Hash {
 impl Bed {
     /// Two files on two targets here and one there, which takes one object at a time; 16 slots.
     fn new(spill_objects: u64) -> Bed {
+        let mut bed = Bed::of(2, spill_objects, usize::MAX);
+        bed.allow(1, &[]);
+        bed.start(&[1, 2], THERE);
+        bed
+    }
+
+    /// So many files, on two targets here in turn, that are announced.
+    fn of(files: u32, spill_objects: u64, files_open_max: usize) -> Bed {
         let config = Config {
             object_bytes: OBJECT,
             bundle_bytes_max: 0,
@@ -51,8 +59,8 @@ impl Bed {
             policy: Policy::Layout,
             hangs_after_nanos: Some(SECOND),
             spill_bytes_max: spill_objects * u64::from(OBJECT),
-            files_open_max: usize::MAX,
-            roots: vec![b"a".as_slice().into(), b"b".as_slice().into()],
+            files_open_max,
+            roots: (0..files).map(|number| number.to_string().into_bytes().into()).collect(),
             report_done: false,
             planted: Planted::default(),
         };
@@ -69,16 +77,31 @@ impl Bed {
             links: 1,
             link_target: Box::default(),
         };
-        let items = [0, 1].map(|number| Item::Laid(file(number), Box::new(on(number as Target + 1)), None));
-        bed.event(Event::Scanned(items.into()));
-        bed.allow(1, &[]);
-        let ids = [EntryId(1), EntryId(2)];
-        bed.event(Event::Message(Message::FileId {
-            answers: ids.map(|id| (id, Answer::Start(Token([1; 16])))).into(),
-            laid: ids.map(|id| (id, on(THERE))).into(),
+        let here = |number: u32| on((number % 2) as Target + 1);
+        let items = (0..files).map(|number| Item::Laid(file(number), Box::new(here(number)), None));
+        bed.event(Event::Scanned(items.collect()));
+        bed
+    }
+
+    /// The sink will have these files, on this target.
+    fn start(&mut self, ids: &[u64], there: Target) {
+        let ids = || ids.iter().map(|id| EntryId(*id));
+        self.event(Event::Message(Message::FileId {
+            answers: ids().map(|id| (id, Answer::Start(Token([1; 16])))).collect(),
+            laid: ids().map(|id| (id, on(there))).collect(),
             unlike: Vec::new(),
         }));
-        bed
+    }
+
+    /// What is to be read of a file: from where on, and whether it was before.
+    fn reads_of(&self, file: u64) -> Vec<(u64, bool)> {
+        let of = |op: &SourceOp| match op {
+            SourceOp::ReadObject { entry, offset, again, .. } if entry.id == EntryId(file) => {
+                Some((offset / u64::from(OBJECT), *again))
+            }
+            _ => None,
+        };
+        self.wanted.iter().filter_map(of).collect()
     }
 
     fn event(&mut self, event: Event) {
@@ -230,4 +253,28 @@ fn a_spill_that_is_full_is_used_as_far_as_it_goes() {
     assert_eq!(bed.told, [(Failure::os(Code::SpillFailed, 28), 3 * u64::from(OBJECT))]);
     bed.answer(full);
     assert_eq!((bed.told.len(), bed.files_failed), (1, 0));
+}
+
+#[test]
+fn who_waits_for_a_slow_target_leaves_places_for_open_files_to_others() {
+    let mut bed = Bed::of(5, 100, 4);
+    bed.allow(1, &[]);
+    bed.start(&[1, 2, 3, 4], THERE);
+    bed.answer(reads_and_puts_away);
+    assert!(bed.source.spilled() > 0);
+    bed.start(&[5], THERE + 1);
+    assert!(!bed.reads_of(5).is_empty(), "{:?}", bed.wanted);
+}
+
+#[test]
+fn what_waited_for_a_place_is_read_from_its_beginning_and_for_the_first_time() {
+    let mut bed = Bed::of(2, 0, 1);
+    bed.allow(100, &[]);
+    bed.start(&[1, 2], THERE);
+    // A third of the threads for each target.
+    assert_eq!((bed.reads_of(1).len(), bed.reads_of(2).len()), (4, 0));
+    let gone = Err(Failure::os(Code::SourceVanished, 2));
+    let first = |op: &SourceOp| matches!(op, SourceOp::ReadObject { entry, .. } if entry.id == EntryId(1));
+    bed.answer(|op| first(op).then_some(gone));
+    assert_eq!(bed.reads_of(2), [(0, false), (1, false), (2, false), (3, false)]);
 }

@@ -111,7 +111,11 @@ impl World {
             policy: Policy::Adaptive(Adaptive::default()),
             hangs_after_nanos: Some(self.plan.hangs_after),
             spill_bytes_max,
-            files_open_max: usize::MAX,
+            files_open_max: if self.random.chance(200) {
+                self.random.between(1, 4) as usize
+            } else {
+                usize::MAX
+            },
             roots: roots.clone(),
             report_done: true,
             planted,

@@ -1,6 +1,6 @@
 //! Drives the source's master: its link, storage, scan and log.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{FILES_OPEN_MAX, HASHES_FOLLOWING_MAX};
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::report::Fact;
@@ -43,6 +43,9 @@ pub(crate) struct SourceEnd {
     pub sending: u32,
     pub log: JobLog,
     pub spill: Spill,
+    /// Objects that it was asked to read, by where they begin.
+    asked: HashSet<(EntryId, u64)>,
+    reads_ahead: bool,
     pub outcome: Option<Outcome>,
     /// What it has named as failed.
     pub failed: Vec<(Vec<u8>, Failure)>,
@@ -56,6 +59,7 @@ pub(crate) struct SourceEnd {
 
 impl SourceEnd {
     pub(crate) fn new(config: Config, link: Link, log: JobLog, confirm_after: u64) -> Self {
+        let reads_ahead = config.spill_bytes_max > 0;
         SourceEnd {
             link,
             up: None,
@@ -71,6 +75,8 @@ impl SourceEnd {
             sending: 0,
             log,
             spill: Spill::default(),
+            asked: HashSet::new(),
+            reads_ahead,
             outcome: None,
             failed: vec![],
             scan: Scan::default(),
@@ -309,6 +315,14 @@ impl World {
                 }
             }
             op => {
+                if let SourceOp::ReadObject { entry, offset, again, .. } = &op {
+                    let is_first = end.asked.insert((entry.id, *offset));
+                    // Read ahead is what may come once more.
+                    if is_first && *again && !end.reads_ahead {
+                        self.violate(format!("an object at {offset} is read again, and was never read"));
+                        return;
+                    }
+                }
                 let is_restat = matches!(op, SourceOp::Confirm { .. } | SourceOp::Restat { .. });
                 end.reading += u32::from(!is_restat);
                 self.check_spill_op(&op);

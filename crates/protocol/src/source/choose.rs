@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use haul_model::limits::ATTEMPTS_MAX;
 use haul_model::{Code, EntryId, Failure, Laid, SlotId, Target};
 
-use super::{Content, Source, Stage};
+use super::{Content, Opened, Source, Stage};
 use crate::event::Action;
 use crate::planted::Bug;
 use crate::resume::object_range;
@@ -52,8 +52,10 @@ struct Showing {
 impl Source {
     /// The next object or bundle that is worth reading; `ahead`: the next object, whether the sink can take it or not.
     pub(super) fn choose(&mut self, ahead: bool) -> Option<Picked<Wanted>> {
-        // Bundles alone would keep all threads busy: of objects there is always one to take turns with them.
-        let enough = if self.several_targets { SHOWN_PER_SLOT * u64::from(self.config.slots) } else { 1 };
+        // Bundles alone would keep all threads busy: of objects there is always one to take turns with them. Where files wait
+        // to be opened there are enough others, and more than are opened would only be put back.
+        let several = self.several_targets && self.waiting_to_open.is_empty();
+        let enough = if several { SHOWN_PER_SLOT * u64::from(self.config.slots) } else { 1 };
         while self.queued().saturating_sub(self.bundles.queued()) < enough && self.show_next_file() {}
         loop {
             let picked = match ahead {
@@ -68,25 +70,43 @@ impl Source {
                 self.name_dead();
                 return None;
             };
-            let (id, index) = match picked.item {
-                Wanted::Object { id, index, .. } => (id, index),
+            let (id, index, again) = match picked.item {
+                Wanted::Object { id, index, again } => (id, index, again),
                 Wanted::Back { id, index } if !self.is_back_wanted(id, index) => {
                     self.scheduler.cancel(picked.ticket, self.clock.now());
                     continue;
                 }
                 _ => return Some(picked),
             };
-            if self.may_begin(id) {
+            if self.may_begin(id, ahead) {
                 self.show(id);
                 return Some(picked);
             }
             // Dropped meanwhile, or one file too many.
             self.scheduler.cancel(picked.ticket, self.clock.now());
-            if let Some(objects) = self.active_objects(id) {
-                objects.again.push(index);
-                self.waiting_to_open.push(id);
+            let waits = self.put_back(id, index, again);
+            if ahead && self.may_open_file() && waits {
+                // Too many are read ahead: it goes to the end of its queue, and who is behind it has the next turn.
+                self.show(id);
+                return None;
+            }
+            if waits && self.waiting_to_open.back() != Some(&id) {
+                self.waiting_to_open.push_back(id);
             }
         }
+    }
+
+    /// An object was picked in vain: it is to be shown again, with what comes behind it. False where its file has ended.
+    fn put_back(&mut self, id: EntryId, index: u32, again: bool) -> bool {
+        let planted = self.config.planted.has(Bug::PutBackIsRepair);
+        let Some(objects) = self.active_objects(id) else { return false };
+        if again || planted {
+            objects.again.push(index);
+        } else {
+            let at = objects.put_back.partition_point(|other| *other > index);
+            objects.put_back.insert(at, index);
+        }
+        true
     }
 
     /// What the scheduler has beside that which waits in the spill.
@@ -104,31 +124,26 @@ impl Source {
     }
 
     /// An object of this file was picked: may it be read? With its first one the file counts as open.
-    fn may_begin(&mut self, id: EntryId) -> bool {
-        let may_open = self.may_open_file();
+    fn may_begin(&mut self, id: EntryId, ahead: bool) -> bool {
+        let may_open = if ahead { self.may_open_ahead() } else { self.may_open_file() };
         let Some(objects) = self.active_objects(id) else { return false };
         objects.shown -= 1;
-        if objects.opened {
+        if objects.opened.is_some() {
             return true;
         }
-        objects.opened = may_open;
-        self.files_opened += usize::from(may_open);
+        if may_open {
+            objects.opened = Some(if ahead { Opened::Ahead } else { Opened::ToSend });
+            self.files_opened += 1;
+            self.files_ahead += usize::from(ahead);
+        }
         may_open
     }
 
-    /// A file has ended: those that had to wait for it may open.
-    pub(super) fn show_waiting(&mut self) {
-        for id in core::mem::take(&mut self.waiting_to_open) {
-            if self.active_objects(id).is_some() {
-                self.show(id);
-            }
-        }
-    }
-
+    /// Those first that had to wait for another one to end.
     fn show_next_file(&mut self) -> bool {
         while self.may_open_file()
             && self.queued() < QUEUED_MAX
-            && let Some(id) = self.files.pop_front()
+            && let Some(id) = self.waiting_to_open.pop_front().or_else(|| self.files.pop_front())
         {
             if self.active_objects(id).is_some() {
                 self.show(id);
@@ -161,7 +176,7 @@ impl Source {
         let objects = held.objects.as_deref_mut().filter(|objects| objects.shown < WINDOW)?;
         let repair = objects.again.pop();
         let again = repair.is_some();
-        let index = match repair {
+        let index = match repair.or_else(|| objects.put_back.pop()) {
             Some(index) => index,
             None => {
                 let index = objects.durable.next_zero(objects.next)?;

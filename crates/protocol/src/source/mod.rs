@@ -104,6 +104,14 @@ struct Held {
     objects: Option<Box<Objects>>,
 }
 
+/// What the first object of a file was read for, with which it counts as open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Opened {
+    ToSend,
+    /// To be put into the spill.
+    Ahead,
+}
+
 /// A file that is sent in objects.
 struct Objects {
     /// Of each but the last.
@@ -120,12 +128,14 @@ struct Objects {
     shown: u32,
     /// To be sent again.
     again: Vec<u32>,
+    /// Picked before its file could be opened, the last one first: nobody has read those yet.
+    put_back: Vec<u32>,
     /// How often each of those was asked for again.
     attempts: Vec<(u32, u8)>,
     /// In the spill: read, and not sent yet.
     spilled: HashMap<u32, Kept>,
-    /// It counts against the limit of open files.
-    opened: bool,
+    /// It counts against the limit of open files, and of those that are read ahead.
+    opened: Option<Opened>,
     /// The root, where one object is all.
     root: Option<Hash>,
     /// Each was lent when it was first sent.
@@ -232,10 +242,12 @@ pub struct Source {
     bundles: Bundles,
     lent: Lent,
     /// Files of which the scheduler has seen something, and of which nothing could be read yet: too many were open.
-    waiting_to_open: Vec<EntryId>,
+    waiting_to_open: VecDeque<EntryId>,
     /// Files of which the scheduler has seen nothing.
     files: VecDeque<EntryId>,
     files_opened: usize,
+    /// Of them those whose first object was read ahead.
+    files_ahead: usize,
 
     clock: Clock,
     epoch: u32,
@@ -290,9 +302,10 @@ impl Source {
             unlike_told: Default::default(),
             bundles: Bundles::default(),
             lent: Lent::default(),
-            waiting_to_open: Vec::new(),
+            waiting_to_open: VecDeque::new(),
             files: VecDeque::new(),
             files_opened: 0,
+            files_ahead: 0,
             clock: Clock::default(),
             epoch: 0,
             link_up: false,
@@ -590,9 +603,9 @@ impl Source {
             }
             let spilled = core::mem::take(&mut objects.spilled);
             self.drop_spilled(id, spilled);
-            if objects.opened {
+            if let Some(opened) = objects.opened {
                 self.files_opened -= 1;
-                self.show_waiting();
+                self.files_ahead -= usize::from(opened == Opened::Ahead);
             }
             if !keeps_its_log {
                 self.actions.push_back(Action::Log(LogOp::Remove { id }));
@@ -646,7 +659,16 @@ impl Source {
     }
 
     fn may_open_file(&self) -> bool {
-        self.files_opened < self.config.files_open_max.clamp(1, FILES_OPEN_MAX)
+        self.files_opened < self.files_open_max()
+    }
+
+    /// Files that wait for their target have half of the places: others are to go on beside them.
+    fn may_open_ahead(&self) -> bool {
+        self.may_open_file() && self.files_ahead < self.files_open_max().div_ceil(2)
+    }
+
+    fn files_open_max(&self) -> usize {
+        self.config.files_open_max.clamp(1, FILES_OPEN_MAX)
     }
 
     fn fresh_token(token: Token) -> bool {
