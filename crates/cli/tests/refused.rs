@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use support::{Bed, code, says, stderr};
@@ -465,4 +465,33 @@ fn a_destination_that_is_read_only_for_one_run_costs_nothing() {
 #[test]
 fn a_right_that_is_missing_for_one_run_costs_nothing() {
     goes_on_after(|_| ());
+}
+
+/// As where a part of DEST has a quota of its own, or is another file system.
+#[test]
+fn where_a_part_of_the_destination_has_no_room_it_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root");
+    }
+    for (options, what) in [("size=64k", "no space left"), ("ro", "read-only")] {
+        for (name, bytes) in [("small", 100 << 10), ("big", 6 << 20)] {
+            let bed = Bed::new();
+            bed.write(&format!("tree/part/{name}"), &vec![7; bytes]);
+            bed.write("tree/other", b"content");
+            let part = bed.path("there/part");
+            fs::create_dir_all(&part).unwrap();
+            let mount =
+                Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(&part).status();
+            assert!(mount.unwrap().success());
+            let far = format!("localhost:{}", bed.path("there").display());
+            let ends =
+                [bed.haul(&["cp", "-r", "tree/.", "there"]), with_two_ends(&bed, &["-r", "tree/.", &far])];
+            assert!(Command::new("umount").arg(&part).status().unwrap().success());
+            for output in ends {
+                let text = stderr(&output);
+                assert!([1, 3].contains(&code(&output)), "{text}");
+                assert!(text.contains(&format!("there/part/{name}: ")) && text.contains(what), "{text}");
+            }
+        }
+    }
 }

@@ -93,6 +93,7 @@ table! {
     34 SinkHangs         "sink-hangs"          Sink    Rerun     1 "half of the buffers wait for files that the destination never makes";
     35 NameTaken         "name-taken"          Sink    Never     3 "another file has this name by now: the file system takes two names for the same, or somebody else makes files there";
     36 LinkToItself      "link-to-itself"      User    Never     3 "a symlink that leads to the very file that it would replace";
+    37 SinkMoved         "sink-moved"          Sink    Never     3 "a directory was moved, removed or replaced during the transfer: what has arrived in it is where it is now";
     40 HashMismatch      "hash-mismatch"       Network Again     3 "arrived with other bytes than were read";
     50 HostUnknown       "host-unknown"        User    Never     4 "the host name cannot be resolved";
     51 HostUnreachable   "host-unreachable"    Network Reconnect 4 "the host cannot be reached";

@@ -116,14 +116,31 @@ fn a_directory_that_is_replaced_by_a_file_or_another_directory_keeps_its_attribu
     assert_eq!(
         codes,
         [
-            (&b"top/directory"[..], Code::SinkParentFailed),
+            (&b"top/directory"[..], Code::SinkMoved),
             (b"top/file", Code::SinkNotDirectory),
-            (b"top/gone", Code::SinkParentFailed),
+            (b"top/gone", Code::SinkMoved),
         ]
     );
     assert_eq!(look(&scratch.path(b"top/file")).unwrap().mode, 0o600);
     assert_eq!(look(&scratch.path(b"top/directory")).unwrap().mode, 0o700);
     assert_eq!(look(&scratch.path(b"top")).unwrap().mode, 0o755, "the others got theirs");
+}
+
+#[test]
+fn a_destination_that_is_moved_away_or_replaced_is_told() {
+    for replaced in [false, true] {
+        let scratch = scratch();
+        let (driver, top) = scratch.session(ONE);
+        driver.put_member(top, b"file", b"x");
+        let away = scratch.destination.with_file_name("away");
+        fs::rename(&scratch.destination, &away).unwrap();
+        if replaced {
+            fs::create_dir(&scratch.destination).unwrap();
+        }
+        let failed: Vec<_> = driver.finish().into_iter().map(|(path, it)| (path, it.code)).collect();
+        assert_eq!(failed, [(Box::default(), Code::SinkMoved)], "{replaced}");
+        assert_eq!(look(&away.join("top/file")), Some(Seen::file(b"x")));
+    }
 }
 
 #[test]

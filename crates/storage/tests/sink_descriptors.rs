@@ -82,9 +82,7 @@ fn directories_are_opened_again_and_swapped_ones_noticed() {
     }
     std::os::unix::fs::symlink(scratch.outside.join("0"), scratch.path(b"top/0")).unwrap();
     sink_support::plant(&scratch.path(b"top/1"), &Seen::directory());
-    for (number, code) in
-        [Code::SinkNotDirectory, Code::SinkParentFailed, Code::SinkParentFailed].iter().enumerate()
-    {
+    for (number, code) in [Code::SinkNotDirectory, Code::SinkMoved, Code::SinkMoved].iter().enumerate() {
         let file = driver.file(many[number], b"new", 1);
         let results = driver.write_members(&[(&file, b"x")]);
         assert_eq!(results[0].map_err(|failure| failure.code), Err(*code), "{number}");

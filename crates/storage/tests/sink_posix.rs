@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use haul_model::op::Prepared;
-use haul_model::{Attributes, Code, EntryId, Hash, Kind, Timestamp, Token};
+use haul_model::{Attributes, Code, EntryId, Failure, Hash, Kind, Timestamp, Token};
 use haul_storage::conformance_sink::{Driver, JOB, OBJECT, Seen, TIME, content};
 use haul_storage::sink::{
     Decision, Destination, PosixSink, SinkRoot, SourceName, SyncMode, decide, leftovers, probe,
@@ -766,4 +766,17 @@ fn a_file_is_not_replaced_by_a_symlink_that_leads_to_it() {
     assert_eq!(fs::read(at("twice")).unwrap(), b"twice");
     assert_eq!(fs::read(at("elsewhere")).unwrap(), b"beside");
     assert_eq!(names(&at("")).len(), 8, "nothing is left over");
+}
+
+#[test]
+fn a_name_that_is_too_long_is_told_before_anything_of_the_file_is_sent() {
+    let scratch = Scratch::new(SyncMode::Measured);
+    let (driver, top) = scratch.session(ONE);
+    for (length, fits) in [(255, true), (256, false)] {
+        let answer = driver.prepare(&driver.file(top, &vec![b'x'; length], 2 * OBJECT as usize), None, true);
+        match fits {
+            true => assert!(matches!(answer, Prepared::Start(_)), "{answer:?}"),
+            false => assert_eq!(answer, Prepared::Fail(Failure::os(Code::NameInvalid, 36))),
+        }
+    }
 }

@@ -606,7 +606,9 @@ impl Sink {
         cause: SinkCause,
         failure: Failure,
     ) -> Result<(), Failure> {
-        if self.ends_the_job(failure, target) {
+        let has_begun = self.draining.is_some();
+        // The first one is named: it says where there was no room.
+        if self.ends_the_job(failure, target) && has_begun {
             return Ok(());
         }
         let keep = self.stays(id, cause, failure);

@@ -263,8 +263,9 @@ impl Sink {
             }
             (kind, Prepared::Fail(failure)) => {
                 // What was to come into a directory for which there was no room is not what is wrong.
-                let follows = self.draining.is_some() && failure.code == Code::SinkParentFailed;
-                if follows || self.ends_the_job(failure, None) {
+                let has_begun = self.draining.is_some();
+                let follows = has_begun && failure.code == Code::SinkParentFailed;
+                if follows || self.ends_the_job(failure, None) && has_begun {
                     return Ok(None);
                 }
                 self.report_failed(&entry, failure);

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use haul_model::{Attributes, Code, Failure, Timestamp};
-use rustix::fs::{self, AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{self, AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid};
 use rustix::io::{Errno, Result};
 
 /// Permission bits that a peer may set: all but setuid and setgid.
@@ -86,7 +86,8 @@ impl Preserve {
         self.owner && (present.uid, present.gid) != (wanted.uid, wanted.gid)
     }
 
-    /// Sets owner and times of the symlink `name` itself.
+    /// Sets owner and times of the symlink `name` itself; never the owner of anything else that has got that name meanwhile
+    /// (`EEXIST`).
     pub fn complete_symlink(
         self,
         parent: BorrowedFd<'_>,
@@ -95,7 +96,12 @@ impl Preserve {
     ) -> Result<()> {
         if self.owner {
             let (uid, gid) = owner(wanted)?;
-            fs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            let held =
+                fs::openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            if Status::from(fs::fstat(&held)?).kind != FileType::Symlink {
+                return Err(Errno::EXIST);
+            }
+            fs::chownat(&held, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
         }
         fs::utimensat(parent, name, &timestamps(wanted)?, AtFlags::SYMLINK_NOFOLLOW)
     }
@@ -178,6 +184,25 @@ mod tests {
         assert_eq!(Preserve::file_mode(&wanted), 0o1777);
         assert_eq!(Preserve::directory_mode(&wanted, 0o700), 0o1777);
         assert_eq!(Preserve::directory_mode(&wanted, 0o2700), 0o3777, "the sink's own setgid stays");
+    }
+
+    /// As where somebody has put it there, in a directory of his, since the symlink was looked at.
+    #[test]
+    fn what_is_not_a_symlink_does_not_get_the_owner_of_one() {
+        use std::os::unix::fs::MetadataExt;
+        if !rustix::process::geteuid().is_root() {
+            return haul_testkit::lacks("root");
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        std::fs::write(at("file"), b"").unwrap();
+        std::os::unix::fs::symlink("nowhere", at("link")).unwrap();
+        let held = std::fs::File::open(scratch.path()).unwrap();
+        let wanted = Attributes { uid: 1234, gid: 5678, ..Attributes::default() };
+        let complete = |name: &str| Preserve { owner: true }.complete_symlink(held.as_fd(), name, &wanted);
+        let owner = |name: &str| std::fs::symlink_metadata(at(name)).map(|it| (it.uid(), it.gid())).unwrap();
+        assert_eq!((complete("file"), owner("file")), (Err(Errno::EXIST), (0, 0)));
+        assert_eq!((complete("link"), owner("link")), (Ok(()), (1234, 5678)));
     }
 
     #[test]

@@ -281,13 +281,13 @@ impl Directories {
 /// Fails unless `descriptor` is the directory that it was.
 pub(crate) fn check_identity(descriptor: &OwnedFd, identity: (u64, u64)) -> Result<(), Failure> {
     let now = status(descriptor.as_fd()).map_err(sink_failure)?;
-    if (now.device, now.inode) == identity { Ok(()) } else { Err(Code::SinkParentFailed.into()) }
+    if (now.device, now.inode) == identity { Ok(()) } else { Err(Code::SinkMoved.into()) }
 }
 
 /// A directory that was there does not open any more.
 pub(crate) fn reopen_failure(errno: Errno) -> Failure {
     match errno {
-        Errno::NOENT => Failure::os(Code::SinkParentFailed, errno.raw_os_error()),
+        Errno::NOENT => Code::SinkMoved.into(),
         _ => sink_failure(errno),
     }
 }

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use haul_model::report::FailedPaths;
 use haul_model::{Code, Failure};
-use rustix::fs::{self, Mode};
+use rustix::fs::{self, AtFlags, CWD, Mode};
 use rustix::io::Errno;
 
-use super::attributes::{Preserve, attributes_failure, refuses, set_owner, status, timestamps};
+use super::attributes::{Preserve, Status, attributes_failure, refuses, set_owner, status, timestamps};
 use super::directories::{check_identity, reopen_failure};
 use super::durable::{Wholes, sync_failure};
 use super::faults::SyncPoint;
@@ -256,8 +256,9 @@ impl PosixSink {
         if whole && self.holder_has_files.load(Ordering::Relaxed) {
             self.sweep(held.as_fd());
         }
+        let stays = self.is_where_it_was();
         if self.sync == SyncMode::Never {
-            return Ok(());
+            return stays;
         }
         let mut whole = Wholes::default();
         let systems = self.file_systems.all();
@@ -271,7 +272,16 @@ impl PosixSink {
             let synced = self.hooks.sync_directory(SyncPoint::DestinationName, held.as_fd());
             result = result.and(synced.map_err(sync_failure));
         }
-        result
+        result.and(stays)
+    }
+
+    /// What was opened by that path at the beginning is what a user finds there at the end.
+    fn is_where_it_was(&self) -> Result<(), Failure> {
+        match fs::statat(CWD, &self.holder_path, AtFlags::empty()).map(Status::from) {
+            Ok(now) if (now.device, now.inode) != self.holder.identity => Err(Code::SinkMoved.into()),
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(Code::SinkMoved.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Below the destination, for a report: with its own name in front where that is what a SOURCE becomes, as in all reports.

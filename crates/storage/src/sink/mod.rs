@@ -186,6 +186,7 @@ pub struct PosixSink {
     unlike_told: [AtomicBool; Unlike::ALL.len()],
     hooks: Hooks,
     holder: Arc<Directory>,
+    holder_path: PathBuf,
     places: Vec<Place>,
     only_directory: bool,
     /// Of the destination, where paths in reports begin with it.
@@ -254,6 +255,7 @@ impl PosixSink {
             #[cfg(not(feature = "faults"))]
             hooks: Hooks::default(),
             holder: Directory::held(found, RecordId::HOLDER, file_system),
+            holder_path: root.path,
             may_meet: merged && root.places.len() > 1,
             places: root.places,
             only_directory: root.only_directory,

@@ -23,6 +23,9 @@ use crate::confine::sink_failure;
 /// Characters that FAT, exFAT, NTFS or SMB servers do not store, and bytes that are no text.
 const UNUSUAL: &[u8] = b"x\x01\"*:<>?\\|\xff";
 
+/// Bytes that the name of a file may have wherever files are kept: eCryptfs takes 143.
+const SHORT: usize = 143;
+
 /// The names that entries of this session have where case does not count, until nothing more happens in their directory.
 #[derive(Default)]
 pub(super) struct Names(Mutex<HashMap<(u64, u64), Spellings>>);
@@ -88,6 +91,12 @@ impl PosixSink {
         held: BorrowedFd<'_>,
         name: &[u8],
     ) -> Result<(), Failure> {
+        // What is too long cannot be looked up either.
+        if name.len() > SHORT
+            && let Err(errno @ Errno::NAMETOOLONG) = fs::statat(held, name, AtFlags::SYMLINK_NOFOLLOW)
+        {
+            return Err(name_failure(errno));
+        }
         let is_unusual = |byte: &u8| UNUSUAL[1..].contains(byte) || *byte < b' ';
         let is_usual = std::str::from_utf8(name).is_ok() && !name.iter().any(is_unusual);
         if is_usual

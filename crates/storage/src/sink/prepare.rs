@@ -513,7 +513,7 @@ fn rename_where_free(held: BorrowedFd<'_>, from: &std::ffi::CStr, to: &[u8]) -> 
 /// A name in a directory that was there a moment ago.
 fn parent_failure(errno: Errno) -> Failure {
     match errno {
-        Errno::NOENT => Failure::os(Code::SinkParentFailed, errno.raw_os_error()),
+        Errno::NOENT => Code::SinkMoved.into(),
         _ => name_failure(errno),
     }
 }

@@ -133,6 +133,8 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub struct SinkRoot {
     pub(crate) holder: OwnedFd,
+    /// Where it was found.
+    pub(crate) path: PathBuf,
     pub(crate) places: Vec<Place>,
     /// DEST was typed with a `/` at its end and was not there: only a directory may become it.
     pub(crate) only_directory: bool,
@@ -163,7 +165,7 @@ impl SinkRoot {
             (Decision::As, [Place::Named(name)]) => name.clone(),
             _ => Box::default(),
         };
-        Ok(SinkRoot { holder, places, only_directory, own_name })
+        Ok(SinkRoot { holder, path, places, only_directory, own_name })
     }
 
     /// What [`open`](Self::open) would say of the names of the sources, wherever DEST is.
