@@ -283,8 +283,8 @@ impl<T: Copy> Queues<T> {
             false => those.min_by_key(had)?,
             true => those.next()?,
         };
-        queues.clock = queues.served[class];
-        if !self.shut_class_claims {
+        if !any && !self.shut_class_claims {
+            queues.clock = queues.served[class];
             for class in (0..CLASSES).filter(|class| !may[*class]) {
                 if queues.waiting[class] > 0 {
                     queues.forgo(class);

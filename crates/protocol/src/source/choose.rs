@@ -76,6 +76,11 @@ impl Source {
                     self.scheduler.cancel(picked.ticket, self.clock.now());
                     continue;
                 }
+                Wanted::Bundle(_) if !self.waiting_to_open.is_empty() => {
+                    // What is shown may all wait for the sink, and bundles go on for long.
+                    self.show_next_file();
+                    return Some(picked);
+                }
                 _ => return Some(picked),
             };
             if self.may_begin(id, ahead) {

@@ -256,7 +256,7 @@ impl PosixSink {
         if whole && self.holder_has_files.load(Ordering::Relaxed) {
             self.sweep(held.as_fd());
         }
-        let stays = self.is_where_it_was();
+        let stays = self.is_where_it_was(&held);
         if self.sync == SyncMode::Never {
             return stays;
         }
@@ -276,9 +276,12 @@ impl PosixSink {
     }
 
     /// What was opened by that path at the beginning is what a user finds there at the end.
-    fn is_where_it_was(&self) -> Result<(), Failure> {
+    fn is_where_it_was(&self, held: &OwnedFd) -> Result<(), Failure> {
+        let held = status(held.as_fd()).map_err(sink_failure)?;
         match fs::statat(CWD, &self.holder_path, AtFlags::empty()).map(Status::from) {
-            Ok(now) if (now.device, now.inode) != self.holder.identity => Err(Code::SinkMoved.into()),
+            Ok(there) if (there.device, there.inode) != (held.device, held.inode) => {
+                Err(Code::SinkMoved.into())
+            }
             Err(Errno::NOENT | Errno::NOTDIR) => Err(Code::SinkMoved.into()),
             _ => Ok(()),
         }
