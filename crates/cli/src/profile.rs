@@ -71,6 +71,17 @@ fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
     }
 }
 
+/// What leaves less to do for busy processors: neither threads nor storage do.
+fn fewer(bottleneck: Bottleneck) -> &'static str {
+    match bottleneck {
+        Bottleneck::SourceHash | Bottleneck::SinkHash => words(bottleneck).1,
+        Bottleneck::SourceCipher | Bottleneck::SinkCipher => {
+            "--plain leaves it out, on a network that you trust"
+        }
+        _ => "more threads or faster storage would not help there; more processors, or less beside it, would",
+    }
+}
+
 /// One line with what held the transfer up, and one with a hint; what it waited for most where nothing stands out, and nothing if it was
 /// short.
 pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
@@ -92,8 +103,9 @@ pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
             format!("mostly waited for {what} ({:.0} % of {seconds:.1} s)\n      {hint}", share * 100.0)
         }
         Why::Processors(share) => format!(
-            "processors were busy all the time, most with {what} ({:.0} % of haul's there)\n      {hint}",
-            share * 100.0
+            "processors were busy all the time, most with {what} ({:.0} % of haul's there)\n      {}",
+            share * 100.0,
+            fewer(bottleneck)
         ),
     })
 }
@@ -285,6 +297,26 @@ mod tests {
             profile.wall_nanos = 900_000_000;
         }
         assert_eq!(verdict(&short, &RUN), None, "nobody asks");
+    }
+
+    #[test]
+    fn busy_processors_are_not_helped_with_more_threads() {
+        let busy = |stage| {
+            let mut sink = Profile { wall_nanos: 12_000_000_000, processors: 2, ..Profile::default() };
+            (sink.host_busy_permille, sink.processor_nanos) = (950, 20_000_000_000);
+            let (busy_nanos, processor_nanos) = (9_000_000_000, 9_000_000_000);
+            *sink.spent_mut(stage) = Spent { busy_nanos, processor_nanos, times: 9, bytes: 9 };
+            let source = Profile { wall_nanos: sink.wall_nanos, processors: 2, ..Profile::default() };
+            verdict(&Profiles { source: Some(source), sink: Some(sink), ..Profiles::default() }, &RUN)
+                .unwrap()
+        };
+        for (stage, helps) in
+            [(Stage::Write, "more processors"), (Stage::Cipher, "--plain"), (Stage::Hash, "--hash xxh3")]
+        {
+            let told = busy(stage);
+            assert!(told.starts_with("processors were busy all the time") && told.contains(helps), "{told}");
+            assert!(!told.contains("--io-threads") && !told.contains("--streams"), "{told}");
+        }
     }
 
     #[test]

@@ -484,10 +484,12 @@ fn where_a_part_of_the_destination_has_no_room_it_is_named() {
                 Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(&part).status();
             assert!(mount.unwrap().success());
             let far = format!("localhost:{}", bed.path("there").display());
-            let ends =
-                [bed.haul(&["cp", "-r", "tree/.", "there"]), with_two_ends(&bed, &["-r", "tree/.", &far])];
+            let from = format!("localhost:{}/.", bed.path("tree").display());
+            let ends: [&[&str]; 2] = [&["-r", "tree/.", &far], &["-r", &from, "there"]];
+            let mut outputs = vec![bed.haul(&["cp", "-r", "tree/.", "there"])];
+            outputs.extend(ends.iter().map(|arguments| with_two_ends(&bed, arguments)));
             assert!(Command::new("umount").arg(&part).status().unwrap().success());
-            for output in ends {
+            for output in outputs {
                 let text = stderr(&output);
                 assert!([1, 3].contains(&code(&output)), "{text}");
                 assert!(text.contains(&format!("there/part/{name}: ")) && text.contains(what), "{text}");

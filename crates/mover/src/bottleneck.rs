@@ -325,17 +325,15 @@ pub fn name(profiles: &Profiles, around: &Around) -> Option<(Bottleneck, Why)> {
     let ends = [(true, profiles.source), (false, profiles.sink)];
     let busy = ends.into_iter().filter_map(|(at_source, profile)| Some((at_source, profile?)));
     let busy = busy.filter(|(_, profile)| has_busy_processors(profile)).flat_map(|(at_source, profile)| {
-        Stage::ALL.iter().map(move |stage| {
-            let share = processor(&profile, *stage) / profile.processor_nanos.max(1) as f64;
-            (
-                Bottleneck::of_processors(at_source, *stage),
-                share.min(1.0),
-                profile.spent(*stage).processor_nanos,
-            )
+        Bottleneck::ALL.into_iter().map(move |bottleneck| {
+            // What goes by one name may be several stages: making files and naming them, hashing here and on the way.
+            let of_it = |stage: &&Stage| Bottleneck::of_processors(at_source, **stage) == bottleneck;
+            let nanos: f64 = Stage::ALL.iter().filter(of_it).map(|stage| processor(&profile, *stage)).sum();
+            (bottleneck, nanos, profile.processor_nanos)
         })
     });
-    let (bottleneck, share, _) = busy.max_by_key(|(_, _, nanos)| *nanos).filter(|(.., nanos)| *nanos > 0)?;
-    Some((bottleneck, Why::Processors(share)))
+    let (bottleneck, nanos, all) = busy.max_by(|one, other| one.1.total_cmp(&other.1))?;
+    (nanos > 0.0).then(|| (bottleneck, Why::Processors((nanos / all.max(1) as f64).min(1.0))))
 }
 
 fn has_busy_processors(profile: &Profile) -> bool {
@@ -564,6 +562,16 @@ mod tests {
         let source = even.source.as_mut().unwrap();
         (source.host_busy_permille, source.processor_nanos) = (950, 10 * SECOND);
         assert_eq!(name(&even), Some((Bottleneck::SourceHash, Why::Processors(0.5))));
+        // Two stages of one name.
+        let mut two = even;
+        let sink = two.sink.as_mut().unwrap();
+        (sink.host_busy_permille, sink.processor_nanos) = (950, 20 * SECOND);
+        for (stage, seconds) in [(Stage::Create, 4), (Stage::Names, 4), (Stage::Cipher, 0), (Stage::Write, 6)]
+        {
+            let (busy_nanos, processor_nanos) = (seconds * SECOND, seconds * SECOND);
+            *sink.spent_mut(stage) = Spent { busy_nanos, processor_nanos, times: 1, bytes: 1 };
+        }
+        assert_eq!(name(&two), Some((Bottleneck::SinkMetadata, Why::Processors(0.4))));
         even.source.as_mut().unwrap().processor_nanos = SECOND;
         assert_eq!(name(&even), None, "it was somebody else who used them");
         let source = even.source.as_mut().unwrap();

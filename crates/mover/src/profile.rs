@@ -15,6 +15,8 @@ pub(crate) struct Profiler {
     pub(crate) meter: Meter,
     /// Since the first connection.
     began: Option<(Instant, HostTime)>,
+    /// Of this process, from before: files may be hashed while the other end is reached.
+    processor_nanos_before: u64,
     allowed: Allowed,
     waited_nanos: [u64; Waiting::COUNT],
     waiting: Option<Waiting>,
@@ -35,6 +37,7 @@ impl Profiler {
         Profiler {
             meter,
             began: None,
+            processor_nanos_before: 0,
             allowed: Allowed::now(),
             waited_nanos: [0; Waiting::COUNT],
             waiting: None,
@@ -54,6 +57,7 @@ impl Profiler {
         self.round_trip_nanos = round_trip.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         if self.began.is_none() {
             self.began = Some((Instant::now(), HostTime::now(&self.allowed)));
+            self.processor_nanos_before = process_nanos();
         }
     }
 
@@ -104,7 +108,7 @@ impl Profiler {
         let now = Instant::now();
         let mut profile = Profile {
             wall_nanos: nanos(began, now),
-            processor_nanos: process_nanos(),
+            processor_nanos: process_nanos().saturating_sub(self.processor_nanos_before),
             processors: self.allowed.count,
             host_busy_permille: HostTime::now(&self.allowed).busy_permille_since(host),
             buffers: Buffers { slots_used, ..self.buffers },
@@ -136,7 +140,7 @@ fn nanos(from: Instant, to: Instant) -> u64 {
     u64::try_from(to.saturating_duration_since(from).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Of this process, since it began.
+/// Of this process, since it was started.
 fn process_nanos() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
@@ -218,6 +222,19 @@ mod tests {
         assert_eq!(after.busy_permille_since(before), 800);
         assert_eq!(before.busy_permille_since(after), 0, "clocks that run backwards are no trouble");
         assert_eq!((of("").all, of("cpu0 1 2 3\n").all), (0, 0));
+    }
+
+    #[test]
+    fn processor_time_is_that_of_the_run() {
+        let mut profiler = Profiler::new(Meter::default(), &Pool::new(4, 4096).unwrap());
+        let before = process_nanos();
+        while process_nanos() < before + 100_000_000 {
+            std::hint::spin_loop();
+        }
+        let all = process_nanos();
+        profiler.connected(true, None);
+        let spent = profiler.own(0).unwrap().processor_nanos;
+        assert!(spent <= process_nanos() - all, "{spent} of {all}");
     }
 
     #[test]

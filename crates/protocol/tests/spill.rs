@@ -256,17 +256,6 @@ fn a_spill_that_is_full_is_used_as_far_as_it_goes() {
 }
 
 #[test]
-fn who_waits_for_a_slow_target_leaves_places_for_open_files_to_others() {
-    let mut bed = Bed::of(5, 100, 4);
-    bed.allow(1, &[]);
-    bed.start(&[1, 2, 3, 4], THERE);
-    bed.answer(reads_and_puts_away);
-    assert!(bed.source.spilled() > 0);
-    bed.start(&[5], THERE + 1);
-    assert!(!bed.reads_of(5).is_empty(), "{:?}", bed.wanted);
-}
-
-#[test]
 fn what_waited_for_a_place_is_read_from_its_beginning_and_for_the_first_time() {
     let mut bed = Bed::of(2, 0, 1);
     bed.allow(100, &[]);

@@ -20,6 +20,8 @@ pub struct Bar {
     pub measured: Result<f64, String>,
     /// Of whom the fastest is meant, and who was not asked.
     pub not_asked: Vec<&'static str>,
+    /// And who was, and has no result that counts.
+    pub failed: Vec<&'static str>,
 }
 
 /// What is asked for.
@@ -67,6 +69,7 @@ struct Peer {
     title: &'static str,
     found: Found,
     not_asked: Vec<&'static str>,
+    failed: Vec<&'static str>,
 }
 
 impl List<'_> {
@@ -141,7 +144,8 @@ impl List<'_> {
         };
         let mut push = |what: &str, values: Vec<f64>| {
             let (what, bound) = (what.into(), Bound::AtMost(FLAT));
-            self.bars.push(Bar { what, bound, measured: growth(values), not_asked: Vec::new() });
+            let (not_asked, failed) = Default::default();
+            self.bars.push(Bar { what, bound, measured: growth(values), not_asked, failed });
         };
         push(
             "cost: processor time for each GB, the largest file against the smallest",
@@ -169,13 +173,14 @@ impl List<'_> {
 
     /// One with its settings.
     fn one(&self, case: Case, name: &str, title: &'static str) -> Peer {
-        Peer { title, found: self.found(case, name), not_asked: Vec::new() }
+        Peer { title, found: self.found(case, name), not_asked: Vec::new(), failed: Vec::new() }
     }
 
     /// The fastest of several.
     fn fastest(&self, case: Case, title: &'static str, wanted: impl Fn(&Tool) -> bool) -> Peer {
         let found = self.medians.fastest(case, &wanted);
-        Peer { title, found, not_asked: self.medians.not_asked(case, &wanted) }
+        let (not_asked, failed) = (self.medians.not_asked(case, &wanted), self.medians.failed(case, &wanted));
+        Peer { title, found, not_asked, failed }
     }
 
     fn fastest_network(&self, case: Case) -> Peer {
@@ -203,7 +208,7 @@ impl List<'_> {
         quantity: &str,
         ratio: fn(&Figures, &Figures) -> f64,
     ) {
-        let Peer { title, found, not_asked } = peer.clone();
+        let Peer { title, found, not_asked, failed } = peer.clone();
         let named = match found {
             Some((tool, _)) if tool.name != title => format!(" ({})", tool.name),
             _ => String::new(),
@@ -217,7 +222,7 @@ impl List<'_> {
                 None => format!("{title} was not measured"),
             }),
         };
-        self.bars.push(Bar { what, bound, measured, not_asked });
+        self.bars.push(Bar { what, bound, measured, not_asked, failed });
     }
 
     fn why(&self, case: Case, name: &str) -> String {
@@ -312,6 +317,7 @@ mod tests {
             (cost.measured.clone(), cost.bound, cost.is_met()),
             (Ok(0.8), Bound::AtMost(1.0), Some(true))
         );
+        assert_eq!(cost.failed, ["xrootd"], "it is told that a faster one was left out");
         let medians = Medians::new(&results);
         assert_eq!(medians.named(Case::Big, "haul-none").unwrap().cost, 2.0);
         assert_eq!(medians.problem(Case::Big, from_name("xrootd").unwrap()), Some("exit status: 54"));

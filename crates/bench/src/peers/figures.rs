@@ -95,6 +95,13 @@ impl<'a> Medians<'a> {
         let missing = TOOLS.iter().filter(|tool| tool.takes_part_in(case) && wanted(tool) && !is_known(tool));
         missing.map(|tool| tool.name).collect()
     }
+
+    /// Those that are wanted, and that failed or could not be asked: however fast they may be, they are not among those that haul is
+    /// compared with.
+    pub fn failed(&self, case: Case, wanted: impl Fn(&Tool) -> bool) -> Vec<&'static str> {
+        let failed = |tool: &Tool| wanted(tool) && self.problem(case, tool).is_some();
+        TOOLS.iter().filter(|tool| failed(tool)).map(|tool| tool.name).collect()
+    }
 }
 
 /// What haul costs at one size: medians.

@@ -197,6 +197,8 @@ pub struct Sink {
     epoch: u32,
     connected: bool,
     draining: Option<Failure>,
+    /// The first file that met it.
+    without_room: Option<EntryId>,
     room: full::Room,
     bye: bool,
     spill_told: bool,
@@ -257,6 +259,7 @@ impl Sink {
             epoch: 0,
             connected: false,
             draining: None,
+            without_room: None,
             room: full::Room::default(),
             bye: false,
             spill_told: false,
@@ -503,6 +506,7 @@ impl Sink {
             && self.is_quiet()
             && self.committer.is_idle()
         {
+            self.name_without_room(failure);
             self.fail(failure);
             return;
         }
@@ -606,13 +610,23 @@ impl Sink {
         cause: SinkCause,
         failure: Failure,
     ) -> Result<(), Failure> {
-        let has_begun = self.draining.is_some();
-        // The first one is named: it says where there was no room.
-        if self.ends_the_job(failure, target) && has_begun {
+        if self.ends_the_job(failure, target) {
+            self.without_room.get_or_insert(id);
             return Ok(());
         }
         let keep = self.stays(id, cause, failure);
         self.give_up_for(id, cause, failure, keep)
+    }
+
+    /// The job ends, and the first file for which there was no room says where that was. Not before: what is durable of it is
+    /// acknowledged by now, and stays for the next session.
+    fn name_without_room(&mut self, failure: Failure) {
+        let Some(id) = self.without_room.take() else { return };
+        let Some(held) = self.entries.get(id) else { return };
+        let end = if held.objects.is_some() { Settled::Kept(failure) } else { Settled::Failed(failure) };
+        let entry = held.entry.clone();
+        self.report_failed(&entry, failure);
+        self.settled.push((id, end));
     }
 
     /// A write into it waits for a target that answers no more; nobody has begun with it, so it does not come behind anybody's back.

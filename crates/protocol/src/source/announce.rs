@@ -339,7 +339,7 @@ impl Source {
                 put_back: Vec::new(),
                 attempts: Vec::new(),
                 spilled: HashMap::new(),
-                opened: None,
+                opened: false,
                 root: None,
                 lent: false,
                 counted: Share::default(),

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use haul_model::limits::ATTEMPTS_MAX;
 use haul_model::{Code, EntryId, Failure, Laid, SlotId, Target};
 
-use super::{Content, Opened, Source, Stage};
+use super::{Content, Source, Stage};
 use crate::event::Action;
 use crate::planted::Bug;
 use crate::resume::object_range;
@@ -83,19 +83,13 @@ impl Source {
                 }
                 _ => return Some(picked),
             };
-            if self.may_begin(id, ahead) {
+            if self.may_begin(id) {
                 self.show(id);
                 return Some(picked);
             }
             // Dropped meanwhile, or one file too many.
             self.scheduler.cancel(picked.ticket, self.clock.now());
-            let waits = self.put_back(id, index, again);
-            if ahead && self.may_open_file() && waits {
-                // Too many are read ahead: it goes to the end of its queue, and who is behind it has the next turn.
-                self.show(id);
-                return None;
-            }
-            if waits && self.waiting_to_open.back() != Some(&id) {
+            if self.put_back(id, index, again) && self.waiting_to_open.back() != Some(&id) {
                 self.waiting_to_open.push_back(id);
             }
         }
@@ -129,18 +123,15 @@ impl Source {
     }
 
     /// An object of this file was picked: may it be read? With its first one the file counts as open.
-    fn may_begin(&mut self, id: EntryId, ahead: bool) -> bool {
-        let may_open = if ahead { self.may_open_ahead() } else { self.may_open_file() };
+    fn may_begin(&mut self, id: EntryId) -> bool {
+        let may_open = self.may_open_file();
         let Some(objects) = self.active_objects(id) else { return false };
         objects.shown -= 1;
-        if objects.opened.is_some() {
+        if objects.opened {
             return true;
         }
-        if may_open {
-            objects.opened = Some(if ahead { Opened::Ahead } else { Opened::ToSend });
-            self.files_opened += 1;
-            self.files_ahead += usize::from(ahead);
-        }
+        objects.opened = may_open;
+        self.files_opened += usize::from(may_open);
         may_open
     }
 

@@ -104,14 +104,6 @@ struct Held {
     objects: Option<Box<Objects>>,
 }
 
-/// What the first object of a file was read for, with which it counts as open.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Opened {
-    ToSend,
-    /// To be put into the spill.
-    Ahead,
-}
-
 /// A file that is sent in objects.
 struct Objects {
     /// Of each but the last.
@@ -134,8 +126,8 @@ struct Objects {
     attempts: Vec<(u32, u8)>,
     /// In the spill: read, and not sent yet.
     spilled: HashMap<u32, Kept>,
-    /// It counts against the limit of open files, and of those that are read ahead.
-    opened: Option<Opened>,
+    /// It counts against the limit of open files.
+    opened: bool,
     /// The root, where one object is all.
     root: Option<Hash>,
     /// Each was lent when it was first sent.
@@ -246,8 +238,6 @@ pub struct Source {
     /// Files of which the scheduler has seen nothing.
     files: VecDeque<EntryId>,
     files_opened: usize,
-    /// Of them those whose first object was read ahead.
-    files_ahead: usize,
 
     clock: Clock,
     epoch: u32,
@@ -305,7 +295,6 @@ impl Source {
             waiting_to_open: VecDeque::new(),
             files: VecDeque::new(),
             files_opened: 0,
-            files_ahead: 0,
             clock: Clock::default(),
             epoch: 0,
             link_up: false,
@@ -603,10 +592,7 @@ impl Source {
             }
             let spilled = core::mem::take(&mut objects.spilled);
             self.drop_spilled(id, spilled);
-            if let Some(opened) = objects.opened {
-                self.files_opened -= 1;
-                self.files_ahead -= usize::from(opened == Opened::Ahead);
-            }
+            self.files_opened -= usize::from(objects.opened);
             if !keeps_its_log {
                 self.actions.push_back(Action::Log(LogOp::Remove { id }));
             }
@@ -659,16 +645,7 @@ impl Source {
     }
 
     fn may_open_file(&self) -> bool {
-        self.files_opened < self.files_open_max()
-    }
-
-    /// Files that wait for their target have half of the places: others are to go on beside them.
-    fn may_open_ahead(&self) -> bool {
-        self.may_open_file() && self.files_ahead < self.files_open_max().div_ceil(2)
-    }
-
-    fn files_open_max(&self) -> usize {
-        self.config.files_open_max.clamp(1, FILES_OPEN_MAX)
+        self.files_opened < self.config.files_open_max.clamp(1, FILES_OPEN_MAX)
     }
 
     fn fresh_token(token: Token) -> bool {

@@ -406,8 +406,7 @@ impl PosixSink {
                 Err(Errno::EXIST) => return Err(Code::NameTaken.into()),
                 Err(errno) => return Err(parent_failure(errno)),
             }
-            let set = self.preserve.complete_symlink(held.as_fd(), name, &entry.attributes);
-            set.map_err(attributes_failure)?;
+            self.complete_symlink(held.as_fd(), name, &entry.attributes)?;
         } else {
             match fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
                 Ok(present) if !may_be_replaced(present.kind) => {
@@ -445,7 +444,17 @@ impl PosixSink {
         if same_time && !self.preserve.differs_in_owner(present, wanted) {
             return Ok(());
         }
-        self.preserve.complete_symlink(held, name, wanted).map_err(attributes_failure)
+        self.complete_symlink(held, name, wanted)
+    }
+
+    fn complete_symlink(
+        &self,
+        held: BorrowedFd<'_>,
+        name: impl rustix::path::Arg + Copy,
+        wanted: &Attributes,
+    ) -> Result<(), Failure> {
+        let complete = || self.preserve.complete_symlink(held, name, wanted);
+        self.directories.retry_without_cache(complete).map_err(attributes_failure)
     }
 
     /// Whatever has the name now is replaced at once, never missing in between.
@@ -458,8 +467,8 @@ impl PosixSink {
     ) -> Result<(), Failure> {
         let temporary = self.temporary_name(entry, directory, self.tokens.make());
         fs::symlinkat(&*entry.link_target, held, temporary.as_c_str()).map_err(parent_failure)?;
-        let attributes = self.preserve.complete_symlink(held, temporary.as_c_str(), &entry.attributes);
-        let named = attributes.map_err(attributes_failure).and_then(|()| {
+        let attributes = self.complete_symlink(held, temporary.as_c_str(), &entry.attributes);
+        let named = attributes.and_then(|()| {
             self.claim_name(directory, held, name, temporary.as_bytes())?;
             rename(held, temporary.as_c_str(), name, RenameFlags::empty()).map_err(name_failure)
         });
