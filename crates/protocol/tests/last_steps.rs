@@ -1,10 +1,11 @@
-//! What becomes of a big file of which all is durable, when one of its last steps fails.
+//! What becomes of a big file of which all is durable, when one of its last steps fails, and of one for which there is no room.
 
 #[path = "support/single.rs"]
 mod single;
 mod support;
 
 use haul_model::op::{SinkDone, SinkOp, SourceDone, SourceOp};
+use haul_model::report::Fact;
 use haul_model::{BlockId, Code, Failure, Hash, SlotId};
 use haul_protocol::sink::Sink;
 use haul_protocol::source::Source;
@@ -16,6 +17,8 @@ use support::{NoLog, OBJECT};
 const HASH: Hash = Hash([7; 32]);
 const SYNC: Failure = Failure::os(Code::SinkSync, 5);
 const NAME: Failure = Failure::os(Code::SinkWrite, 5);
+
+const FULL: Failure = Failure::os(Code::SinkNoSpace, 28);
 
 type Steps = Vec<&'static str>;
 
@@ -148,4 +151,62 @@ fn the_log_of_a_file_stays_with_its_unfinished_file() {
     assert!(removed(Settled::Done(Some(HASH))));
     assert!(removed(Settled::Failed(NAME)));
     assert!(!removed(Settled::Kept(NAME)));
+}
+
+/// What is told, in order.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Durable(u32),
+    Settled(Settled),
+    Failed(Failure),
+    Error(Failure),
+}
+
+#[test]
+fn what_was_written_is_acknowledged_before_the_file_is_named_and_the_job_ends() {
+    let mut sink = Sink::new(sink_config());
+    let mut events = sink_begins(2);
+    for index in 0..2 {
+        let (block, slot, epoch, length) = (BlockId(u64::from(index) + 1), SlotId(index), 1, OBJECT);
+        let hash = Some(Hash([7; 32]));
+        events.push(Event::Message(Message::NewBlock { block, slot, epoch, id: ID, index, length, hash }));
+        events.push(Event::Payload { epoch, block, slot, length, hashes: Vec::new() });
+    }
+    let (mut told, mut writes, mut syncs) = (Vec::new(), Vec::new(), Vec::new());
+    let mut handle = |sink: &mut Sink, event| {
+        sink.on_event(event, 0);
+        while let Some(action) = sink.next_action() {
+            match action {
+                Action::Sink(SinkOp::WriteObject { block, .. }) => writes.push(block),
+                Action::Errand { number, op: SinkOp::Sync { group, .. }, .. } => {
+                    let done = SinkDone::Synced { group, failed: Vec::new() };
+                    syncs.push(Event::ErrandDone { number, done });
+                }
+                Action::Send(Message::BlockSync { objects, entries }) => {
+                    told.extend(objects.iter().map(|(_, index)| Told::Durable(*index)));
+                    told.extend(entries.iter().map(|(_, end)| Told::Settled(*end)));
+                }
+                Action::Send(Message::Error(failure)) => told.push(Told::Error(failure)),
+                Action::Fact(Fact::Failed { failure, .. }) => told.push(Told::Failed(failure)),
+                _ => {}
+            }
+        }
+        (std::mem::take(&mut writes), std::mem::take(&mut syncs))
+    };
+    let mut blocks = Vec::new();
+    for event in events {
+        blocks.extend(handle(&mut sink, event).0);
+    }
+    let [first, second] = blocks[..] else { panic!("{blocks:?}") };
+    let (_, mut under_way) =
+        handle(&mut sink, Event::SinkDone(SinkDone::Written { block: first, result: Ok(()) }));
+    let full = SinkDone::Written { block: second, result: Err(FULL) };
+    under_way.extend(handle(&mut sink, Event::SinkDone(full)).1);
+    assert!(!under_way.is_empty());
+    while let Some(event) = under_way.pop() {
+        under_way.extend(handle(&mut sink, event).1);
+    }
+    use Told::{Durable, Error, Failed};
+    let end = Told::Settled(Settled::Kept(FULL));
+    assert_eq!(told, [Durable(0), Failed(FULL), end, Error(FULL)]);
 }
