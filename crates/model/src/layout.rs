@@ -271,7 +271,8 @@ impl Layout {
             let edges = [component.range.start, component.range.end];
             edges.into_iter().filter(|edge| edge.is_multiple_of(STRIPE_BYTES_WHOLE)).for_each(&mut divide);
             let run = component.stripes.as_ref().map_or(u64::MAX, Stripes::run);
-            if run >= STRIPE_BYTES_WHOLE {
+            // With another one no size serves: objects lie across its edges whatever they are.
+            if run >= STRIPE_BYTES_WHOLE && run.is_multiple_of(u64::from(OBJECT_BYTES_MIN)) {
                 divide(run);
             }
         }

@@ -200,6 +200,8 @@ fn objects_are_as_large_as_stripes_let_them_be() {
         (striped(16 << 20, 4), 8 << 20, 8 << 20),
         (striped(3 << 20, 4), 8 << 20, 1 << 20),
         (striped(5 << 18, 4), 8 << 20, 1 << 18),
+        // No object fits those.
+        (striped(4_000_000, 4), 4 << 20, 4 << 20),
         // Small stripes: an object is a vector.
         (striped(64 << 10, 4), 8 << 20, 8 << 20),
         // One target has no cuts.

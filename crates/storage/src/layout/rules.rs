@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use haul_model::layout::{STRIPE_BYTES_MIN, Stripes};
+use haul_model::layout::{STRIPE_BYTES_MIN, STRIPE_BYTES_WHOLE, Stripes};
+use haul_model::limits::OBJECT_BYTES_MIN;
 use haul_model::{Layout, TargetId, size};
 
 use super::mounts::unescaped;
@@ -137,6 +138,10 @@ fn rule(fields: &[Vec<u8>]) -> Result<Rule, String> {
         text => {
             let bytes = size::parse(&String::from_utf8_lossy(text))?;
             match bytes {
+                // Objects are powers of two, and would lie across the edges of its stripes.
+                STRIPE_BYTES_WHOLE.. if !bytes.is_multiple_of(u64::from(OBJECT_BYTES_MIN)) => {
+                    return Err("a stripe size from 1MiB on is a multiple of 64KiB (4MiB, not 4MB)".into());
+                }
                 STRIPE_BYTES_MIN..=0x0010_0000_0000 => bytes,
                 _ => return Err("a stripe size is 4KiB to 64GiB, or - for none".into()),
             }
@@ -198,6 +203,7 @@ mod tests {
             ("/a - x y", 1, "more than one target"),
             ("/a 1KiB x y", 1, "4KiB"),
             ("/a 65GiB x y", 1, "64GiB"),
+            ("/a 4MB x y", 1, "64KiB"),
             ("/a 4XB x y", 1, "no such unit"),
             ("/a - x\n/b - x\n/a/ - y", 3, "already"),
             ("/a - x\\000", 1, "text"),
