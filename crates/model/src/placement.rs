@@ -66,6 +66,27 @@ impl Placement {
         self
     }
 
+    /// As it is where `parts` objects are one: that is where its first part is.
+    fn coarser(self, parts: u32) -> Placement {
+        let mut pieces: Vec<Piece> = Vec::new();
+        for Piece { first, run, targets } in self.pieces {
+            let first = first.div_ceil(parts);
+            let count = targets.len();
+            let step = (parts / run) as usize % count;
+            let piece = match run.checked_div(parts) {
+                Some(run @ 1..) => Piece { first, run, targets },
+                _ => {
+                    let targets = (0..count).map(|index| targets[index * step % count]).collect();
+                    Piece { first, run: 1, targets }
+                }
+            };
+            // One that has no object of its own any more.
+            pieces.pop_if(|last| last.first == first);
+            pieces.push(piece);
+        }
+        Placement { pieces: pieces.into() }
+    }
+
     /// In order.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
@@ -87,6 +108,14 @@ impl Laid {
         match self.object_bytes.checked_div(object_bytes) {
             Some(parts @ 2..) => Laid { object_bytes, placement: self.placement.finer(parts) },
             _ => self,
+        }
+    }
+
+    /// With objects of this size: larger ones may lie on several targets.
+    pub fn cut_to(self, object_bytes: u32) -> Laid {
+        match object_bytes.checked_div(self.object_bytes) {
+            Some(parts @ 2..) => Laid { object_bytes, placement: self.placement.coarser(parts) },
+            _ => self.cut_to_at_most(object_bytes),
         }
     }
 }
@@ -123,6 +152,38 @@ mod tests {
         assert_eq!(laid.clone().cut_to_at_most(1 << 20), Laid { object_bytes: 1 << 20, placement: fine });
         assert_eq!(laid.clone().cut_to_at_most(4 << 20), laid);
         assert_eq!(laid.clone().cut_to_at_most(8 << 20), laid);
+    }
+
+    #[test]
+    fn larger_objects_count_as_where_their_first_part_is() {
+        let pieces = [
+            vec![piece(0, 1, &[5, 6, 7, 8, 9])],
+            vec![piece(0, 1, &[5, 6])],
+            vec![piece(0, 2, &[5, 6, 7])],
+            vec![piece(0, 8, &[5, 6, 7])],
+            vec![piece(0, 1, &[4]), piece(8, 2, &[5, 6, 7]), piece(16, 4, &[8, 9])],
+        ];
+        for pieces in pieces {
+            let fine = Placement::new(pieces).unwrap();
+            let laid = Laid { object_bytes: 1 << 20, placement: fine.clone() };
+            let coarse = laid.cut_to(4 << 20);
+            assert_eq!(coarse.object_bytes, 4 << 20);
+            assert!(
+                (0..100).all(|index| coarse.placement.target(index) == fine.target(4 * index)),
+                "{fine:?}"
+            );
+        }
+        // Pieces that become too small go, and what is left is a placement.
+        let small = Placement::new(vec![
+            piece(0, 1, &[4]),
+            piece(1, 1, &[5]),
+            piece(2, 1, &[6]),
+            piece(5, 3, &[7, 8]),
+        ]);
+        let coarse = small.unwrap().coarser(4);
+        assert_eq!(Placement::new(coarse.pieces().to_vec()), Some(coarse.clone()));
+        assert_eq!([0, 1, 2, 3].map(|index| coarse.target(index)), [4, 6, 7, 8]);
+        assert_eq!(Placement::default().coarser(4), Placement::default());
     }
 
     #[test]

@@ -20,13 +20,14 @@ pub fn object_range(size: u64, object_bytes: u32, index: u32) -> (u64, u32) {
 }
 
 /// A log entry counts only for exactly the version of the file that it was written about. It is then cut as the entry
-/// says: the sink may have wanted smaller objects than the source proposed, but never larger ones than fit a slot.
+/// says: the sink may have wanted smaller objects than the source proposed, or less was known of how the file lies; but never
+/// larger ones than fit a slot.
 ///
 /// A lost entry costs a resend; a wrongly believed one costs the data.
-pub fn believe(logged: &Logged, identity: &Identity, proposed_bytes: u32, planted: Planted) -> bool {
+pub fn believe(logged: &Logged, identity: &Identity, slot_bytes: u32, planted: Planted) -> bool {
     let objects = identity.size.div_ceil(u64::from(logged.object_bytes.max(1)));
     (logged.identity == *identity || planted.has(Bug::LogWithoutIdentity))
-        && (is_object_size(logged.object_bytes, proposed_bytes) || planted.has(Bug::LogOfOtherObjectSize))
+        && (is_object_size(logged.object_bytes, slot_bytes) || planted.has(Bug::LogOfOtherObjectSize))
         && (logged.done.len() == objects || planted.has(Bug::LogWithoutIdentity))
 }
 

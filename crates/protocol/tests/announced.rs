@@ -7,12 +7,12 @@ mod single;
 mod support;
 
 use haul_model::op::SourceOp;
-use haul_model::{Entry, EntryId, Identity, Item, Kind};
+use haul_model::{Bitmap, Entry, EntryId, Identity, Item, Kind, Token};
 use haul_protocol::source::{self, Source};
-use haul_protocol::{Action, Event};
-use haul_wire::{Answer, Message, NewFile, Role};
+use haul_protocol::{Action, Event, LogView, Logged};
+use haul_wire::{Answer, Connect, Message, NewFile, Role};
 use single::{file, source_config};
-use support::{NoLog, OBJECT, peer};
+use support::{NoLog, OBJECT, on, peer};
 
 const TREE: EntryId = EntryId(1);
 
@@ -97,4 +97,35 @@ fn a_directory_that_is_forgotten_at_its_end_was_announced_to_be_at_its_end() {
     let end = |id| Told::New { entries: 0, ends: vec![id] };
     assert_eq!(told, [end(first), Told::Forget(first), end(second)]);
     assert_eq!(answered(&mut source, second), [Told::Forget(second)]);
+}
+
+/// As where a layout file, or a newer haul, says more of a file that was begun than was known then.
+#[test]
+fn what_was_begun_in_larger_objects_goes_on_in_them() {
+    struct Begun(Logged);
+    impl LogView for Begun {
+        fn lookup(&mut self, _path: &[u8]) -> Option<Logged> {
+            Some(self.0.clone())
+        }
+    }
+    let entry = file(8);
+    let (object_bytes, token) = (4 * OBJECT, Token([1; 16]));
+    let logged = Logged { identity: entry.identity, object_bytes, token, done: Bitmap::new(2) };
+    let mut source = Source::new(source::Config { object_bytes, ..source_config() });
+    let peer = Connect { object_bytes, ..peer(Role::Sink, 8) };
+    let mut told = Vec::new();
+    for event in
+        [Event::LinkUp { epoch: 1, peer }, Event::Scanned(vec![Item::Laid(entry, Box::new(on(1)), None)])]
+    {
+        source.on_event(event, &mut Begun(logged.clone()), 0);
+        while let Some(action) = source.next_action() {
+            if let Action::Send(Message::NewFile(items)) = action {
+                told.extend(items);
+            }
+        }
+    }
+    let [NewFile::Entry { object_bytes: Some(bytes), resume: Some(of), .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((*bytes, *of), (object_bytes, token));
 }

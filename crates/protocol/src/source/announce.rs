@@ -132,12 +132,13 @@ impl Source {
         if self.has_objects(&entry) {
             logged = log.lookup(&self.directories.key(entry.parent, &entry.name));
             let planted = self.config.planted;
-            logged = logged.filter(|logged| believe(logged, &entry.identity, laid.object_bytes, planted));
+            logged =
+                logged.filter(|logged| believe(logged, &entry.identity, self.config.object_bytes, planted));
             // What was begun goes on in objects of the same size.
             if let Some(logged) = &logged
                 && !planted.has(Bug::LogOfOtherObjectSize)
             {
-                laid = laid.cut_to_at_most(logged.object_bytes);
+                laid = laid.cut_to(logged.object_bytes);
             }
             self.foresee(&laid);
         }
