@@ -25,6 +25,7 @@ mod log_show;
 mod options;
 mod past;
 mod paths;
+mod patience;
 mod placement;
 mod plan;
 mod policy;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use haul_model::report::Stats;
@@ -35,6 +35,7 @@ use crate::interrupt::Interrupt;
 use crate::job::{Job, Live, random, state_directory};
 use crate::options::{Copy, Listen, Neighbours, Seating};
 use crate::paths::{hex, unhex};
+use crate::patience;
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
 use crate::plan::{
     Direction, Plan, check_can_become, check_tree_can_become, decision, decision_word, error_of_host,
@@ -118,7 +119,7 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
         }
         kept
     };
-    match within(KEEPS_WITHIN, keep) {
+    match patience::within(KEEPS_WITHIN, keep) {
         Some(kept) => setup.state += kept,
         None => reporter.with(|reporter| {
             reporter
@@ -156,20 +157,6 @@ fn of_one_that_never_began(error: Error) -> Summary {
 fn live(job: &Job, reporter: &Shared) -> Live {
     let reporter = reporter.clone();
     Live::start(job, move || reporter.with(|reporter| reporter.stats()))
-}
-
-/// What a thread of its own comes to within this time; it is left alone if that takes longer.
-fn within<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(limit: Duration, act: F) -> Option<T> {
-    let (tell, told) = std::sync::mpsc::channel();
-    let act = Arc::new(Mutex::new(Some(act)));
-    let take = |act: &Mutex<Option<F>>| act.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let of_thread = Arc::clone(&act);
-    let run = move || drop(take(&of_thread).map(|act| tell.send(act())));
-    match std::thread::Builder::new().name("haul-keep".into()).spawn(run) {
-        Ok(_) => told.recv_timeout(limit).ok(),
-        // Where there is no thread to be had it is done here, however long it takes.
-        Err(_) => take(&act).map(|act| act()),
-    }
 }
 
 /// The outcome, for `haul status`, and how far it is if a session began. Not being able to keep it does not change the outcome.
