@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use haul_testkit::{COUNTED, alone, lacks};
+use haul_testkit::{COUNTED, alone, lacks, undisturbed};
 use rustix::fs::{Advice, fadvise, fstatfs};
 
 const TMPFS: u64 = 0x0102_1994;
@@ -41,68 +41,80 @@ fn dataset(directory: &Path, warm: bool) {
 
 #[test]
 fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
-    let haul = env!("CARGO_BIN_EXE_haul");
-    let shell = format!("{haul} bench shell");
-    let ways: [(&str, &[&str]); 3] = [("", &[]), ("127.0.0.1:", &["--plain"]), ("127.0.0.1:", &[])];
-    for (host, options) in ways {
-        for warm in [false, true] {
-            // Not where directories for temporary files are: those are often in memory.
-            let bed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-            dataset(bed.path(), warm);
-            let source = |name: &str| bed.path().join("tree").join(name);
-            let Some(before) = cached(&source("several")) else { return lacks(COUNTED) };
-            let in_memory = fstatfs(File::open(bed.path()).unwrap().as_fd()).unwrap().f_type as u64 == TMPFS;
-            assert_eq!(before > 0, warm || in_memory, "of the source before");
-            let to = &format!("{host}{}", bed.path().join("copy").display());
-            let mut command = alone(haul, bed.path());
-            command.args(["cp", "-r", "--quiet", "--object-size", "1MiB", "--bundle-below", "1MiB"]);
-            command.args(options).args(["--ssh", &shell, "--haul-path", haul, "tree", to]);
-            let ended = command.output().unwrap();
-            assert!(ended.status.success(), "{to} {options:?}: {}", String::from_utf8_lossy(&ended.stderr));
-            for (name, size) in FILES {
-                let pages = cached(&source(name)).unwrap();
-                if warm || in_memory {
-                    assert!(pages > 0, "{to} {options:?}: {name} of the source");
-                } else {
-                    // What left straight from the cache stays there until the other end's kernel has acknowledged it.
-                    let on_their_way = if options.is_empty() { 0 } else { size as u64 / 4096 / 2 };
-                    assert!(pages <= on_their_way, "{to} {options:?}: {pages} pages of {name} of the source");
+    undisturbed(|| {
+        let haul = env!("CARGO_BIN_EXE_haul");
+        let shell = format!("{haul} bench shell");
+        let ways: [(&str, &[&str]); 3] = [("", &[]), ("127.0.0.1:", &["--plain"]), ("127.0.0.1:", &[])];
+        for (host, options) in ways {
+            for warm in [false, true] {
+                // Not where directories for temporary files are: those are often in memory.
+                let bed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+                dataset(bed.path(), warm);
+                let source = |name: &str| bed.path().join("tree").join(name);
+                let Some(before) = cached(&source("several")) else { return lacks(COUNTED) };
+                let in_memory =
+                    fstatfs(File::open(bed.path()).unwrap().as_fd()).unwrap().f_type as u64 == TMPFS;
+                assert_eq!(before > 0, warm || in_memory, "of the source before");
+                let to = &format!("{host}{}", bed.path().join("copy").display());
+                let mut command = alone(haul, bed.path());
+                command.args(["cp", "-r", "--quiet", "--object-size", "1MiB", "--bundle-below", "1MiB"]);
+                command.args(options).args(["--ssh", &shell, "--haul-path", haul, "tree", to]);
+                let ended = command.output().unwrap();
+                assert!(
+                    ended.status.success(),
+                    "{to} {options:?}: {}",
+                    String::from_utf8_lossy(&ended.stderr)
+                );
+                for (name, size) in FILES {
+                    let pages = cached(&source(name)).unwrap();
+                    if warm || in_memory {
+                        assert!(pages > 0, "{to} {options:?}: {name} of the source");
+                    } else {
+                        // What left straight from the cache stays there until the other end's kernel has acknowledged it.
+                        let on_their_way = if options.is_empty() { 0 } else { size as u64 / 4096 / 2 };
+                        assert!(
+                            pages <= on_their_way,
+                            "{to} {options:?}: {pages} pages of {name} of the source"
+                        );
+                    }
+                    let copy = bed.path().join("copy").join(name);
+                    if size >= DROPPED_MIN && !in_memory {
+                        assert_eq!(cached(&copy), Some(0), "{to} {options:?}: {name} of the copy");
+                    }
+                    assert_eq!(fs::read(&copy).unwrap(), vec![7; size]);
                 }
-                let copy = bed.path().join("copy").join(name);
-                if size >= DROPPED_MIN && !in_memory {
-                    assert_eq!(cached(&copy), Some(0), "{to} {options:?}: {name} of the copy");
-                }
-                assert_eq!(fs::read(&copy).unwrap(), vec![7; size]);
             }
         }
-    }
+    });
 }
 
 #[test]
 fn of_a_file_at_which_somebody_has_looked_that_stays_and_the_rest_goes() {
-    const BYTES: usize = 9 << 20;
-    let haul = env!("CARGO_BIN_EXE_haul");
-    let shell = format!("{haul} bench shell");
-    for (host, options) in [("", &[][..]), ("127.0.0.1:", &[]), ("127.0.0.1:", &["--io", "buffered"])] {
-        let bed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let source = bed.path().join("file");
-        fs::write(&source, vec![7; BYTES]).unwrap();
-        let file = File::open(&source).unwrap();
-        file.sync_all().unwrap();
-        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        if cached(&source) != Some(0) {
-            return lacks(COUNTED);
+    undisturbed(|| {
+        const BYTES: usize = 9 << 20;
+        let haul = env!("CARGO_BIN_EXE_haul");
+        let shell = format!("{haul} bench shell");
+        for (host, options) in [("", &[][..]), ("127.0.0.1:", &[]), ("127.0.0.1:", &["--io", "buffered"])] {
+            let bed = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let source = bed.path().join("file");
+            fs::write(&source, vec![7; BYTES]).unwrap();
+            let file = File::open(&source).unwrap();
+            file.sync_all().unwrap();
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+            if cached(&source) != Some(0) {
+                return lacks(COUNTED);
+            }
+            fadvise(&file, 0, None, Advice::Random).unwrap();
+            file.read_at(&mut [0], 0).unwrap();
+            assert_eq!(cached(&source), Some(1));
+            let mut command = alone(haul, bed.path());
+            command.args(["cp", "--quiet", "--object-size", "1MiB"]).args(options);
+            command.args(["--ssh", &shell, "--haul-path", haul, "file"]);
+            let ended = command.arg(format!("{host}{}", bed.path().join("copy").display())).output().unwrap();
+            assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+            let pages = cached(&source).unwrap();
+            // The first MiB is as it was found, or all there by now.
+            assert!((1..=256).contains(&pages), "{host} {options:?}: {pages} pages");
         }
-        fadvise(&file, 0, None, Advice::Random).unwrap();
-        file.read_at(&mut [0], 0).unwrap();
-        assert_eq!(cached(&source), Some(1));
-        let mut command = alone(haul, bed.path());
-        command.args(["cp", "--quiet", "--object-size", "1MiB"]).args(options);
-        command.args(["--ssh", &shell, "--haul-path", haul, "file"]);
-        let ended = command.arg(format!("{host}{}", bed.path().join("copy").display())).output().unwrap();
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        let pages = cached(&source).unwrap();
-        // The first MiB is as it was found, or all there by now.
-        assert!((1..=256).contains(&pages), "{host} {options:?}: {pages} pages");
-    }
+    });
 }

@@ -72,6 +72,7 @@ impl Absent {
 mod tests {
     use std::fs::File;
 
+    use haul_testkit::undisturbed;
     use rustix::fs::Advice;
 
     use super::*;
@@ -96,38 +97,42 @@ mod tests {
 
     #[test]
     fn what_was_read_long_ago_is_dropped_and_what_was_read_lately_is_not() {
-        let Some((_scratch, file)) = file_of(3 << 30) else { return haul_testkit::lacks_here(LACKING) };
-        let absent = Absent::of(&file, 3 << 30, pages(&file));
-        read(&file, (1 << 30) - (1 << 20), 256);
-        read(&file, 1 << 30, 256);
-        assert_eq!(pages(&file), Some(512));
-        absent.drop_behind(&file, 1 << 30, 1 << 20);
-        assert_eq!(pages(&file), Some(512), "it may still be on its way");
-        absent.drop_behind(&file, 2 << 30, 1 << 20);
-        assert_eq!(pages(&file), Some(256));
-        absent.drop_all(&file);
-        assert_eq!(pages(&file), Some(0));
+        undisturbed(|| {
+            let Some((_scratch, file)) = file_of(3 << 30) else { return haul_testkit::lacks_here(LACKING) };
+            let absent = Absent::of(&file, 3 << 30, pages(&file));
+            read(&file, (1 << 30) - (1 << 20), 256);
+            read(&file, 1 << 30, 256);
+            assert_eq!(pages(&file), Some(512));
+            absent.drop_behind(&file, 1 << 30, 1 << 20);
+            assert_eq!(pages(&file), Some(512), "it may still be on its way");
+            absent.drop_behind(&file, 2 << 30, 1 << 20);
+            assert_eq!(pages(&file), Some(256));
+            absent.drop_all(&file);
+            assert_eq!(pages(&file), Some(0));
+        });
     }
 
     #[test]
     fn what_somebody_had_there_stays_and_the_rest_goes() {
-        let size = (12 << 20) + 5000;
-        let Some((_scratch, file)) = file_of(size) else { return haul_testkit::lacks_here(LACKING) };
-        read(&file, 0, 1);
-        read(&file, 5 << 20, 300);
-        let absent = Absent::of(&file, size, pages(&file));
-        let mib = |from: u64, to: u64| from << 20..to << 20;
-        assert_eq!(absent.0, [mib(1, 5), mib(7, 12).start..size]);
-        let all = size.div_ceil(4096) as usize;
-        read(&file, 0, all);
-        absent.drop_all(&file);
-        // The pieces in which something was.
-        let left = [0, 5, 6].map(|piece| counted_pages(&file, piece << 20, 1 << 20).unwrap());
-        assert_eq!((left, pages(&file)), ([256; 3], Some(3 * 256)));
+        undisturbed(|| {
+            let size = (12 << 20) + 5000;
+            let Some((_scratch, file)) = file_of(size) else { return haul_testkit::lacks_here(LACKING) };
+            read(&file, 0, 1);
+            read(&file, 5 << 20, 300);
+            let absent = Absent::of(&file, size, pages(&file));
+            let mib = |from: u64, to: u64| from << 20..to << 20;
+            assert_eq!(absent.0, [mib(1, 5), mib(7, 12).start..size]);
+            let all = size.div_ceil(4096) as usize;
+            read(&file, 0, all);
+            absent.drop_all(&file);
+            // The pieces in which something was.
+            let left = [0, 5, 6].map(|piece| counted_pages(&file, piece << 20, 1 << 20).unwrap());
+            assert_eq!((left, pages(&file)), ([256; 3], Some(3 * 256)));
 
-        read(&file, 0, all);
-        let absent = Absent::of(&file, size, pages(&file));
-        absent.drop_all(&file);
-        assert_eq!(pages(&file), Some(all as u64), "all of it was there");
+            read(&file, 0, all);
+            let absent = Absent::of(&file, size, pages(&file));
+            absent.drop_all(&file);
+            assert_eq!(pages(&file), Some(all as u64), "all of it was there");
+        });
     }
 }

@@ -355,29 +355,34 @@ mod tests {
 
     #[test]
     fn the_kernels_copy_is_writing_only_where_nothing_had_to_be_read_for_it() {
-        const SIZE: u64 = 4 << 20;
-        let place = tempfile::tempdir().unwrap();
-        let (source, sink) = (made(&place, "source"), made(&place, "sink"));
-        source.write_all_at(&bytes(SIZE), 0).unwrap();
-        source.sync_all().unwrap();
-        page_cache::drop_all(&source);
-        if page_cache::pages(&source) != Some(0) {
-            return haul_testkit::lacks_here("temporary files on a disk, of which nothing stays in memory");
-        }
-        let meter = haul_meter::Meter::default();
-        let _joined = meter.join();
-        let copied = || {
-            let at = haul_meter::at(Stage::Write);
-            let status = Status::of(&source).unwrap();
-            carry((source.as_fd(), &status), sink.as_fd(), Range::new(0, SIZE, SIZE), None).unwrap();
-            drop(at);
-            let mut profile = haul_model::profile::Profile::default();
-            meter.read(&mut profile);
-            [Stage::Copy, Stage::Write].map(|stage| (profile.spent(stage).bytes, profile.spent(stage).times))
-        };
-        assert_eq!(copied(), [(SIZE, 1), (0, 1)]);
-        assert_eq!(copied(), [(SIZE, 1), (0, 2)], "it was in memory then");
-        assert!(read(&sink) == bytes(SIZE));
+        haul_testkit::undisturbed(|| {
+            const SIZE: u64 = 4 << 20;
+            let place = tempfile::tempdir().unwrap();
+            let (source, sink) = (made(&place, "source"), made(&place, "sink"));
+            source.write_all_at(&bytes(SIZE), 0).unwrap();
+            source.sync_all().unwrap();
+            page_cache::drop_all(&source);
+            if page_cache::pages(&source) != Some(0) {
+                return haul_testkit::lacks_here(
+                    "temporary files on a disk, of which nothing stays in memory",
+                );
+            }
+            let meter = haul_meter::Meter::default();
+            let _joined = meter.join();
+            let copied = || {
+                let at = haul_meter::at(Stage::Write);
+                let status = Status::of(&source).unwrap();
+                carry((source.as_fd(), &status), sink.as_fd(), Range::new(0, SIZE, SIZE), None).unwrap();
+                drop(at);
+                let mut profile = haul_model::profile::Profile::default();
+                meter.read(&mut profile);
+                [Stage::Copy, Stage::Write]
+                    .map(|stage| (profile.spent(stage).bytes, profile.spent(stage).times))
+            };
+            assert_eq!(copied(), [(SIZE, 1), (0, 1)]);
+            assert_eq!(copied(), [(SIZE, 1), (0, 2)], "it was in memory then");
+            assert!(read(&sink) == bytes(SIZE));
+        });
     }
 
     const EDGES: [u64; 9] = [

@@ -433,7 +433,7 @@ pub(crate) fn drop_range(file: impl AsFd, offset: u64, length: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haul_testkit::{DISK, lacks, lacks_here};
+    use haul_testkit::{DISK, lacks, lacks_here, undisturbed};
     use std::fs::File;
 
     const SIZE: usize = 100 * 4096 + 5;
@@ -462,146 +462,159 @@ mod tests {
 
     #[test]
     fn what_is_in_use_and_what_lies_behind_it_is_not_dropped() {
-        let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
-        // Page by page: what the kernel holds in one piece goes as one.
-        drop_all_at_last(&file);
-        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
-        let look = || {
-            let mut byte = [0];
-            (0..100).for_each(|page| assert_eq!(rustix::io::pread(&file, &mut byte, page * 4096), Ok(1)));
-        };
-        let in_use = InUse::default();
-        let (first, second) = (in_use.from(40 * 4096), in_use.from(60 * 4096));
-        let third = in_use.from(0);
-        look();
-        in_use.drop_others(&file);
-        let Some(all) = counted(&file, &Range { offset: 0, length: 0 }) else { return lacks("cachestat") };
-        assert!(all >= 100, "{all}");
-        for (no_more, kept) in [(third, 60), (first, 40)] {
-            drop(no_more);
-            // A page may be kept for a moment by others.
-            for _ in 0..200 {
-                in_use.drop_others(&file);
-                if pages(&file) == Some(kept) {
-                    break;
+        undisturbed(|| {
+            let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+            // Page by page: what the kernel holds in one piece goes as one.
+            drop_all_at_last(&file);
+            rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+            let look = || {
+                let mut byte = [0];
+                (0..100).for_each(|page| assert_eq!(rustix::io::pread(&file, &mut byte, page * 4096), Ok(1)));
+            };
+            let in_use = InUse::default();
+            let (first, second) = (in_use.from(40 * 4096), in_use.from(60 * 4096));
+            let third = in_use.from(0);
+            look();
+            in_use.drop_others(&file);
+            let Some(all) = counted(&file, &Range { offset: 0, length: 0 }) else {
+                return lacks("cachestat");
+            };
+            assert!(all >= 100, "{all}");
+            for (no_more, kept) in [(third, 60), (first, 40)] {
+                drop(no_more);
+                // A page may be kept for a moment by others.
+                for _ in 0..200 {
+                    in_use.drop_others(&file);
+                    if pages(&file) == Some(kept) {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(10));
                 }
-                std::thread::sleep(std::time::Duration::from_millis(10));
+                assert_eq!(pages(&file), Some(kept));
+                assert!(holds_all_of(&file, (100 - kept) * 4096, (kept * 4096) as u32));
             }
-            assert_eq!(pages(&file), Some(kept));
-            assert!(holds_all_of(&file, (100 - kept) * 4096, (kept * 4096) as u32));
-        }
-        drop(second);
-        drop_all_at_last(&file);
-        assert_eq!(pages(&file), Some(0));
+            drop(second);
+            drop_all_at_last(&file);
+            assert_eq!(pages(&file), Some(0));
+        });
     }
 
     #[test]
     fn samples_tell_what_the_kernel_tells() {
-        let ways: [Sampled; 2] = [|samples, file| samples.mapped(file), |samples, file| samples.read(file)];
-        for (index, way) in ways.into_iter().enumerate() {
-            let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
-            let sampled =
-                |offset, length| way(&Samples::of(&file, &Range { offset, length }).unwrap(), &file);
-            assert_eq!(sampled(0, 0), Some(101), "what was just written is there");
-            assert_eq!(sampled(4096 * 3 + 7, 10), Some(1));
-            rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
-            drop_all_at_last(&file);
-            assert_eq!(sampled(0, 0), Some(0));
-            if index == 0 {
-                assert_eq!(pages(&file), Some(0), "to ask for them does not bring them");
+        undisturbed(|| {
+            let ways: [Sampled; 2] =
+                [|samples, file| samples.mapped(file), |samples, file| samples.read(file)];
+            for (index, way) in ways.into_iter().enumerate() {
+                let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+                let sampled =
+                    |offset, length| way(&Samples::of(&file, &Range { offset, length }).unwrap(), &file);
+                assert_eq!(sampled(0, 0), Some(101), "what was just written is there");
+                assert_eq!(sampled(4096 * 3 + 7, 10), Some(1));
+                rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+                drop_all_at_last(&file);
+                assert_eq!(sampled(0, 0), Some(0));
+                if index == 0 {
+                    assert_eq!(pages(&file), Some(0), "to ask for them does not bring them");
+                }
+                // Another one: what a look brings may be on its way still.
+                let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+                rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+                drop_all_at_last(&file);
+                let mut half = vec![0; SIZE / 2];
+                rustix::io::pread(&file, &mut half[..], 0).unwrap();
+                let samples = Samples::of(&file, &Range { offset: 0, length: 0 }).unwrap();
+                let found = way(&samples, &file).unwrap();
+                assert!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
             }
-            // Another one: what a look brings may be on its way still.
-            let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
-            rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
-            drop_all_at_last(&file);
-            let mut half = vec![0; SIZE / 2];
-            rustix::io::pread(&file, &mut half[..], 0).unwrap();
-            let samples = Samples::of(&file, &Range { offset: 0, length: 0 }).unwrap();
-            let found = way(&samples, &file).unwrap();
-            assert!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
-        }
+        });
     }
 
     #[test]
     fn all_pages_of_a_range_can_be_asked_for() {
-        let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
-        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
-        drop_all_at_last(&file);
-        for page in [3, 50, 51, 100] {
-            rustix::io::pread(&file, &mut [0; 1], page * 4096).unwrap();
-        }
-        for (offset, length, expected) in
-            [(0, SIZE as u64, 4), (3 * 4096 + 7, 4096, 1), (50 * 4096, 2 * 4096, 2), (4096, 4096, 0)]
-        {
-            let range = Range { offset, length };
-            assert_eq!(resident(&file, &range), Some(expected), "{offset} {length}");
-            assert_eq!(counted_at_once(&file, &range), Some(expected), "{offset} {length}");
-        }
-        assert_eq!(resident(&file, &Range { offset: 0, length: 0 }), None, "that may be any number");
+        undisturbed(|| {
+            let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+            rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+            drop_all_at_last(&file);
+            for page in [3, 50, 51, 100] {
+                rustix::io::pread(&file, &mut [0; 1], page * 4096).unwrap();
+            }
+            for (offset, length, expected) in
+                [(0, SIZE as u64, 4), (3 * 4096 + 7, 4096, 1), (50 * 4096, 2 * 4096, 2), (4096, 4096, 0)]
+            {
+                let range = Range { offset, length };
+                assert_eq!(resident(&file, &range), Some(expected), "{offset} {length}");
+                assert_eq!(counted_at_once(&file, &range), Some(expected), "{offset} {length}");
+            }
+            assert_eq!(resident(&file, &Range { offset: 0, length: 0 }), None, "that may be any number");
+        });
     }
 
     #[test]
     fn of_files_of_others_it_is_known_too() {
-        if !rustix::process::geteuid().is_root() {
-            return lacks("root");
-        }
-        let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
-        drop_all_at_last(&file);
-        let as_somebody_else = || {
-            // SAFETY: this thread alone becomes somebody else (the C library would change all), and ends as such.
-            let became = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
-            assert_eq!(became, 0);
-            assert!(is_absent(&file), "nothing of it is there");
-            assert!(Passing::new(&file).was_absent());
-            rustix::io::pread(&file, &mut vec![0; SIZE][..], 0).unwrap();
+        undisturbed(|| {
+            if !rustix::process::geteuid().is_root() {
+                return lacks("root");
+            }
+            let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
+            drop_all_at_last(&file);
+            let as_somebody_else = || {
+                // SAFETY: this thread alone becomes somebody else (the C library would change all), and ends as such.
+                let became = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
+                assert_eq!(became, 0);
+                assert!(is_absent(&file), "nothing of it is there");
+                assert!(Passing::new(&file).was_absent());
+                rustix::io::pread(&file, &mut vec![0; SIZE][..], 0).unwrap();
+                assert_eq!(pages(&file), Some(101));
+                assert!(holds_most_of(&file, 0, SIZE as u32));
+            };
+            std::thread::scope(|scope| scope.spawn(as_somebody_else).join().unwrap());
             assert_eq!(pages(&file), Some(101));
-            assert!(holds_most_of(&file, 0, SIZE as u32));
-        };
-        std::thread::scope(|scope| scope.spawn(as_somebody_else).join().unwrap());
-        assert_eq!(pages(&file), Some(101));
-        assert!(!is_absent(&file));
+            assert!(!is_absent(&file));
+        });
     }
 
     #[test]
     fn of_a_file_that_is_for_itself_alone_what_was_written_last_is_kept() {
-        let Some((scratch, _)) = on_disk() else { return lacks_here(DISK) };
-        let file =
-            File::options().read(true).write(true).create_new(true).open(scratch.path().join("latest"));
-        let file = file.unwrap();
-        rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
-        const PART: u32 = 64 << 10;
-        const KEPT: u64 = 8;
-        const ALL: u64 = 64 * PART as u64 / 4096;
-        let latest = Latest::of(KEPT * u64::from(PART));
-        let place = |number: u64| number * u64::from(PART);
-        let write = |number: u64| {
-            rustix::io::pwrite(&file, &[number as u8; PART as usize], place(number)).unwrap();
-            latest.written(&file, place(number), PART);
-        };
-        let mut back = vec![0; PART as usize];
-        let mut read = |number: u64| {
-            rustix::io::pread(&file, &mut back[..], place(number)).unwrap();
-            latest.read(&file, place(number), PART);
-            assert!(back.iter().all(|byte| *byte == number as u8), "{number}");
-        };
-        (0..64).for_each(write);
-        let Some(written) = counted(&file, &Range { offset: 0, length: 0 }) else {
-            return lacks("cachestat");
-        };
-        assert!(written < ALL / 2, "{written} of {ALL} pages");
-        assert!(holds_all_of(&file, place(64 - KEPT / 2), PART), "what was written last is at hand");
-        (0..64).for_each(&mut read);
-        let after = pages(&file).unwrap();
-        assert!(after < ALL / 2, "{after} of {ALL} pages");
-        // A place that is used again and again, and what was put there is read back soon: nobody writes it to the device.
-        write(1);
-        (0..64).for_each(|number| {
-            write(number % 2);
-            read(number % 2);
+        undisturbed(|| {
+            let Some((scratch, _)) = on_disk() else { return lacks_here(DISK) };
+            let file =
+                File::options().read(true).write(true).create_new(true).open(scratch.path().join("latest"));
+            let file = file.unwrap();
+            rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
+            const PART: u32 = 64 << 10;
+            const KEPT: u64 = 8;
+            const ALL: u64 = 64 * PART as u64 / 4096;
+            let latest = Latest::of(KEPT * u64::from(PART));
+            let place = |number: u64| number * u64::from(PART);
+            let write = |number: u64| {
+                rustix::io::pwrite(&file, &[number as u8; PART as usize], place(number)).unwrap();
+                latest.written(&file, place(number), PART);
+            };
+            let mut back = vec![0; PART as usize];
+            let mut read = |number: u64| {
+                rustix::io::pread(&file, &mut back[..], place(number)).unwrap();
+                latest.read(&file, place(number), PART);
+                assert!(back.iter().all(|byte| *byte == number as u8), "{number}");
+            };
+            (0..64).for_each(write);
+            let Some(written) = counted(&file, &Range { offset: 0, length: 0 }) else {
+                return lacks("cachestat");
+            };
+            assert!(written < ALL / 2, "{written} of {ALL} pages");
+            assert!(holds_all_of(&file, place(64 - KEPT / 2), PART), "what was written last is at hand");
+            (0..64).for_each(&mut read);
+            let after = pages(&file).unwrap();
+            assert!(after < ALL / 2, "{after} of {ALL} pages");
+            // A place that is used again and again, and what was put there is read back soon: nobody writes it to the device.
+            write(1);
+            (0..64).for_each(|number| {
+                write(number % 2);
+                read(number % 2);
+            });
+            (0..2).for_each(write);
+            assert!((0..2).all(|number| holds_all_of(&file, place(number), PART)));
+            assert!(latest.lanes().current.len() < 16);
         });
-        (0..2).for_each(write);
-        assert!((0..2).all(|number| holds_all_of(&file, place(number), PART)));
-        assert!(latest.lanes().current.len() < 16);
     }
 
     #[test]

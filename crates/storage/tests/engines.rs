@@ -19,7 +19,7 @@ use haul_storage::conformance_source::scan_all;
 use haul_storage::engine::{Direction, Engine, Engines, Io, Note, Trouble, Way, Wish};
 use haul_storage::sink::{SourceName, SyncMode};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
-use haul_testkit::{COUNTED, DISK, lacks, lacks_here};
+use haul_testkit::{COUNTED, DISK, lacks, lacks_here, undisturbed};
 use sink_support::Scratch;
 
 const OBJECT: usize = 4 << 20;
@@ -229,70 +229,76 @@ fn was_measured(engines: &Engines) {
 
 #[test]
 fn the_best_way_to_read_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
-    let contents = bytes(30 * OBJECT);
-    let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
-    if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
-        return lacks_here(DISK);
-    }
-    drop_from_cache(&bed.path());
-    if cached(&bed.path()).is_none() {
-        return lacks(COUNTED);
-    }
-    assert_eq!(cached(&bed.path()), Some(0));
-    let (told, _) = {
-        bed.read(0, false).unwrap();
-        bed.engines.told()
-    };
-    assert_eq!((told.len(), told[0].chosen), (1, None), "it is being measured");
-    bed.check_hashes(&contents, "measured");
-    was_measured(&bed.engines);
-    assert_ne!(cached(&bed.path()), Some(0), "some of it went through the cache");
-    assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
-    assert_eq!(cached(&bed.path()), Some(0), "pages stay");
+    undisturbed(|| {
+        let contents = bytes(30 * OBJECT);
+        let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
+        if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
+            return lacks_here(DISK);
+        }
+        drop_from_cache(&bed.path());
+        if cached(&bed.path()).is_none() {
+            return lacks(COUNTED);
+        }
+        assert_eq!(cached(&bed.path()), Some(0));
+        let (told, _) = {
+            bed.read(0, false).unwrap();
+            bed.engines.told()
+        };
+        assert_eq!((told.len(), told[0].chosen), (1, None), "it is being measured");
+        bed.check_hashes(&contents, "measured");
+        was_measured(&bed.engines);
+        assert_ne!(cached(&bed.path()), Some(0), "some of it went through the cache");
+        assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
+        assert_eq!(cached(&bed.path()), Some(0), "pages stay");
+    });
 }
 
 #[test]
 fn the_best_way_to_write_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
-    let contents = bytes(30 * OBJECT);
-    let scratch = Scratch::on_disk(SyncMode::Measured).written_by(Wish::default(), Trouble::default());
-    if haul_storage::engine::is_measured(&scratch.destination) != Some(true) {
-        return lacks_here(DISK);
-    }
-    let sink = scratch.posix([1; 4], &[SourceName::Named(b"top".to_vec())], None);
-    let engines = Arc::clone(sink.engines());
-    let driver = Driver::new(Box::new(sink));
-    let top = driver.directory(EntryId::root(0), b"");
-    let entry = driver.file(top, b"file", contents.len());
-    let token = driver.start(&entry);
-    driver.write_objects(&entry, token, &contents);
-    was_measured(&engines);
-    assert!(driver.seal(&entry, token, None).is_ok());
-    driver.settle(&[entry.id]);
-    let path = scratch.path(b"top/file");
-    if cached(&path).is_none() {
-        return lacks(COUNTED);
-    }
-    assert_eq!(cached(&path), Some(0), "pages stay");
-    assert!(fs::read(&path).unwrap() == contents);
+    undisturbed(|| {
+        let contents = bytes(30 * OBJECT);
+        let scratch = Scratch::on_disk(SyncMode::Measured).written_by(Wish::default(), Trouble::default());
+        if haul_storage::engine::is_measured(&scratch.destination) != Some(true) {
+            return lacks_here(DISK);
+        }
+        let sink = scratch.posix([1; 4], &[SourceName::Named(b"top".to_vec())], None);
+        let engines = Arc::clone(sink.engines());
+        let driver = Driver::new(Box::new(sink));
+        let top = driver.directory(EntryId::root(0), b"");
+        let entry = driver.file(top, b"file", contents.len());
+        let token = driver.start(&entry);
+        driver.write_objects(&entry, token, &contents);
+        was_measured(&engines);
+        assert!(driver.seal(&entry, token, None).is_ok());
+        driver.settle(&[entry.id]);
+        let path = scratch.path(b"top/file");
+        if cached(&path).is_none() {
+            return lacks(COUNTED);
+        }
+        assert_eq!(cached(&path), Some(0), "pages stay");
+        assert!(fs::read(&path).unwrap() == contents);
+    });
 }
 
 #[test]
 fn what_is_in_the_page_cache_is_read_from_there_and_not_measured() {
-    let contents = bytes(8 * OBJECT);
-    let bed = Bed::new(&contents, Wish::default(), Trouble::default(), true);
-    if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
-        return lacks_here(DISK);
-    }
-    bed.check_hashes(&contents, "cached");
-    let (told, _) = bed.engines.told();
-    assert_eq!(told[0].rates, [], "nothing was measured");
-    assert!(!bed.pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty(), "it leaves from its file");
-    // Whoever asks for it gets it all the same, and loses nothing of what was in the cache.
-    let bed = Bed::new(&contents, URING_DIRECT, Trouble::default(), true);
-    File::open(bed.path()).unwrap().sync_all().unwrap();
-    let before = cached(&bed.path());
-    bed.check(&contents, "asked for");
-    assert_eq!(cached(&bed.path()), before);
+    undisturbed(|| {
+        let contents = bytes(8 * OBJECT);
+        let bed = Bed::new(&contents, Wish::default(), Trouble::default(), true);
+        if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
+            return lacks_here(DISK);
+        }
+        bed.check_hashes(&contents, "cached");
+        let (told, _) = bed.engines.told();
+        assert_eq!(told[0].rates, [], "nothing was measured");
+        assert!(!bed.pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty(), "it leaves from its file");
+        // Whoever asks for it gets it all the same, and loses nothing of what was in the cache.
+        let bed = Bed::new(&contents, URING_DIRECT, Trouble::default(), true);
+        File::open(bed.path()).unwrap().sync_all().unwrap();
+        let before = cached(&bed.path());
+        bed.check(&contents, "asked for");
+        assert_eq!(cached(&bed.path()), before);
+    });
 }
 
 #[test]
@@ -462,42 +468,46 @@ fn no_engine_changes_access_times() {
 
 #[test]
 fn nothing_that_was_written_stays_in_the_cache_however_it_is_synced_and_named() {
-    for (mode, striped) in [
-        (SyncMode::EachFile, false),
-        (SyncMode::EachFile, true),
-        (SyncMode::Measured, false),
-        (SyncMode::Measured, true),
-    ] {
-        let scratch = Scratch::on_disk(mode);
-        let scratch = if striped { scratch.striped() } else { scratch };
-        if haul_storage::engine::is_measured(&scratch.destination) != Some(true) {
-            return lacks_here(DISK);
+    undisturbed(|| {
+        for (mode, striped) in [
+            (SyncMode::EachFile, false),
+            (SyncMode::EachFile, true),
+            (SyncMode::Measured, false),
+            (SyncMode::Measured, true),
+        ] {
+            let scratch = Scratch::on_disk(mode);
+            let scratch = if striped { scratch.striped() } else { scratch };
+            if haul_storage::engine::is_measured(&scratch.destination) != Some(true) {
+                return lacks_here(DISK);
+            }
+            let (driver, top) = scratch.session([1; 4]);
+            driver.put_member(top, b"member", &bytes(100_000));
+            driver.put_objects(top, b"objects", &bytes(5 * conformance_sink::OBJECT as usize + 5));
+            for name in ["top/member", "top/objects"] {
+                let path = scratch.path(name.as_bytes());
+                let Some(pages) = cached(&path) else { return lacks(COUNTED) };
+                assert_eq!(pages, 0, "{name}, {mode:?}, striped: {striped}");
+            }
         }
-        let (driver, top) = scratch.session([1; 4]);
-        driver.put_member(top, b"member", &bytes(100_000));
-        driver.put_objects(top, b"objects", &bytes(5 * conformance_sink::OBJECT as usize + 5));
-        for name in ["top/member", "top/objects"] {
-            let path = scratch.path(name.as_bytes());
-            let Some(pages) = cached(&path) else { return lacks(COUNTED) };
-            assert_eq!(pages, 0, "{name}, {mode:?}, striped: {striped}");
-        }
-    }
+    });
 }
 
 #[test]
 fn what_was_in_the_cache_in_part_stays_there() {
-    let contents = bytes(2 * OBJECT);
-    let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
-    if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
-        return lacks_here(DISK);
-    }
-    drop_from_cache(&bed.path());
-    let file = File::open(bed.path()).unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
-    file.read_exact_at(&mut vec![0; OBJECT / 4], 0).unwrap();
-    let Some(before) = cached(&bed.path()) else { return lacks(COUNTED) };
-    bed.check(&contents, "in part");
-    assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
-    let after = cached(&bed.path()).unwrap();
-    assert!(before > 0 && after >= before, "{before} {after}");
+    undisturbed(|| {
+        let contents = bytes(2 * OBJECT);
+        let bed = Bed::new(&contents, Wish::default(), Trouble::default(), false);
+        if haul_storage::engine::is_measured(&bed.path()) != Some(true) {
+            return lacks_here(DISK);
+        }
+        drop_from_cache(&bed.path());
+        let file = File::open(bed.path()).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        file.read_exact_at(&mut vec![0; OBJECT / 4], 0).unwrap();
+        let Some(before) = cached(&bed.path()) else { return lacks(COUNTED) };
+        bed.check(&contents, "in part");
+        assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
+        let after = cached(&bed.path()).unwrap();
+        assert!(before > 0 && after >= before, "{before} {after}");
+    });
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -25,6 +26,19 @@ pub fn lacks_here(what: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {} needs {what}", this_test());
 }
 
+/// What a test finds in the page cache is the kernel's to change: it takes pages away when it likes, and keeps those that it is just busy
+/// with. So what fails is tried anew, a few times. What is wrong fails each time.
+pub fn undisturbed(test: impl Fn()) {
+    const TRIES: usize = 5;
+    for again in 1..TRIES {
+        if std::panic::catch_unwind(AssertUnwindSafe(&test)).is_ok() {
+            return;
+        }
+        let _ = writeln!(std::io::stderr(), "disturbed: {}, {again} of {TRIES}", this_test());
+    }
+    test();
+}
+
 /// A command in this directory, which has nothing of the user's but the `PATH`: its home directory is `home` there, and need not
 /// exist, and what it keeps for a while is there, too.
 pub fn alone(program: impl AsRef<OsStr>, directory: &Path) -> Command {
@@ -40,7 +54,21 @@ fn this_test() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{lacks, lacks_here};
+    use std::cell::Cell;
+
+    use super::{lacks, lacks_here, undisturbed};
+
+    #[test]
+    fn what_is_disturbed_is_tried_anew_and_what_is_wrong_fails() {
+        let tried = Cell::new(0);
+        undisturbed(|| {
+            tried.set(tried.get() + 1);
+            assert_eq!(tried.get(), 3, "disturbed twice");
+        });
+        assert_eq!(tried.get(), 3);
+        let always = std::panic::catch_unwind(|| undisturbed(|| panic!("wrong")));
+        assert!(always.is_err());
+    }
 
     const CHILD: &str = "HAUL_TEST_LACKS";
 

@@ -393,7 +393,7 @@ mod tests {
     use haul_buffers::Pool;
     use haul_model::op::{Progress, SourceDone, SourceOp};
     use haul_model::{BlockId, SlotId};
-    use haul_testkit::{COUNTED, DISK, lacks, lacks_here};
+    use haul_testkit::{COUNTED, DISK, lacks, lacks_here, undisturbed};
 
     use super::*;
     use crate::SourceStorage;
@@ -620,24 +620,26 @@ mod tests {
 
     #[test]
     fn what_is_not_in_memory_is_not_fetched() {
-        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let cold = directory.path().join("cold");
-        fs::write(&cold, contents(BIG)).unwrap();
-        let cold = File::open(cold).unwrap();
-        if !local::is_disk(&cold).unwrap() {
-            return lacks_here(DISK);
-        }
-        if !is_counted() {
-            return lacks(COUNTED);
-        }
-        cold.sync_all().unwrap();
-        page_cache::drop_all(&cold);
-        // The first object is there; to read it must not bring what follows it.
-        fadvise(&cold, 0, None, Advice::Random).unwrap();
-        cold.read_exact_at(&mut vec![0; OBJECT as usize], 0).unwrap();
-        let before = page_cache::pages(&cold);
-        Bed::of(directory, HashKind::Blake3, Duration::from_secs(600), 1);
-        assert_eq!(page_cache::pages(&cold), before);
+        undisturbed(|| {
+            let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let cold = directory.path().join("cold");
+            fs::write(&cold, contents(BIG)).unwrap();
+            let cold = File::open(cold).unwrap();
+            if !local::is_disk(&cold).unwrap() {
+                return lacks_here(DISK);
+            }
+            if !is_counted() {
+                return lacks(COUNTED);
+            }
+            cold.sync_all().unwrap();
+            page_cache::drop_all(&cold);
+            // The first object is there; to read it must not bring what follows it.
+            fadvise(&cold, 0, None, Advice::Random).unwrap();
+            cold.read_exact_at(&mut vec![0; OBJECT as usize], 0).unwrap();
+            let before = page_cache::pages(&cold);
+            Bed::of(directory, HashKind::Blake3, Duration::from_secs(600), 1);
+            assert_eq!(page_cache::pages(&cold), before);
+        });
     }
 
     fn nothing(within: Duration, options: SourceOptions) -> Option<HashingEarly> {
