@@ -18,6 +18,7 @@ use serde_json::json;
 use crate::engines;
 use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
+use crate::paths::json as json_line;
 use crate::placement;
 use crate::plan::{
     Direction, Plan, check_can_become, check_tree_can_become, decision, is_file, is_something_else, is_tree,
@@ -305,7 +306,7 @@ fn show(rows: &[(String, String, String)], json: bool) -> io::Result<()> {
     if json {
         return rows.iter().try_for_each(|(name, value, origin)| {
             let event = json!({"event": "setting", "name": name.trim(), "value": value, "origin": origin});
-            writeln!(out, "{event}")
+            writeln!(out, "{}", json_line(&event))
         });
     }
     for (name, value, origin) in rows {

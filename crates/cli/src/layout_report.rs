@@ -9,7 +9,7 @@ use haul_storage::layout::stripe::{Count, Part, Plan, Pool, Where};
 use haul_storage::layout::{Kind, Layouts};
 use serde_json::{Value, json};
 
-use crate::paths::show;
+use crate::paths::{json as json_line, show};
 use crate::report::{failed_event, path_fields};
 use crate::told::size;
 
@@ -80,7 +80,7 @@ impl<'a, W: Write> Report<'a, W> {
         }
         if self.json {
             let event = self.event(&row);
-            return writeln!(self.out, "{event}");
+            return writeln!(self.out, "{}", json_line(&event));
         }
         let cells = self.cells(&row);
         self.rows.extend(cells);
@@ -89,7 +89,7 @@ impl<'a, W: Write> Report<'a, W> {
 
     /// In JSON: one path that cannot be looked at.
     pub fn failed(&mut self, path: &[u8], failure: Failure) -> io::Result<()> {
-        writeln!(self.out, "{}", failed_event(path, failure))
+        writeln!(self.out, "{}", json_line(&failed_event(path, failure)))
     }
 
     /// Prints what was collected.
@@ -126,7 +126,7 @@ impl<'a, W: Write> Report<'a, W> {
                 "event": "summary", "files_total": self.files + failed, "files_failed": failed,
                 "bytes_total": self.bytes, "bytes_on_no_target": self.on_none(), "targets": targets,
             });
-            writeln!(self.out, "{event}")?;
+            writeln!(self.out, "{}", json_line(&event))?;
             return self.out.flush();
         }
         self.flush()?;

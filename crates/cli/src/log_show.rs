@@ -11,7 +11,7 @@ use haul_mover::Error;
 use crate::job::{self, read_record};
 use crate::log_document::{Document, Done, Entry, Log, Place, Source, read, unreadable};
 use crate::options;
-use crate::paths::show;
+use crate::paths::{json as json_line, show};
 use crate::report::ended;
 use crate::told::size;
 
@@ -25,9 +25,7 @@ pub fn log_show(arguments: &options::LogShow) -> Result<u8, Error> {
     for (index, place) in found.places.iter().enumerate() {
         let document = read(place)?;
         let written = match arguments.json {
-            true => serde_json::to_writer(&mut out, &document)
-                .map_err(io::Error::from)
-                .and_then(|()| writeln!(out)),
+            true => writeln!(out, "{}", json_line(&document)),
             false => tell(&mut out, &document, &found, index),
         };
         ended(written)?;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use haul_model::Code;
 use haul_mover::Error;
 use haul_storage::sink::SourceName;
+use serde::Serialize;
 
 /// A SOURCE or DEST as it was typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -142,9 +143,31 @@ fn push_harmless(shown: &mut String, c: char) {
         '\n' => shown.push_str("\\n"),
         '\r' => shown.push_str("\\r"),
         '\t' => shown.push_str("\\t"),
-        c if c.is_control() || is_invisible(c) => shown.push_str(&format!("\\u{{{:x}}}", c as u32)),
+        c if is_shown_by_number(c) => shown.push_str(&format!("\\u{{{:x}}}", c as u32)),
         c => shown.push(c),
     }
+}
+
+/// One line of JSON. What would do something to a terminal is written as `\uXXXX`, also where JSON itself allows it as it is.
+pub fn json(value: &impl Serialize) -> String {
+    let plain = serde_json::to_string(value).expect("what is told has only plain values");
+    if !plain.contains(is_shown_by_number) {
+        return plain;
+    }
+    let mut line = String::with_capacity(plain.len() + 16);
+    for c in plain.chars() {
+        if is_shown_by_number(c) {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| line.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+/// Such characters are parts of texts, in JSON: it has none of its own.
+fn is_shown_by_number(c: char) -> bool {
+    c.is_control() || is_invisible(c)
 }
 
 /// Characters that reorder or hide text.
@@ -173,6 +196,18 @@ mod tests {
     fn what_others_have_said_stays_as_it_was_but_does_nothing() {
         assert_eq!(said(b"CORP\\alice@host:\tdenied"), "CORP\\alice@host:\tdenied");
         assert_eq!(said(b"\x1b[2J\xff\r"), "\\u{1b}[2J\\xff\\r");
+    }
+
+    #[test]
+    fn json_has_nothing_that_does_something_to_a_terminal_and_says_the_same() {
+        let name = "a\u{9b}2J\u{7f}\u{202e}\u{1b}\n\u{feff}ü\u{1f300}";
+        let line = json(&serde_json::json!({ name: name }));
+        assert!(!line.contains(is_shown_by_number), "{line:?}");
+        assert!(line.contains("ü\u{1f300}"), "what is only text stays: {line}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&line).unwrap(),
+            serde_json::json!({ name: name })
+        );
     }
 
     fn parse(text: &str) -> Result<Place, Error> {

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::bar::Bar;
 use crate::elsewhere::is_kept;
 use crate::engines;
-use crate::paths::{hex, show};
+use crate::paths::{hex, json as json_line, show};
 use crate::told::{counted, progress_line, size, summary_line};
 use crate::typed::Typed;
 use crate::{placement, profile};
@@ -426,7 +426,7 @@ impl Reporter {
     }
 
     fn event(&self, event: Value) {
-        self.write(&event.to_string());
+        self.write(&json_line(&event));
     }
 
     /// A line on stdout; whether it was written counts at the end.

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::job::{Record, is_running, lock, now, places, read_record, runner};
 use crate::kin;
 use crate::options;
-use crate::paths::{hex, name_of, show, unhex};
+use crate::paths::{hex, json as json_line, name_of, show, unhex};
 use crate::report::ended;
 use crate::told::{counted, size};
 
@@ -117,7 +117,7 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
     }
     let mut out = io::stdout().lock();
     let written = match arguments.json {
-        true => found.iter().try_for_each(|found| writeln!(out, "{}", event(found))),
+        true => found.iter().try_for_each(|found| writeln!(out, "{}", json_line(&event(found)))),
         false => list(&mut out, found, arguments.all || !wanted.is_empty()),
     };
     ended(written)?;

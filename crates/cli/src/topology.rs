@@ -26,7 +26,7 @@ use serde_json::json;
 use signal_hook::iterator::Signals;
 
 use crate::options::{self, TopologyCommand, TopologyEnds, TopologyRun, TopologyServe};
-use crate::paths::{self, Place};
+use crate::paths::{self, Place, json as json_line};
 use crate::report::ended;
 use crate::settings::configuration;
 use crate::signals;
@@ -74,7 +74,7 @@ fn show(arguments: &options::TopologyShow) -> Result<u8, Error> {
             "event": "topology", "machine": machine, "load": load, "leased": leased,
             "transfer": wanted.then_some(&route.transfer), "route": route.because, "plan": plan, "zone": zone,
         });
-        ended(writeln!(out, "{event}").and_then(|()| out.flush()))?;
+        ended(writeln!(out, "{}", json_line(&event)).and_then(|()| out.flush()))?;
         return Ok(0);
     }
     let style = if arguments.ascii || !is_utf8() { Style::Ascii } else { Style::Utf8 };
