@@ -28,7 +28,6 @@ mod extents;
 mod hands;
 pub mod link;
 pub mod neighbours;
-pub mod objects;
 pub mod pace;
 pub mod planted;
 pub mod resume;

@@ -45,12 +45,12 @@ use crate::entries::Entries;
 use crate::errands::Errands;
 use crate::event::{Action, Event, Outcome};
 use crate::hands::Hands;
-use crate::objects::ObjectSet;
 use crate::pace::Pace;
 use crate::planted::{Bug, Planted};
 use crate::scheduler::{self, Policy, Said, Scheduler};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
 use crate::window::Window;
+use haul_model::ObjectSet;
 
 /// What does not change during a session.
 #[derive(Clone, Debug)]

@@ -15,10 +15,10 @@ use super::choose::TIMED_OUT;
 use super::errand::About;
 use super::{Held, Objects, Sink, Told, pieces_of};
 use crate::event::Action;
-use crate::objects::ObjectSet;
 use crate::planted::Bug;
 use crate::resume::objects_of;
 use crate::states::{SinkCause, SinkState};
+use haul_model::ObjectSet;
 
 /// Placements of the largest kind take 5 kB each: so many stay well below a message.
 const LAID_ANSWERS_MAX: usize = 64;

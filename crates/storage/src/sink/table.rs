@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_model::{Bitmap, Failure, Hash, HashKind};
+use haul_model::{Failure, Hash, HashKind, ObjectSet};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -32,7 +32,7 @@ pub(super) struct Hashes {
     /// It was synced before it was whole, so there may be a table.
     in_parts: bool,
     /// Which are in it; of no length before the first is.
-    saved: Bitmap,
+    saved: ObjectSet,
     /// An earlier session may have left others in it.
     is_unread: bool,
     /// The table, if it is open.
@@ -54,7 +54,7 @@ impl Hashes {
         let writing = self.writing.entry(index).or_default();
         writing.threads += 1;
         writing.at_once |= writing.threads > 1;
-        self.is_unread || self.saved.get(index)
+        self.is_unread || self.saved.contains(index)
     }
 
     /// It was written, and has this hash; or was not.
@@ -71,10 +71,10 @@ impl Hashes {
 
     /// These are in the table, or will be soon.
     fn save(&mut self, cut: Cut, indices: impl IntoIterator<Item = u64>) {
-        if self.saved.is_empty() {
-            self.saved = Bitmap::new(cut.count());
+        if self.saved.total() == 0 {
+            self.saved = ObjectSet::new(cut.count());
         }
-        indices.into_iter().for_each(|index| _ = self.saved.set(index));
+        indices.into_iter().for_each(|index| _ = self.saved.insert(index));
     }
 
     /// They could not be put into the table, or not all of them: the next time, but for what is being written over meanwhile.
@@ -174,7 +174,7 @@ impl PosixSink {
                 // A directory is nobody's table.
                 Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {
                     let mut hashes = lock(&file.hashes);
-                    (hashes.is_unread, hashes.saved) = (false, Bitmap::default());
+                    (hashes.is_unread, hashes.saved) = (false, ObjectSet::default());
                     Ok(())
                 }
                 Err(errno) => Err(sink_failure(errno)),
@@ -191,10 +191,10 @@ impl PosixSink {
             hashes.save(cut, known);
             hashes.is_unread = false;
         }
-        if lock(&file.hashes).saved.get(index) {
+        if lock(&file.hashes).saved.contains(index) {
             let place = index * sums::ENTRY_BYTES as u64;
             write_all_at(&table, &[0; sums::ENTRY_BYTES], place).map_err(sink_failure)?;
-            lock(&file.hashes).saved.clear(index);
+            lock(&file.hashes).saved.remove(index);
         }
         Ok(())
     }

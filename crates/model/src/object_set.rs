@@ -1,27 +1,27 @@
-//! Which objects of a file have become durable, as the sink counts them.
+//! Some of a file's objects, as a sink counts them.
 //!
 //! A set takes memory for what is in it, never for what a peer says that a file has: 2^32 objects cost nothing until
 //! they arrive.
 
 use alloc::boxed::Box;
-
-use hashbrown::HashMap;
+use alloc::collections::BTreeMap;
 
 /// Object numbers in one piece.
 const PIECE: u64 = 512;
 const WORDS: usize = (PIECE / 64) as usize;
 
 /// Some of the numbers from 0 to a file's last object.
+#[derive(Default)]
 pub struct ObjectSet {
     total: u64,
     count: u64,
-    pieces: HashMap<u64, Box<[u64; WORDS]>>,
+    pieces: BTreeMap<u64, Box<[u64; WORDS]>>,
 }
 
 impl ObjectSet {
     /// None of `total`.
     pub fn new(total: u64) -> Self {
-        ObjectSet { total, count: 0, pieces: HashMap::new() }
+        ObjectSet { total, count: 0, pieces: BTreeMap::new() }
     }
 
     /// How many objects the file has.
@@ -51,6 +51,22 @@ impl ObjectSet {
         *word |= 1 << (index % 64);
         is_new
     }
+
+    /// It is in.
+    pub fn contains(&self, index: u64) -> bool {
+        let piece = self.pieces.get(&(index / PIECE));
+        piece.is_some_and(|piece| piece[(index % PIECE / 64) as usize] >> (index % 64) & 1 == 1)
+    }
+
+    /// Takes one out, if it is in.
+    pub fn remove(&mut self, index: u64) {
+        if self.contains(index)
+            && let Some(piece) = self.pieces.get_mut(&(index / PIECE))
+        {
+            piece[(index % PIECE / 64) as usize] &= !(1 << (index % 64));
+            self.count -= 1;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +85,18 @@ mod tests {
             }
             assert!(set.is_full(), "{total}");
         }
+    }
+
+    #[test]
+    fn what_is_taken_out_is_missing_and_may_come_again() {
+        let mut set = ObjectSet::new(1000);
+        (0..1000).for_each(|index| _ = set.insert(index));
+        for index in [0, 63, 512, 999, 999, 1000, u64::MAX] {
+            set.remove(index);
+            assert!(!set.contains(index) && !set.is_full());
+        }
+        assert!(set.contains(1) && set.count() == 996);
+        assert!(set.insert(63) && !set.insert(63) && set.contains(63));
     }
 
     #[test]
