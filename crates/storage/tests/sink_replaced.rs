@@ -2,7 +2,7 @@
 
 mod sink_support;
 
-use std::fs;
+use std::fs::{self, File};
 use std::sync::Arc;
 
 use haul_model::op::Prepared;
@@ -177,5 +177,67 @@ fn hashes_that_found_no_room_are_kept_for_the_next_group() {
         assert!(driver.seal(&file, token, None).is_ok(), "{nth}");
         driver.settle(&[file.id]);
         assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
+    }
+}
+
+/// A device, or a server, that said it was durable goes back to what it was before.
+#[test]
+fn objects_that_are_gone_again_do_not_come_back_as_zeros() {
+    let bytes = content(7, 4 * OBJECT as usize - 5);
+    for has_table in [true, false] {
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = file_of(&driver, top, &bytes);
+        let token = driver.start(&file);
+        let [path, table] =
+            ["", ".sums"].map(|suffix| scratch.path(format!("top/.haul-{token}{suffix}").as_bytes()));
+        let write = |from| {
+            for index in [from, from + 1] {
+                assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+            }
+            assert_eq!(driver.sync(&[file.id]), []);
+        };
+        write(0);
+        let before = fs::read(&table).unwrap();
+        write(2);
+        drop(driver);
+        if has_table {
+            fs::write(&table, before).unwrap();
+        } else {
+            fs::remove_file(&table).unwrap();
+        }
+        let inode = File::options().write(true).open(&path).unwrap();
+        inode.set_len(2 * u64::from(OBJECT)).unwrap();
+        inode.set_len(bytes.len() as u64).unwrap();
+        let (driver, top) = scratch.session(TWO);
+        let file = file_of(&driver, top, &bytes);
+        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        let sealed = driver.seal(&file, token, None).map(drop);
+        assert_eq!(sealed, Err(Code::HashMismatch.into()), "{has_table}");
+    }
+}
+
+/// A file of terabytes is not hashed for nobody.
+#[test]
+fn when_the_session_is_given_up_nothing_is_hashed_again() {
+    let bytes = content(7, 4 * OBJECT as usize);
+    for is_given_up in [false, true] {
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = file_of(&driver, top, &bytes);
+        let token = driver.start(&file);
+        for index in 0..4 {
+            assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+            assert_eq!(driver.sync(&[file.id]), []);
+        }
+        drop(driver);
+        fs::remove_file(scratch.path(format!("top/.haul-{token}.sums").as_bytes())).unwrap();
+        let (driver, top) = scratch.session(TWO);
+        let file = file_of(&driver, top, &bytes);
+        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        if is_given_up {
+            driver.give_up();
+        }
+        assert_eq!(driver.seal(&file, token, None).is_err(), is_given_up);
     }
 }

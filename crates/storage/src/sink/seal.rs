@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_model::op::Progress;
 use haul_model::{Code, Entry, Failure, Hash, HashKind, Token};
+use rustix::fs::{self, SeekFrom};
 use rustix::io::Errno;
 
 use super::attributes::status;
@@ -28,7 +29,7 @@ impl PosixSink {
         object_bytes: u32,
         (root, progress): (Option<Hash>, &Progress),
     ) -> Result<Hash, Failure> {
-        let mut reread = Reread { progress, pieces: 0 };
+        let mut reread = Reread { progress, given_up: &self.given_up, pieces: 0 };
         let file = self.unfinished(entry, token, object_bytes)?;
         let failures = file.failures();
         let contents = self.contents(&file).map_err(|failure| match failure {
@@ -77,6 +78,10 @@ impl PosixSink {
             let saved = sums::decode(file.token, cut, index, entry);
             combiner.push(match gathered.or(saved.filter(|_| is_of_it == Some(true))) {
                 Some(hash) => hash,
+                // All of it is gone: its device, or its server, has gone back to what it was before.
+                None if saved.is_none() && is_hole(contents, cut.range(index)) => {
+                    return Err(Code::HashMismatch.into());
+                }
                 None => {
                     let found = self.reread(contents, cut, index, reread)?;
                     // Of a copy what was written later is missing, in the table that was copied with it, too.
@@ -124,6 +129,7 @@ impl PosixSink {
 /// How far the hashing of a whole file has come.
 struct Reread<'a> {
     progress: &'a Progress,
+    given_up: &'a AtomicBool,
     pieces: usize,
 }
 
@@ -132,8 +138,17 @@ impl Reread<'_> {
     fn next(&mut self) -> Result<(), Failure> {
         self.pieces += 1;
         let number = self.pieces & (u32::MAX as usize >> 1);
-        let goes_on = self.progress.begins(number);
+        let goes_on = self.progress.begins(number) && !self.given_up.load(Ordering::Relaxed);
         goes_on.then_some(()).ok_or(Failure::os(Code::SinkWrite, Errno::TIMEDOUT.raw_os_error()))
+    }
+}
+
+/// Nothing was ever written there. No, where nobody can tell.
+fn is_hole(contents: &OwnedFd, (offset, length): (u64, u32)) -> bool {
+    match fs::seek(contents, SeekFrom::Data(offset)) {
+        Ok(data) => data >= offset + u64::from(length),
+        // No data behind it either.
+        Err(errno) => errno == Errno::NXIO,
     }
 }
 
