@@ -41,6 +41,9 @@ pub struct DirectoryStore {
     open: HashMap<String, File>,
 }
 
+/// Logs that are kept open. There may be one for each file.
+const OPEN_MAX: usize = 64;
+
 impl DirectoryStore {
     /// Opens the directory; it must be there.
     pub fn open(path: &Path) -> std::io::Result<Self> {
@@ -64,6 +67,10 @@ impl DirectoryStore {
 
     fn file(&mut self, name: &str, create: bool) -> std::io::Result<&File> {
         if !self.open.contains_key(name) {
+            // What was written stays to be synced, by whichever descriptor.
+            if self.open.len() >= OPEN_MAX {
+                self.open.clear();
+            }
             let file = std::fs::OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -255,7 +262,10 @@ fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStor
         failure: haul_model::Failure { code: Code::LogUnwritable, ..error.failure },
         ..error
     })?;
-    let store = DirectoryStore::open(directory).map_err(|error| unwritable(&error))?;
+    let store = DirectoryStore::open(directory).map_err(|error| match may_be_read_later(&error) {
+        true => Error::os(Code::LogDamaged, directory.display().to_string(), &error).hint(UNREADABLE),
+        false => unwritable(&error),
+    })?;
     // Whether something can be written is known before the first file moves.
     let trouble = store.probe().err().map(|error| unwritable(&error));
     let told = |error: &haul_objectlog::Error<std::io::Error>| {
@@ -264,11 +274,15 @@ fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStor
     let (log, _replay) = ObjectLog::open(store, config).map_err(|error| told(&error))?;
     match log.unreadable() {
         Some(error @ haul_objectlog::Error::Store { error: why, .. }) if may_be_read_later(why) => {
-            Err(told(error).hint("it knows what is durable: make it readable again, or forget the transfer with haul stop ID --discard"))
+            Err(told(error).hint(UNREADABLE))
         }
         _ => Ok((log, trouble)),
     }
 }
+
+/// It exists, but what is in it cannot be known now.
+const UNREADABLE: &str =
+    "it knows what is durable: make it readable again, or forget the transfer with haul stop ID --discard";
 
 /// What stands in a log's place was never one.
 fn may_be_read_later(error: &std::io::Error) -> bool {

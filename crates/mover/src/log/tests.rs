@@ -196,6 +196,42 @@ fn a_log_that_cannot_be_read_now_is_waited_for() {
         assert_eq!(refused.failure.code, Code::LogDamaged, "{refused}");
         assert!(refused.hint.is_some_and(|hint| hint.contains("--discard")));
     }
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root");
+    }
+    // Nor its directory.
+    let nobody = Some(65534);
+    let inside = directory.path().join("log");
+    std::fs::create_dir(&inside).unwrap();
+    std::fs::set_permissions(&inside, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    [directory.path(), &inside].iter().for_each(|path| std::os::unix::fs::chown(path, nobody, None).unwrap());
+    let refused = std::thread::scope(|scope| {
+        let as_nobody = || {
+            // This thread alone, which ends as such.
+            let [real, effective, saved] = [0, 65534, 0].map(rustix::process::Uid::from_raw);
+            rustix::thread::set_thread_res_uid(real, effective, saved).unwrap();
+            SourceLog::open(&inside, settings(false)).err().unwrap()
+        };
+        scope.spawn(as_nobody).join().unwrap()
+    });
+    assert_eq!(refused.failure.code, Code::LogDamaged, "{refused}");
     let damage = [Errno::IO, Errno::TIMEDOUT, Errno::STALE, Errno::ACCESS].map(std::io::Error::from);
     assert!(damage.iter().all(may_be_read_later));
+}
+
+#[test]
+fn many_logs_are_not_kept_open_all_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = DirectoryStore::open(directory.path()).unwrap();
+    let names: Vec<String> = (0..3 * OPEN_MAX).map(|number| format!("file-{number}.log")).collect();
+    for (number, name) in names.iter().enumerate() {
+        store.write_at(name, 0, &[number as u8]).unwrap();
+        assert!(store.open.len() <= OPEN_MAX);
+    }
+    store.sync(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    for (number, name) in names.iter().enumerate() {
+        let mut byte = [0];
+        assert_eq!((store.length(name).unwrap(), store.read_at(name, 0, &mut byte).unwrap()), (Some(1), 1));
+        assert_eq!((byte[0], store.open.len() <= OPEN_MAX), (number as u8, true));
+    }
 }
