@@ -2,7 +2,8 @@
 //!
 //! The caller writes to a terminal, a pipe or a file, and those may take nothing for hours (Ctrl-S, a pager, a slow reader). The
 //! master leaves its reports here and goes on: the other end has to hear of it all the time. What waits here is bounded because a
-//! master that is told that its caller is behind takes on nothing new: what it has taken on already is bounded, too.
+//! master that is told that its caller is behind takes on nothing new: what it has taken on already is bounded, too, and so is how many
+//! connections may bring their share of it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,8 @@ use crate::{Error, threads};
 
 /// As many as entries may be open: of each comes one report, so that at most about twice as many wait.
 pub(crate) const BEHIND: usize = 16_384;
+/// So many more come only of what one connection after the other has brought.
+pub(crate) const FAR_BEHIND: usize = 16 * BEHIND;
 /// After so many others progress is told in its place; a later one takes the place of one before.
 const BETWEEN_PROGRESS: usize = 256;
 
@@ -54,6 +57,11 @@ impl ReportQueue {
     /// Nothing new is to be taken on.
     pub(crate) fn is_behind(&self) -> bool {
         self.0.lock().waiting.len() >= BEHIND
+    }
+
+    /// No next connection is to bring more.
+    pub(crate) fn is_far_behind(&self) -> bool {
+        self.0.lock().waiting.len() >= FAR_BEHIND
     }
 }
 

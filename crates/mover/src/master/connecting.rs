@@ -1,7 +1,7 @@
 //! The connection of a running master: asked for, made, tried again, lost.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use haul_model::Code;
 use haul_protocol::Event;
@@ -19,6 +19,9 @@ use crate::report::Report;
 
 /// So often the first connection of a session may break while it is made.
 const FIRST_ATTEMPTS: u32 = 3;
+
+/// So long nothing is asked for where the caller takes nothing.
+const BEHIND_PAUSE: Duration = Duration::from_millis(100);
 
 /// The state of the connection, as the loop sees it.
 pub(super) enum Wire {
@@ -40,6 +43,13 @@ impl<M: Machine> Running<M> {
     /// Asks for a connection, for as long as `--reconnect` still allows.
     pub(super) fn request(&mut self) {
         let Wire::Wanted { since, first } = self.wire else { return };
+        // What a connection brings before it is held up would come anew with each. The other end is not to blame for the time.
+        if self.master.reports.is_far_behind() {
+            let now = Instant::now();
+            self.wire = Wire::Wanted { since: now, first };
+            self.retry_at = Some(now + BEHIND_PAUSE);
+            return;
+        }
         self.retry_at = None;
         self.master.introduction.received = self.master.link.received();
         let patience = patience::in_all(self.master.tuning.reconnect, first).saturating_sub(since.elapsed());

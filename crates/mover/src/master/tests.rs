@@ -465,6 +465,30 @@ fn a_connection_over_which_too_much_has_come_can_be_lost_and_ended() {
     assert_eq!(running.farewell().hanging, 0);
 }
 
+/// Or each would bring as much as is held up of one.
+#[test]
+fn no_next_connection_is_asked_for_while_far_too_much_is_to_be_told() {
+    let (mut running, requests) = master();
+    let (reports, gate) = paused();
+    running.master.reports = reports;
+    let (_of_control, _of_data) = up(&mut running);
+    while requests.try_recv().is_ok() {}
+    for _ in 0..=crate::report_queue::FAR_BEHIND {
+        running.carry_out(Action::Fact(haul_model::report::Fact::FailedToo { count: 1 }));
+    }
+    running.on_lost(1, "cut".into());
+    let mut turn_for = |time| {
+        let until = Instant::now() + time;
+        while requests.is_empty() && Instant::now() < until {
+            running.turn();
+        }
+        requests.len()
+    };
+    assert_eq!(turn_for(Duration::from_secs(2)), 0);
+    drop(gate);
+    assert_eq!(turn_for(Duration::from_secs(30)), 1);
+}
+
 #[test]
 fn who_only_says_that_it_is_there_is_not_waited_for_with_what_it_says() {
     let (mut running, _gate, of_control, _of_data) = behind();
