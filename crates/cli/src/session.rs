@@ -419,7 +419,9 @@ impl Ends<'_> {
         })?;
         let storage = storage.with_engines(Arc::clone(&self.engines.sink));
         let shared = (!self.alone).then_some(placing);
-        Ok(SinkEnd { common, storage: Arc::new(storage), shared })
+        // What is made up is a tree.
+        let recursive = self.recursive || self.measure.synthetic.is_some();
+        Ok(SinkEnd { common, storage: Arc::new(storage), shared, recursive })
     }
 }
 

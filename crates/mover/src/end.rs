@@ -129,6 +129,8 @@ pub struct SinkEnd {
     pub storage: Arc<dyn SinkStorage>,
     /// As at the source.
     pub shared: Option<Arc<Placing>>,
+    /// SOURCEs may be directories.
+    pub recursive: bool,
 }
 
 /// Of both ends.
@@ -347,7 +349,7 @@ impl SourceEnd {
 impl SinkEnd {
     /// Starts its threads.
     pub fn start(self) -> Result<Running, Error> {
-        let SinkEnd { mut common, storage, shared } = self;
+        let SinkEnd { mut common, storage, shared, recursive } = self;
         let pool = common.pool(common.tuning.slots_far)?;
         let introduction = common.introduction(Role::Sink, pool.count());
         let (inputs_sender, inputs) = bounded(INPUTS_MAX);
@@ -369,6 +371,7 @@ impl SinkEnd {
             lies_apart,
             errand_threads_max: u32::MAX,
             roots: common.roots,
+            recursive,
             report_done: common.tuning.report_done,
             planted: Planted::default(),
         }));

@@ -108,7 +108,7 @@ fn session(dials: Dials, cut: Option<Cut>) -> Passed {
     let tree = Arc::new(MemoryTree::default());
     let names = [SourceName::Named(b"many".to_vec())];
     let sink = MemorySink::open(Arc::clone(&tree), &names, ([1; 6], [2; 4]), OBJECT_BYTES, false).unwrap();
-    let sink = SinkEnd { common: common(of_sink), storage: Arc::new(sink), shared: None };
+    let sink = SinkEnd { common: common(of_sink), storage: Arc::new(sink), shared: None, recursive: true };
     let source = SourceEnd {
         common: common(of_source),
         storage: Arc::new(storage),

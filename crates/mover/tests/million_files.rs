@@ -101,7 +101,12 @@ fn a_million_files_fit_into_the_memory_of_what_is_under_way() {
         support::common(tuning.clone(), connector, Box::new(report))
     };
     let sink_storage = Arc::new(Keepless::default());
-    let sink = SinkEnd { common: common(Box::new(accept)), storage: sink_storage.clone(), shared: None };
+    let sink = SinkEnd {
+        common: common(Box::new(accept)),
+        storage: sink_storage.clone(),
+        shared: None,
+        recursive: true,
+    };
     let source = SourceEnd {
         common: common(Box::new(dial)),
         storage,

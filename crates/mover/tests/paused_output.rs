@@ -50,7 +50,7 @@ fn a_source_whose_reports_nobody_takes_moves_everything() {
     let tree = Arc::new(MemoryTree::default());
     let sink = MemorySink::open(tree, &names, ([1; 6], [2; 4]), OBJECT_BYTES, false).unwrap();
     let common = support::common(tuning, Box::new(accept), Box::new(|_| {}));
-    let sink = SinkEnd { common, storage: Arc::new(sink), shared: None }.start().unwrap();
+    let sink = SinkEnd { common, storage: Arc::new(sink), shared: None, recursive: true }.start().unwrap();
     let source = source.start().unwrap();
     let sink = sink.wait();
     assert!(sink.error.is_none(), "{:?}", sink.error);

@@ -57,6 +57,7 @@ impl End {
             lies_apart: false,
             errand_threads_max: u32::MAX,
             slot_bytes: OBJECT,
+            recursive: true,
             roots: (0..ROOTS).map(|number| number.to_string().into_bytes().into()).collect(),
             report_done: false,
             planted: Planted::default(),

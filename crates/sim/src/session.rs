@@ -135,6 +135,7 @@ impl World {
             lies_apart: false,
             errand_threads_max: self.plan.errand_threads,
             slot_bytes: object_bytes,
+            recursive: true,
             roots,
             report_done: true,
             planted,

@@ -336,10 +336,8 @@ impl Scan {
                 let path = *tree.roots.get(self.root)?;
                 self.root += 1;
                 let parent = EntryId::root(tree.nodes[path].root);
-                match self.enter(tree, path, parent) {
-                    Some(found) => return Some(found),
-                    None => continue,
-                }
+                // A SOURCE that is not there any more is a failure, unlike what has gone from a directory.
+                return Some(self.enter(tree, path, parent).unwrap_or(Found::Unreadable(path)));
             };
             let (directory, id) = (*directory, *id);
             let Some(path) = tree.nodes[directory].children.get(*child).copied() else {

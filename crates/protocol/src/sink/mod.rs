@@ -30,7 +30,7 @@ use haul_model::profile::Waiting;
 use haul_model::report::{Fact, FailedPaths, Share, Stats};
 use haul_model::stripe::Unlike;
 use haul_model::{
-    BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, Plan, SlotId, Target, Token,
+    BlockId, Code, Entry, EntryId, Failure, Hash, Laid, ObjectSet, Placement, Plan, SlotId, Target, Token,
 };
 use haul_wire::{Answer, Message, Repair, Settled};
 
@@ -50,7 +50,6 @@ use crate::planted::{Bug, Planted};
 use crate::scheduler::{self, Policy, Said, Scheduler};
 use crate::states::{Coverage, SinkCause, SinkState, sink_step};
 use crate::window::Window;
-use haul_model::ObjectSet;
 
 /// What does not change during a session.
 #[derive(Clone, Debug)]
@@ -79,6 +78,8 @@ pub struct Config {
     pub slot_bytes: u32,
     /// Names of the SOURCEs below the destination (empty: merged into it).
     pub roots: Vec<Box<[u8]>>,
+    /// SOURCEs may be directories; else nothing but files comes, each a SOURCE.
+    pub recursive: bool,
     /// Report each file that is done, not only those that failed.
     pub report_done: bool,
     /// For the simulator.
@@ -455,11 +456,7 @@ impl Sink {
                 self.actions.push_back(Action::Fact(Fact::SpillFailed { failure, room }));
                 Ok(())
             }
-            Message::Bye(stats) if !self.bye => {
-                self.bye = true;
-                self.stats = stats;
-                Ok(())
-            }
+            Message::Bye(stats) if !self.bye => self.on_bye(stats),
             Message::Error(failure) => {
                 self.end(Some(failure));
                 Ok(())
@@ -467,6 +464,16 @@ impl Sink {
             Message::Ping => Ok(()),
             _ => Err(Failure::new(Code::Protocol)),
         }
+    }
+
+    /// What has failed here has failed, whatever the source counts. A SOURCE that it never told of, or not to its end, has failed.
+    fn on_bye(&mut self, stats: Stats) -> Result<(), Failure> {
+        if !self.totals_are_final() && stats.files_failed == 0 {
+            return Err(Failure::new(Code::Protocol));
+        }
+        self.bye = true;
+        self.stats = Stats { files_failed: self.stats.files_failed.max(stats.files_failed), ..stats };
+        Ok(())
     }
 
     fn on_done(&mut self, done: SinkDone, now_nanos: u64) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use haul_model::op::{Lane, Prepare, Prepared, Progress, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Share};
 use haul_model::stripe::Unlike;
-use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, Placement, Plan, Token};
+use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, ObjectSet, Placement, Plan, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::choose::TIMED_OUT;
@@ -18,7 +18,6 @@ use crate::event::Action;
 use crate::planted::Bug;
 use crate::resume::objects_of;
 use crate::states::{SinkCause, SinkState};
-use haul_model::ObjectSet;
 
 /// Placements of the largest kind take 5 kB each: so many stay well below a message.
 const LAID_ANSWERS_MAX: usize = 64;
@@ -43,6 +42,9 @@ impl Sink {
                 NewFile::Entry { entry, object_bytes, resume, stripes } => {
                     if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(entry.id) {
                         return Err(Failure::new(Code::LimitExceeded));
+                    }
+                    if !self.config.recursive && entry.kind != Kind::File {
+                        return Err(Failure::new(Code::Protocol));
                     }
                     match entry.kind {
                         Kind::Directory => {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use haul_model::limits::{BATCH_BYTES_SOFT, BATCH_ITEMS_MAX};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Share};
@@ -337,6 +337,7 @@ impl Source {
                 next: 0,
                 shown: 0,
                 again: Vec::new(),
+                sent: HashSet::new(),
                 put_back: Vec::new(),
                 attempts: Vec::new(),
                 spilled: HashMap::new(),

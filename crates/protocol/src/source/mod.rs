@@ -118,6 +118,8 @@ struct Objects {
     next: u64,
     /// Objects that the scheduler has of it.
     shown: u32,
+    /// At the sink or on its way there; not durable yet, nor asked for again.
+    sent: HashSet<u32>,
     /// To be sent again.
     again: Vec<u32>,
     /// Picked before its file could be opened, the last one first: nobody has read those yet.
@@ -462,7 +464,9 @@ impl Source {
                 allowances.into_iter().try_for_each(|(target, count)| self.on_allowance(target, count))
             }
             Message::BlockSync { objects, entries } => {
-                objects.into_iter().for_each(|(id, index)| self.on_durable(id, index));
+                for (id, index) in objects {
+                    self.on_durable(id, index)?;
+                }
                 entries.into_iter().try_for_each(|(id, settled)| self.on_settled(id, settled))
             }
             Message::Repair(repairs) => repairs.into_iter().try_for_each(|repair| self.on_repair(repair)),

@@ -35,15 +35,20 @@ impl super::Objects {
 
 impl Source {
     /// BLOCK_SYNC of an object: only now is it logged. For entries that have ended meanwhile it means nothing.
-    pub(super) fn on_durable(&mut self, id: EntryId, index: u32) {
+    pub(super) fn on_durable(&mut self, id: EntryId, index: u32) -> Result<(), Failure> {
         let Some(held) = self.entries.get_mut(id).filter(|held| held.state == SourceState::Active) else {
-            return;
+            return Ok(());
         };
         let size = held.entry.size();
-        let Some(objects) = held.objects.as_deref_mut() else { return };
-        if !objects.durable.set(u64::from(index)) {
-            return;
+        let Some(objects) = held.objects.as_deref_mut() else { return Ok(()) };
+        // Once is enough; and what was never sent is nowhere.
+        if objects.durable.get(u64::from(index)) {
+            return Ok(());
         }
+        if !objects.sent.remove(&index) {
+            return Err(Failure::new(Code::Protocol));
+        }
+        objects.durable.set(u64::from(index));
         let early = self.config.planted.has(Bug::SealWithoutAll)
             && objects.durable.count() + 1 == objects.durable.len();
         let full = objects.durable.is_full() || early;
@@ -54,6 +59,7 @@ impl Source {
         if full {
             let _ = self.confirm(id);
         }
+        Ok(())
     }
 
     /// Everything of the file is durable; it counts only if it was one version that was read.
@@ -205,8 +211,7 @@ impl Source {
         let active = |held: &&mut super::Held| held.state == SourceState::Active;
         let Some(held) = self.entries.get_mut(id).filter(active) else { return Ok(()) };
         let Some(objects) = held.objects.as_deref_mut() else { return Ok(()) };
-        let taken = u64::from(index) < objects.next && !objects.durable.get(u64::from(index));
-        if !taken || objects.again.contains(&index) || objects.spilled.contains_key(&index) {
+        if !objects.sent.remove(&index) {
             return Err(Failure::new(Code::Protocol));
         }
         // What was on its way when the connection was lost has been taken back then.

@@ -320,6 +320,7 @@ impl Source {
         let Some(objects) = self.entries.get_mut(file).and_then(|held| held.objects.as_deref_mut()) else {
             return;
         };
+        objects.sent.insert(index);
         objects.lent |= hash == Some(Hash::LENT);
         if objects.durable.len() == 1 {
             objects.root = hash;

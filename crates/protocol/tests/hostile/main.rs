@@ -73,6 +73,7 @@ fn a_sink_survives_whatever_a_source_says() {
             lies_apart: false,
             errand_threads_max: random.pick(&[1, 3, u32::MAX]),
             slot_bytes: OBJECT_BYTES,
+            recursive: true,
             roots: roots(),
             report_done: true,
             planted: Planted::default(),

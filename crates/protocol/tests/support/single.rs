@@ -61,6 +61,7 @@ pub fn sink_config() -> sink::Config {
         lies_apart: false,
         errand_threads_max: u32::MAX,
         slot_bytes: OBJECT,
+        recursive: true,
         roots: vec![b"a".as_slice().into()],
         report_done: false,
         planted: Planted::default(),

@@ -1,0 +1,127 @@
+//! What the other end may claim, and what it may not.
+
+#[path = "support/single.rs"]
+mod single;
+#[allow(dead_code)]
+mod support;
+
+use std::sync::Arc;
+
+use haul_model::op::{SourceDone, SourceOp};
+use haul_model::report::Stats;
+use haul_model::{Code, Entry, Failure, Kind};
+use haul_protocol::sink::{Config, Sink};
+use haul_protocol::source::{self, Source};
+use haul_protocol::{Action, Event, LogOp, Outcome};
+use haul_wire::{Message, NewFile, Role};
+use single::{ID, file, sink_begins, sink_config, source_begins, source_config};
+use support::{NoLog, peer};
+
+/// How the session ended, if it has.
+fn ended(sink: &mut Sink, events: Vec<Event>) -> Option<Outcome> {
+    let mut outcome = None;
+    for event in events {
+        sink.on_event(event, 0);
+        while let Some(action) = sink.next_action() {
+            if let Action::Ended(how) = action {
+                outcome = Some(how);
+            }
+        }
+    }
+    outcome
+}
+
+fn bye(files_failed: u64) -> Event {
+    Event::Message(Message::Bye(Stats {
+        files_total: 9,
+        files_done: 9 - files_failed,
+        files_failed,
+        ..Stats::default()
+    }))
+}
+
+fn broken(outcome: Option<Outcome>) -> bool {
+    outcome.is_some_and(|outcome| outcome.failure.is_some_and(|failure| failure.code == Code::Protocol))
+}
+
+#[test]
+fn nothing_is_done_before_each_source_was_told_of_or_has_failed() {
+    let up = || Event::LinkUp { epoch: 1, peer: peer(Role::Source, 8) };
+    assert!(broken(ended(&mut Sink::new(sink_config()), vec![up(), bye(0)])), "nothing came");
+    let mut sink = Sink::new(sink_config());
+    assert_eq!(ended(&mut sink, vec![up(), bye(1)]), None, "it has failed there");
+    let entry = Arc::new(Entry { kind: Kind::Directory, ..file(0) });
+    let step = NewFile::Entry { entry, object_bytes: None, resume: None, stripes: None };
+    let told = || Event::Message(Message::NewFile(vec![step.clone()]));
+    assert!(broken(ended(&mut Sink::new(sink_config()), vec![up(), told(), bye(0)])), "a directory goes on");
+    let end = || Event::Message(Message::NewFile(vec![NewFile::End(ID)]));
+    assert_eq!(ended(&mut Sink::new(sink_config()), vec![up(), told(), end(), bye(0)]), None);
+}
+
+#[test]
+fn what_has_failed_at_the_sink_has_failed_whatever_the_source_counts() {
+    let mut sink = Sink::new(sink_config());
+    let refused = Message::Notice { path: b"a/x".as_slice().into(), failure: Code::SourceRead.into() };
+    let mut events = sink_begins(1);
+    events.extend([Event::Message(refused), bye(0)]);
+    assert_eq!(ended(&mut sink, events), None);
+    assert_eq!((sink.stats().files_failed, sink.stats().files_done), (1, 9));
+}
+
+#[test]
+fn where_no_tree_was_asked_for_none_comes() {
+    for kind in [Kind::File, Kind::Directory, Kind::Symlink] {
+        let link_target = if kind == Kind::Symlink { b"x".as_slice().into() } else { Box::default() };
+        let entry = Arc::new(Entry { kind, link_target, ..file(0) });
+        let step = NewFile::Entry { entry, object_bytes: None, resume: None, stripes: None };
+        for recursive in [false, true] {
+            let mut sink = Sink::new(Config { recursive, ..sink_config() });
+            let up = Event::LinkUp { epoch: 1, peer: peer(Role::Source, 8) };
+            let outcome = ended(&mut sink, vec![up, Event::Message(Message::NewFile(vec![step.clone()]))]);
+            assert_eq!(broken(outcome), !recursive && kind != Kind::File, "{kind:?} {recursive}");
+        }
+    }
+}
+
+/// With one slot the source cannot have read more than one object.
+#[test]
+fn what_was_never_sent_is_not_durable() {
+    for (index, is_wrong) in [(0, false), (1, true), (3, true), (4, true), (u32::MAX, true)] {
+        let mut source = Source::new(source::Config {
+            slots: 1,
+            slots_least: 1,
+            hands: 1,
+            hands_max: 1,
+            ..source_config()
+        });
+        let mut events: Vec<Event> = source_begins(4);
+        events.reverse();
+        let (mut is_sent, mut logged, mut failure) = (false, Vec::new(), None);
+        loop {
+            let Some(event) = events.pop() else {
+                if std::mem::replace(&mut is_sent, false) {
+                    events.push(Event::Message(Message::BlockSync {
+                        objects: vec![(ID, index)],
+                        entries: vec![],
+                    }));
+                    continue;
+                }
+                break;
+            };
+            source.on_event(event, &mut NoLog, 0);
+            while let Some(action) = source.next_action() {
+                match action {
+                    Action::Source(SourceOp::ReadObject { block, .. }) => {
+                        events.push(Event::SourceDone(SourceDone::Object { block, result: Ok(None) }));
+                    }
+                    Action::Payload { .. } => is_sent = true,
+                    Action::Log(LogOp::Record { index, .. }) => logged.push(index),
+                    Action::Ended(outcome) => failure = outcome.failure,
+                    _ => {}
+                }
+            }
+        }
+        let wrong = Some(Failure::new(Code::Protocol));
+        assert_eq!((logged, failure), if is_wrong { (vec![], wrong) } else { (vec![0], None) }, "{index}");
+    }
+}
