@@ -203,7 +203,7 @@ fn a_log_that_cannot_be_read_now_is_waited_for() {
     let nobody = Some(65534);
     let inside = directory.path().join("log");
     std::fs::create_dir(&inside).unwrap();
-    std::fs::set_permissions(&inside, std::os::unix::fs::PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(&inside, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
     [directory.path(), &inside].iter().for_each(|path| std::os::unix::fs::chown(path, nobody, None).unwrap());
     let refused = std::thread::scope(|scope| {
         let as_nobody = || {
