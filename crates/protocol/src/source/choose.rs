@@ -67,7 +67,10 @@ impl Source {
                 if self.show_next_file() || !ahead && self.close_oldest_bundle() {
                     continue;
                 }
-                self.name_dead();
+                // Where a file ends by that, another one may be opened.
+                if self.name_dead() {
+                    continue;
+                }
                 return None;
             };
             let (id, index, again) = match picked.item {
@@ -288,9 +291,11 @@ impl Source {
         }
     }
 
-    /// Files on a target of either end that answers no more.
-    fn name_dead(&mut self) {
+    /// Files on a target of either end that answers no more. Whether there was any.
+    fn name_dead(&mut self) -> bool {
+        let mut any = false;
         while let Some((wanted, _)) = self.scheduler.take_dead() {
+            any = true;
             let (id, index) = match wanted {
                 Wanted::Object { id, index, .. } | Wanted::Back { id, index } => (id, index),
                 // Who wanted to write it has seen that it could not.
@@ -314,6 +319,7 @@ impl Source {
             // It only fails for an entry that is gone.
             let _ = self.on_unreadable(id, Failure::os(code, TIMED_OUT));
         }
+        any
     }
 
     /// A bundle that hangs: its members are put in others.
