@@ -51,6 +51,7 @@ fn main() -> ExitCode {
     end_with_any_thread();
     signals::outlive_large_files();
     signals::hear_of_children();
+    signals::unblock();
     let options = Options::of_command_line();
     if matches!(options.command, Command::Cp(_) | Command::Serve(_)) {
         // Before there is a second thread.

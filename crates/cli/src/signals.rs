@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 
 /// SIGTERM, and SIGINT and SIGHUP where they are not ignored on behalf of whoever started the command: by a shell that runs it in the
 /// background of a script, or `nohup`.
@@ -16,6 +16,20 @@ pub fn that_end() -> Vec<i32> {
 /// A file that is larger than this process may make them (`ulimit -f`) fails by itself, with EFBIG.
 pub fn outlive_large_files() {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
+}
+
+/// Who waits for its signals elsewhere (`signalfd`) has them blocked, and so has what it starts: that would hear of none. Before
+/// there is another thread.
+pub fn unblock() {
+    let mut signals = std::mem::MaybeUninit::uninit();
+    // SAFETY: the set is made empty before signals are put into it, which all exist; only this thread's mask is changed.
+    unsafe {
+        libc::sigemptyset(signals.as_mut_ptr());
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD] {
+            libc::sigaddset(signals.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, signals.as_ptr(), std::ptr::null_mut());
+    }
 }
 
 /// Whoever ignores the ends of its children lets a command that it starts ignore them, too; here they are waited for.

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_testkit::alone;
 use rustix::process::{Pid, Signal, kill_process};
@@ -312,6 +312,14 @@ fn a_service_that_another_kind_of_login_started_is_found() {
         drop(UnixListener::bind(elsewhere.join("haul-topology.sock")).unwrap());
         let said = told(&command.output().unwrap(), 0);
         assert!(said.contains("\nleased      CPUs 0-1,8\n"), "{said}");
+        if rustix::process::geteuid().is_root() {
+            // Nor does somebody else's keep it from being found.
+            fs::remove_file(elsewhere.join("haul-topology.sock")).unwrap();
+            let _listener = served_by_another_user(&elsewhere.join("haul-topology.sock"));
+            let output = command.output().unwrap();
+            let said = told(&output, 0);
+            assert!(said.contains("\nleased      CPUs 0-1,8\n"), "{said}");
+        }
         socket
     };
     let _ = fs::remove_file(socket);
@@ -347,6 +355,42 @@ fn a_command_is_run_with_its_own_exit_code_and_signals_reach_it() {
     assert_eq!(line, "ready\n");
     process.signal(Signal::TERM);
     assert_eq!(process.ended(), (Some(128 + 15), None));
+}
+
+/// As a supervisor has it that waits for its signals with `signalfd`.
+#[test]
+fn a_command_whose_signals_were_blocked_hears_of_them_all_the_same() {
+    use std::os::unix::process::CommandExt;
+    let bed = Bed::new();
+    let blocked = |words: &[&str]| {
+        let mut command = bed.command(&[&["run", "--"], words].concat());
+        let block = || {
+            let mut signals = std::mem::MaybeUninit::uninit();
+            // SAFETY: the set is filled before it is used; nothing here allocates.
+            unsafe {
+                libc::sigfillset(signals.as_mut_ptr());
+                libc::sigprocmask(libc::SIG_BLOCK, signals.as_ptr(), std::ptr::null_mut());
+            }
+            Ok(())
+        };
+        // SAFETY: it only changes the signal mask.
+        unsafe { command.pre_exec(block) };
+        Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let ended = |mut process: Process| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while process.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it hears of nothing");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        process.ended()
+    };
+    assert_eq!(ended(blocked(&["true"])), (Some(0), None));
+    let mut process = blocked(&["sh", "-c", "echo ready; exec sleep 60"]);
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    process.signal(Signal::TERM);
+    assert_eq!(ended(process), (Some(128 + 15), None));
 }
 
 #[test]

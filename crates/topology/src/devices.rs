@@ -42,14 +42,21 @@ pub fn of_path(root: &Path, machine: &Machine, map: &Map, path: &Path) -> Reache
     while let (false, Some(above)) = (there.exists(), there.parent()) {
         there = above;
     }
+    let typed = there;
     let path = there.canonicalize().unwrap_or_else(|_| there.to_owned());
-    if let Some((prefix, devices)) = map.path(&path) {
+    // The map may name a link that leads there. What this host does not have does not count: one map does for several hosts.
+    let said = [typed, &path].into_iter().filter_map(|path| map.path(path)).find_map(|(prefix, devices)| {
+        let here: Vec<String> =
+            devices.iter().filter(|name| machine.device(name).is_some()).cloned().collect();
+        (!here.is_empty() || devices.is_empty()).then_some((prefix, here))
+    });
+    if let Some((prefix, devices)) = said {
         let kind = devices
             .first()
             .and_then(|name| machine.device(name))
             .map_or(DeviceKind::Block, |device| device.kind);
         let because = format!("the map says so of {}", prefix.display());
-        return Reached::new(kind, devices.to_vec(), because);
+        return Reached::new(kind, devices, because);
     }
     below_path(&Tree::new(root), &path, 0)
 }
@@ -204,6 +211,7 @@ fn route6(table: &str, address: [u8; 16]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Device, Origin};
 
     const ROUTES: &str = "\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
@@ -287,6 +295,37 @@ damaged\tzz
         if !own.starts_with("0:") {
             assert_eq!(reached("7:0").devices, ["dm-0"]);
         }
+    }
+
+    #[test]
+    fn the_map_may_name_a_link_and_what_this_host_lacks_does_not_count() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().canonicalize().unwrap().join(name);
+        fs::create_dir_all(at("real/below")).unwrap();
+        std::os::unix::fs::symlink("real", at("link")).unwrap();
+        let mut machine = Machine::default();
+        machine.devices.push(Device {
+            name: "sda".into(),
+            kind: DeviceKind::Block,
+            node: None,
+            origin: Origin::Kernel,
+            speed_mbit: None,
+            bytes: None,
+            below: Vec::new(),
+        });
+        let told = |prefix: &str, devices: &str, path: &str| {
+            let text = format!("[paths]\n\"{}\" = [{devices}]\n", at(prefix).display());
+            let map = Map::parse(&text, Path::new("map")).unwrap();
+            let reached = of_path(Path::new("/"), &machine, &map, &at(path));
+            reached.because.starts_with("the map says so").then_some(reached.devices)
+        };
+        let sda = Some(vec!["sda".to_owned()]);
+        for (prefix, path) in [("link", "link/below"), ("real", "link/below"), ("real", "real")] {
+            assert_eq!(told(prefix, "\"sda\"", path), sda, "{prefix} {path}");
+        }
+        assert_eq!(told("real", "\"nvme9n1\", \"sda\"", "real/below/new"), sda);
+        assert_eq!(told("real", "\"nvme9n1\"", "real/below"), None, "the kernel may know it");
+        assert_eq!(told("real", "", "real/below"), Some(vec![]), "it is on none");
     }
 
     #[test]

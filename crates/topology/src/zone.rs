@@ -73,10 +73,12 @@ impl Site {
         for hierarchy in hierarchies(&tree, "self", "cpuset") {
             match site(&tree, &hierarchy) {
                 Ok(site) => return Ok(site),
-                Err(reason) => reasons.push(reason),
+                Err(reason) => reasons.push((hierarchy.unified, reason)),
             }
         }
-        reasons.pop().map_or_else(|| Err("there are no control groups with cpusets".into()), Err)
+        // The controller is in one hierarchy only: where one has it by name, the unified one has not.
+        let first = reasons.into_iter().min_by_key(|(unified, _)| *unified);
+        Err(first.map_or_else(|| "there are no control groups with cpusets".into(), |(_, reason)| reason))
     }
 }
 

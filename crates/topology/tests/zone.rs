@@ -107,6 +107,21 @@ fn what_a_killed_command_left_goes_and_what_lives_stays() {
     }
 }
 
+/// The controller is in the hierarchy that has it by name: what is wrong there can be mended.
+#[test]
+fn where_both_versions_are_mounted_the_one_that_has_cpusets_is_told_of() {
+    let tree = support::tree("slurm-cpuset");
+    let file = tree.path().join("proc/self/cgroup");
+    let groups = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{groups}0::/\n")).unwrap();
+    let unified = "70 60 0:70 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+    let mounts = tree.path().join("proc/self/mountinfo");
+    fs::write(&mounts, fs::read_to_string(&mounts).unwrap() + unified).unwrap();
+    fs::create_dir_all(tree.path().join("sys/fs/cgroup/unified")).unwrap();
+    let said = Site::find(tree.path()).unwrap_err();
+    assert!(said.contains("/cpuset") && !said.contains("unified"), "{said}");
+}
+
 #[test]
 fn a_partition_is_not_ended_for_a_zone() {
     let tree = support::tree("partition");

@@ -31,17 +31,19 @@ impl Client {
         Ok(Client { stream, patience })
     }
 
-    /// Connects to the first of these where somebody serves, or says what is wrong there.
+    /// Connects to the first of these where somebody serves, or says what is wrong at the first where something is.
     pub fn find(sockets: &[PathBuf], patience: Duration) -> Result<(&Path, Client), (&Path, io::Error)> {
-        let mut nobody = (Path::new(""), ErrorKind::NotFound.into());
+        let mut wrong: Option<(&Path, io::Error)> = None;
         for socket in sockets {
             match Client::connect(socket, patience) {
                 Ok(client) => return Ok((socket, client)),
-                Err(error) if is_nobody(&error) => nobody = (socket, error),
-                Err(error) => return Err((socket, error)),
+                Err(error) if is_nobody(&error) => {}
+                // The directory of a user who this one was before; who names one socket wants to know.
+                Err(error) if sockets.len() > 1 && is_shut(&error) => {}
+                Err(error) => wrong = wrong.or(Some((socket, error))),
             }
         }
-        Err(nobody)
+        Err(wrong.unwrap_or((Path::new(""), ErrorKind::NotFound.into())))
     }
 
     /// One request and its answer.
@@ -111,6 +113,11 @@ pub fn trouble(socket: &Path, error: &io::Error) -> Option<String> {
 fn is_nobody(error: &io::Error) -> bool {
     // Nobody can serve at a path that is longer than that of a socket may be.
     [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::InvalidFilename].contains(&error.kind())
+}
+
+/// Whether it could not even be reached: whose it is did not matter.
+fn is_shut(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::PermissionDenied && error.raw_os_error().is_some()
 }
 
 /// A timeout of a socket is told as if it would block.
