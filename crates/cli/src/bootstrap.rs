@@ -6,7 +6,7 @@
 use std::io::{BufRead, Write};
 use std::num::NonZeroU64;
 
-use haul_model::{Code, Failure, HashKind};
+use haul_model::{Code, Failure, HashKind, Place};
 use haul_mover::Error;
 use haul_storage::engine::Wish;
 use serde::{Deserialize, Serialize};
@@ -189,7 +189,8 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         let code = Code::from_number(refusal.code).unwrap_or(Code::Internal);
         let (about, hint) = (told(&refusal.about), refusal.hint.as_deref().map(told));
-        Error { failure: Failure::os(code, refusal.errno), about, hint }
+        // It was noticed there.
+        Error { failure: Failure { code, errno: refusal.errno, place: Place::default() }, about, hint }
     }
 }
 
@@ -386,6 +387,11 @@ mod tests {
         let error = Error::from(refusal);
         assert!(error.about.starts_with("?]0;title????name x") && error.about.len() == TOLD_CHARACTERS_MAX);
         assert_eq!(error.hint.as_deref(), Some("?[2J"));
+        // Nor is it said to have been noticed here; a later version may have codes that this one does not know.
+        for code in [Code::Internal as u16, 999] {
+            let error = Error::from(Refusal { code, errno: 0, about: "none".into(), hint: None });
+            assert!(!error.to_string().contains("noticed"), "{error}");
+        }
     }
 
     #[test]

@@ -21,6 +21,9 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const DIAL_TIMEOUT_MIN: Duration = Duration::from_secs(2);
 /// Of the addresses that the far end names so many are tried.
 const ADDRESSES_MAX: usize = 16;
+/// So long one may still come once ssh has gone: most likely the far end has, too.
+const CONNECTION_WITHOUT_SSH: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// For one handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -78,9 +81,8 @@ impl Connector for InitiatorConnector {
         let has_ended =
             || began.elapsed() < FAR_END_WAITS && dialer.greeter.as_ref().is_some_and(|far| !far.lives());
         match result {
-            // Nothing is in the way: nobody is there any more.
-            Err(error) if is_blocked(&error) && has_ended() => Err(Error::new(Code::PeerEnded, &*self.host)
-                .hint("it has said why, if it could; run the same command again")),
+            // Nothing is in the way.
+            Err(error) if is_blocked(&error) && has_ended() => Err(ended(&self.host)),
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
                 let back = self.accept(introduction, patience.min(Duration::from_secs(20)));
                 back.map_err(|_| self.passes_nothing(error))
@@ -154,7 +156,8 @@ impl InitiatorConnector {
         }
         let mut acceptor = Acceptor { accept: listener, streams: self.streams };
         let patience = patience.min(FIRST_CONNECTION_FROM_THERE);
-        let result = acceptor.connect(introduction, patience).map_err(|error| match error.failure.code {
+        let result = self.await_first(&mut acceptor, introduction, patience);
+        let result = result.map_err(|error| match error.failure.code {
             Code::PeerSilent => {
                 Error::new(Code::PortBlocked, format!("port {port} of this host, from {}", self.host))
                     .hint("open it (--port-range says which), or let the other end listen (--listen far)")
@@ -164,6 +167,36 @@ impl InitiatorConnector {
         self.way = Way::Accept(acceptor);
         result
     }
+
+    /// Where the far end ends before it has connected, nobody has to wait, and nothing is in its way.
+    fn await_first(
+        &self,
+        acceptor: &mut Acceptor<Listener>,
+        introduction: &Introduction,
+        patience: Duration,
+    ) -> Result<Established, Error> {
+        let mut deadline = Instant::now() + patience;
+        let mut has_gone = false;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match acceptor.connect(introduction, left.min(LOOK_EVERY)) {
+                Err(error) if error.failure.code == Code::PeerSilent && left > LOOK_EVERY => {}
+                Err(error) if error.failure.code == Code::PeerSilent && has_gone => {
+                    return Err(ended(&self.host));
+                }
+                result => return result,
+            }
+            if !has_gone && self.greeter.as_ref().is_some_and(|far| !far.lives()) {
+                has_gone = true;
+                deadline = deadline.min(Instant::now() + CONNECTION_WITHOUT_SSH);
+            }
+        }
+    }
+}
+
+/// Nobody is there any more.
+fn ended(host: &str) -> Error {
+    Error::new(Code::PeerEnded, host).hint("it has said why, if it could; run the same command again")
 }
 
 /// The addresses of the name that ssh uses come first; the one under which the far end was reached helps where that name belongs

@@ -26,6 +26,8 @@ pub struct Ssh {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
+    /// Of a line that has not ended yet.
+    begun: Vec<u8>,
     said: Arc<Mutex<Vec<String>>>,
     host: String,
     haul_path: String,
@@ -130,6 +132,7 @@ impl Ssh {
         Ok(Ssh {
             child,
             input,
+            begun: Vec::new(),
             output,
             said,
             host: host.to_owned(),
@@ -172,20 +175,42 @@ impl Ssh {
             Line::Reached {} => {}
             line => return Ok(line),
         }
+        let began = Instant::now();
         let told_after = TELL_AFTER.min(patience);
-        if !self.says_something(told_after)? {
-            tell();
-            if !self.says_something(patience - told_after)? {
-                let _ = self.child.kill();
-                let seconds = patience.as_secs();
-                return Err(Error::new(
-                    Code::PeerSilent,
-                    format!("{} has not answered for {seconds} s", self.host),
-                )
-                .hint("what is copied there, or its home directory, is on storage that does not answer"));
+        if let Some(line) = self.answer_by(began + told_after)? {
+            return Ok(line);
+        }
+        tell();
+        if let Some(line) = self.answer_by(began + patience)? {
+            return Ok(line);
+        }
+        let _ = self.child.kill();
+        let seconds = patience.as_secs();
+        Err(Error::new(Code::PeerSilent, format!("{} has not answered for {seconds} s", self.host))
+            .hint("what is copied there, or its home directory, is on storage that does not answer"))
+    }
+
+    /// Its answer, if it comes until then. What else is said there is none.
+    fn answer_by(&mut self, deadline: Instant) -> Result<Option<Line>, Error> {
+        while Instant::now() < deadline && self.says_something(deadline)? {
+            let unreadable = |error| Error::os(Code::SshFailed, "reading from ssh", &error);
+            let come = self.output.fill_buf().map_err(unreadable)?;
+            if come.is_empty() {
+                return Err(self.why_ended());
+            }
+            let end = come.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+            let count = end.unwrap_or(come.len());
+            self.begun.extend_from_slice(&come[..count]);
+            self.output.consume(count);
+            if end.is_none() && self.begun.len() <= bootstrap::ANSWER_BYTES_MAX {
+                continue;
+            }
+            let line = std::mem::take(&mut self.begun);
+            if let Some(line) = bootstrap::read_at_most(&mut &line[..], bootstrap::ANSWER_BYTES_MAX)? {
+                return Ok(Some(line));
             }
         }
-        self.read()
+        Ok(None)
     }
 
     fn read(&mut self) -> Result<Line, Error> {
@@ -195,9 +220,8 @@ impl Ssh {
         }
     }
 
-    /// Whether something comes within this time, if only the end.
-    fn says_something(&self, limit: Duration) -> Result<bool, Error> {
-        let deadline = Instant::now() + limit;
+    /// Whether something comes until then, if only the end.
+    fn says_something(&self, deadline: Instant) -> Result<bool, Error> {
         while self.output.buffer().is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -235,7 +259,11 @@ impl Ssh {
             None => host.clone(),
         };
         match code {
-            126 | 127 => {
+            126 => Error::new(Code::SshFailed, about).hint(format!(
+                "{} is there and cannot be run: see its mode, how its file system is mounted (noexec), and whether it was built for that processor",
+                self.haul_path
+            )),
+            127 => {
                 let path = &self.haul_path;
                 Error::new(Code::PeerMissing, format!("{host}: {path}")).hint(format!(
                     "copy it there: scp $(command -v haul) {host}:haul, then add --haul-path ./haul"

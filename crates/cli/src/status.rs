@@ -12,6 +12,7 @@ use std::time::Duration;
 use haul_model::{Code, Failure};
 use haul_mover::Error;
 use haul_mover::owner::{is_gone, remove_directory};
+use haul_mover::runner::Runner;
 use haul_storage::sink::{SourceName, leftovers, leftovers_in};
 use serde_json::json;
 
@@ -286,9 +287,7 @@ fn end(directory: &Path) -> Result<(), Error> {
     };
     let Some(process) = runner.process() else {
         return match runner.is_here() {
-            true if is_running(directory) => {
-                Err(Error::new(Code::AlreadyRunning, format!("{runner} has ended, and another one goes on")))
-            }
+            true if is_running(directory) => Err(another_goes_on(&runner)),
             // It has ended since.
             true => Ok(()),
             false => Err(Error::new(Code::AlreadyRunning, runner.to_string()).hint("stop it there")),
@@ -308,6 +307,10 @@ fn end(directory: &Path) -> Result<(), Error> {
     let began = std::time::Instant::now();
     let mut is_asked_again = false;
     while is_running(directory) {
+        // Something may start it again before anybody sees that nobody has the lock.
+        if process.has_ended() && self::runner(directory).is_some_and(|found| found != runner) {
+            return Err(another_goes_on(&runner));
+        }
         // It may wait for whoever reads what it prints. The second time it ends at once; what is durable is so.
         if began.elapsed() >= ASKED_AGAIN_AFTER && !std::mem::replace(&mut is_asked_again, true) {
             let _ = process.signal(Signal::TERM);
@@ -318,6 +321,11 @@ fn end(directory: &Path) -> Result<(), Error> {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     Ok(())
+}
+
+fn another_goes_on(ended: &Runner) -> Error {
+    Error::new(Code::AlreadyRunning, format!("{ended} has ended, and another one goes on"))
+        .hint("what starts it again has to end first")
 }
 
 /// How long one that is to stop may take, before it is told to stop at once, and in all.

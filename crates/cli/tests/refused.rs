@@ -251,7 +251,10 @@ fn a_far_end_that_has_the_request_and_does_not_answer_is_told_of_and_not_waited_
     let bed = Bed::new();
     bed.write("file", b"content");
     let asked = "case \" $* \" in *\" -G \"*) echo hostname localhost; exit;; esac";
-    let program = script(&bed, "ssh", &format!("{asked}\necho 'HAUL1 {{\"reached\":{{}}}}'\nexec sleep 60"));
+    // Something that the shell there has left in the background is no answer, as long as it may be.
+    let noise = "(sleep 1; echo mail; printf 'and mo'; sleep 2; echo re) &";
+    let reached = "echo 'HAUL1 {\"reached\":{}}'";
+    let program = script(&bed, "ssh", &format!("{asked}\n{noise}\n{reached}\nexec sleep 60"));
     let began = std::time::Instant::now();
     let mut command = bed.command();
     command.args(["cp", "--ssh", &program, "--hang-after", "6", "file", "host:copy"]);
@@ -269,6 +272,37 @@ fn a_far_end_that_has_the_request_and_does_not_answer_is_told_of_and_not_waited_
     // Nobody has the job any more.
     let output = bed.haul(&["cp", "--ssh", "false", "file", "host:copy"]);
     assert!(!stderr(&output).contains("already"), "{}", stderr(&output));
+}
+
+/// It says something before it goes, or not; nobody waits for its connection.
+#[test]
+fn a_far_end_that_ends_before_it_connects_has_ended_and_no_firewall_is_in_its_way() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    // It never hears where to connect to.
+    let program = script(&bed, "ssh", &format!("head -n 1 | '{haul}' bench shell \"$@\""));
+    let began = std::time::Instant::now();
+    let there = format!("localhost:{}", bed.path("copy").display());
+    let output =
+        bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "--listen", "here", "file", &there]);
+    says(&output, 4, &["localhost", "the other end has ended", "run the same command again"]);
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_haul_that_is_there_and_cannot_be_run_is_not_told_to_be_missing() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let asked = "case \" $* \" in *\" -G \"*) echo hostname localhost; exit;; esac";
+    let says_why = "echo 'sh: haul: cannot execute binary file: Exec format error' >&2; exit 126";
+    let program = script(&bed, "ssh", &format!("{asked}\n{says_why}"));
+    let output = bed.haul(&["cp", "--ssh", &program, "file", "host:copy"]);
+    // After what the shell has said.
+    let said = stderr(&output);
+    assert_eq!(code(&output), 4, "{said}");
+    assert!(said.contains("haul: host: sh: haul: cannot execute binary file"), "{said}");
+    assert!(said.contains("haul is there and cannot be run") && !said.contains("not found"), "{said}");
 }
 
 #[test]

@@ -181,6 +181,47 @@ fn a_file_goes_into_a_directory_that_was_made_where_it_was() {
     assert!(bed.path("name/file").exists());
 }
 
+/// Whoever stops it learns that what was running has ended.
+#[test]
+fn a_transfer_that_something_starts_again_at_once_is_not_one_that_does_not_end() {
+    let bed = Bed::new();
+    bed.write("file", &vec![7; 64 << 20]);
+    bed.write("again", b"");
+    let script = format!(
+        "while [ -e again ]; do '{}' cp -q --bandwidth 1MiB file copy; done",
+        env!("CARGO_BIN_EXE_haul")
+    );
+    let mut shell = bed.command();
+    let mut runs = Command::new("sh");
+    runs.args(["-c", &script]).current_dir(bed.path("")).env_clear();
+    runs.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut runs = runs.spawn().unwrap();
+    let job = || fs::read_dir(bed.path("home/.local/state/haul/jobs")).ok()?.flatten().next();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let id = loop {
+        if let Some(job) = job()
+            && fs::read_to_string(job.path().join("lock")).is_ok_and(|text| text.ends_with('\n'))
+        {
+            break job.file_name().into_string().unwrap();
+        }
+        assert!(Instant::now() < deadline, "it does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let began = Instant::now();
+    let stopped = shell.args(["stop", &id]).output().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(20), "{}", stderr(&stopped));
+    // Or it was not there again yet.
+    if code(&stopped) != 0 {
+        says(&stopped, 1, &["has ended, and another one goes on", "what starts it again"]);
+    }
+    fs::remove_file(bed.path("again")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while runs.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline);
+        bed.haul(&["stop", &id]);
+    }
+}
+
 #[test]
 fn a_transfer_is_stopped_and_forgotten_by_who_runs_it() {
     let bed = Bed::new();

@@ -106,11 +106,12 @@ impl Runner {
         file.write_all(own.unwrap_or_default().as_bytes())
     }
 
-    /// Is its number one of this host's, and of this container's?
+    /// Is its number one of this host's, and of this container's? A host that was given another name since is the same one if it
+    /// has that very process; another one of the same boot is a copy of it.
     pub fn is_here(&self) -> bool {
-        Runner::own().is_some_and(|own| {
-            (&own.host, &own.boot, own.namespace) == (&self.host, &self.boot, self.namespace)
-        })
+        let of_boot = |own: &Runner| (&own.boot, own.namespace) == (&self.boot, self.namespace);
+        let own = Runner::own().filter(of_boot);
+        own.is_some_and(|own| own.host == self.host || self.found().is_some())
     }
 
     /// Its number.
@@ -120,7 +121,12 @@ impl Runner {
 
     /// The process itself, if it is here and has not ended.
     pub fn process(&self) -> Option<Process> {
-        let process = Pid::from_raw(self.pid).filter(|_| self.is_here()).and_then(Process::of);
+        self.is_here().then(|| self.found()).flatten()
+    }
+
+    /// A process that has its number and began when it did.
+    fn found(&self) -> Option<Process> {
+        let process = Pid::from_raw(self.pid).and_then(Process::of);
         // Looked at while it is held: the number cannot change hands meanwhile.
         process.filter(|process| process.began() == Some(self.began))
     }
@@ -178,8 +184,11 @@ mod tests {
         assert_eq!(own.to_string(), format!("process {}", std::process::id()));
         let later = Runner { began: own.began + 1, ..own.clone() };
         assert!(later.process().is_none() && later.is_here(), "its number is another one's by now");
-        let elsewhere = Runner { host: "node7".into(), ..own.clone() };
-        assert!(elsewhere.process().is_none());
+        let renamed = Runner { host: "node7".into(), ..own.clone() };
+        assert!(renamed.is_here() && renamed.process().is_some(), "the host had another name then");
+        assert_eq!(renamed.to_string(), format!("process {}", own.pid));
+        let elsewhere = Runner { host: "node7".into(), ..later.clone() };
+        assert!(elsewhere.process().is_none() && !elsewhere.is_here());
         assert_eq!(elsewhere.to_string(), format!("process {} on node7", own.pid));
         for other in [Runner { boot: "x".into(), ..own.clone() }, Runner { namespace: 1, ..own.clone() }] {
             assert!(other.process().is_none() && !other.is_here());

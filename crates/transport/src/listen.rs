@@ -202,11 +202,12 @@ impl Listener {
             let in_time;
             (state, in_time) = wait(&self.shared.changed, state, deadline);
             if !in_time && state.ready.is_empty() {
+                let seconds = timeout.as_secs_f64().round();
                 return Err(Cause::Silent.error(match &state.refusals {
                     Refusals { count, last: Some((_, why)) } => {
-                        format!("no stream came within {timeout:?}; {count} were refused, the last one because {why}")
+                        format!("no stream came within {seconds} s; {count} were refused, the last one because {why}")
                     }
-                    _ => format!("no stream came within {timeout:?}"),
+                    _ => format!("no stream came within {seconds} s"),
                 }));
             }
         }
