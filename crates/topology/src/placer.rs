@@ -184,9 +184,13 @@ impl Moment {
 
     /// What others did between two of them.
     fn load(&self, now: &Moment) -> Load {
+        Load::between(&self.counters, &now.counters).without(self.own(now))
+    }
+
+    /// For how many CPUs' whole time this process was busy.
+    fn own(&self, now: &Moment) -> f64 {
         let seconds = now.at.duration_since(self.at).as_secs_f64().max(f64::EPSILON);
-        let own = now.own.saturating_sub(self.own).as_secs_f64() / seconds;
-        Load::between(&self.counters, &now.counters).without(own)
+        now.own.saturating_sub(self.own).as_secs_f64() / seconds
     }
 }
 
@@ -318,7 +322,8 @@ impl Planning {
         let mut machine = Machine::read(&self.root);
         let map_trouble = self.map.apply(&mut machine).err().map(|error| error.to_string());
         machine.limits.chosen = crate::zone::is_within(&machine);
-        let (transfer, reached) = self.transfer(&machine, peer);
+        let (mut transfer, reached) = self.transfer(&machine, peer);
+        transfer.own_percent = (100.0 * self.since.own(&Moment::now(&self.root))).round() as u32;
         let asking = Asking { sockets: &self.sockets, patience: self.patience, lease };
         let advice = Advice::of(&machine, &transfer, &asking, || {
             std::thread::sleep(LOOK.saturating_sub(self.since.at.elapsed()));

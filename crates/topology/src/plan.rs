@@ -207,6 +207,13 @@ pub struct Transfer {
     /// The nodes of devices that whoever asks knows better than the kernel: of the user's map.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<String, BTreeSet<usize>>,
+    /// How busy whoever asks was itself, in percent of a CPU: it is nobody else who needs those.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub own_percent: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Transfer {

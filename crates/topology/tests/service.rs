@@ -129,6 +129,30 @@ fn a_map_that_is_newer_than_the_service_counts() {
     });
 }
 
+/// A push hashes what is in memory while it connects: it is not taken for others of itself.
+#[test]
+fn what_the_client_did_itself_is_no_load_of_others() {
+    Bed::run("epyc-7451-2s", |bed| {
+        let cpus = Machine::read(bed.directory.path()).cpus.len();
+        let mut client = bed.client();
+        let mut look = |own_percent| client.look(&Transfer { own_percent, ..transfer() }).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        for jiffies in 1.. {
+            let lines = (0..cpus).map(|cpu| format!("cpu{cpu} {} 0 0 0 0 0 0 0 0 0\n", 1_000_000 * jiffies));
+            fs::write(bed.path("proc/stat"), lines.collect::<String>()).unwrap();
+            let alone = look(0);
+            let own = look(100 * cpus as u32);
+            assert!(matches!(own, Plan::Placed(_)), "{own:?}");
+            if let Plan::LeaveToKernel { because } = alone {
+                assert!(because.contains("busy"), "{because}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "nobody is seen to be busy");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+}
+
 #[test]
 fn cpus_are_free_when_their_client_is_gone() {
     Bed::run("epyc-7451-2s", |bed| {

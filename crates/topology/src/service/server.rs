@@ -365,6 +365,7 @@ impl Connection<'_> {
             }
             Request::Plan { transfer, lease } => {
                 let (machine, load) = self.state.machine_of(process);
+                let load = load.without(f64::from(transfer.own_percent) / 100.0);
                 // Held until the CPUs are given: two that ask at once get different ones.
                 let mut leases = lock(&self.state.leases);
                 let plan = Plan::of(&machine, &load, &leases.taken(), &transfer);
