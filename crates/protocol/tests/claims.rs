@@ -7,15 +7,15 @@ mod support;
 
 use std::sync::Arc;
 
-use haul_model::op::{SourceDone, SourceOp};
+use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::report::Stats;
-use haul_model::{Code, Entry, Failure, Kind};
+use haul_model::{Code, Entry, Failure, Kind, Token};
 use haul_protocol::sink::{Config, Sink};
 use haul_protocol::source::{self, Source};
 use haul_protocol::{Action, Event, LogOp, Outcome};
-use haul_wire::{Message, NewFile, Role};
+use haul_wire::{Answer, Message, NewFile, Repair, RepairReason, Role, Settled};
 use single::{ID, file, sink_begins, sink_config, source_begins, source_config};
-use support::{NoLog, peer};
+use support::{NoLog, OBJECT, peer};
 
 /// How the session ended, if it has.
 fn ended(sink: &mut Sink, events: Vec<Event>) -> Option<Outcome> {
@@ -123,5 +123,46 @@ fn what_was_never_sent_is_not_durable() {
         }
         let wrong = Some(Failure::new(Code::Protocol));
         assert_eq!((logged, failure), if is_wrong { (vec![], wrong) } else { (vec![0], None) }, "{index}");
+    }
+}
+
+/// It is in a bundle that has not left for want of a slot at the sink.
+#[test]
+fn nor_is_a_member_that_was_never_sent() {
+    let claims = [
+        Message::BlockSync { objects: vec![], entries: vec![(ID, Settled::Done(None))] },
+        Message::Repair(vec![Repair { id: ID, index: None, reason: RepairReason::Lost }]),
+    ];
+    for (claim, may_leave) in claims.iter().flat_map(|claim| [(claim, false), (claim, true)]) {
+        let mut source = Source::new(source::Config { bundle_bytes_max: OBJECT.into(), ..source_config() });
+        let mut events = vec![Event::ScanEnded, Event::Message(claim.clone())];
+        let mut begins = source_begins(1);
+        if let (false, Event::Message(Message::BlockDone { slots, .. })) = (may_leave, &mut begins[2]) {
+            slots.clear();
+        }
+        let small =
+            Message::FileId { answers: vec![(ID, Answer::Start(Token::NONE))], laid: vec![], unlike: vec![] };
+        begins[3] = Event::Message(small);
+        begins.push(events.remove(0));
+        events.extend(begins.into_iter().rev());
+        let (mut failure, mut left) = (None, false);
+        while let Some(event) = events.pop() {
+            source.on_event(event, &mut NoLog, 0);
+            while let Some(action) = source.next_action() {
+                match action {
+                    Action::Source(SourceOp::ReadMembers { block, members, .. }) => {
+                        let results =
+                            members.iter().map(|_| Ok(MemberRead { offset: 0, hash: None })).collect();
+                        let length = members[0].size() as u32;
+                        events.push(Event::SourceDone(SourceDone::Members { block, length, results }));
+                    }
+                    Action::Payload { .. } => left = true,
+                    Action::Ended(outcome) => failure = outcome.failure,
+                    _ => {}
+                }
+            }
+        }
+        let wrong = Some(Failure::new(Code::Protocol));
+        assert_eq!((left, failure), (may_leave, if may_leave { None } else { wrong }), "{claim:?}");
     }
 }

@@ -165,6 +165,7 @@ impl Source {
             logged: logged.map(Box::new),
             attempts: 0,
             lent: 0,
+            sent: false,
             restarts,
             at_sink: None,
             objects: None,

@@ -104,7 +104,8 @@ impl Bundles {
 impl Source {
     /// A small file waits for the bundle of its target.
     pub(super) fn queue_small(&mut self, id: EntryId) {
-        let Some(held) = self.entries.get(id) else { return };
+        let Some(held) = self.entries.get_mut(id) else { return };
+        held.sent = false;
         let (bytes, target) = (held.entry.size(), held.laid.placement.target(0));
         let target = if self.config.planted.has(Bug::BundlesOfAnyTarget) { 0 } else { target };
         let room = u64::from(self.config.object_bytes);

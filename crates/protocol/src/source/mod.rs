@@ -96,6 +96,8 @@ struct Held {
     attempts: u8,
     /// The bundle that it was lent in as a member (see [`lent`]), or 0: nobody has looked at it yet.
     lent: u32,
+    /// It is on its way as a member, or at the sink, and was not asked for again.
+    sent: bool,
     /// How often it has started again because it changed.
     restarts: u8,
     /// How it lies there; until it is answered.

@@ -181,6 +181,9 @@ impl Source {
     fn repair_member(&mut self, id: EntryId, counts: bool, failure: Failure) -> Result<(), Failure> {
         let bundled = |held: &&mut super::Held| held.state == SourceState::Bundled;
         let Some(held) = self.entries.get_mut(id).filter(bundled) else { return Ok(()) };
+        if !held.sent {
+            return Err(Failure::new(Code::Protocol));
+        }
         held.attempts += u8::from(counts);
         // What could not be had where it was lent has not been sent: this end is asked to look what is wrong with it.
         let lent = core::mem::take(&mut held.lent);
@@ -256,7 +259,8 @@ impl Source {
         let entry = held.entry.clone();
         match settled {
             Settled::Done(hash) => {
-                if self.has_objects(&entry) != (held.state == SourceState::Closing) {
+                let unsent = held.state == SourceState::Bundled && !held.sent;
+                if unsent || self.has_objects(&entry) != (held.state == SourceState::Closing) {
                     return Err(Failure::new(Code::Protocol));
                 }
                 if !self.has_objects(&entry) {

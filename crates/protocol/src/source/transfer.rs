@@ -292,12 +292,12 @@ impl Source {
                 Message::NewBlock { block: id, slot, epoch, id: *file, index: *index, length, hash: *hash }
             }
             Content::Bundle { members, .. } => {
-                if members.iter().any(|member| member.hash == Some(Hash::LENT)) {
-                    let bundle = self.lent.begins(members.len());
-                    for member in &*members {
-                        if let Some(held) = self.entries.get_mut(member.id) {
-                            held.lent = bundle;
-                        }
+                let is_lent = members.iter().any(|member| member.hash == Some(Hash::LENT));
+                let bundle = is_lent.then(|| self.lent.begins(members.len()));
+                for member in &*members {
+                    if let Some(held) = self.entries.get_mut(member.id) {
+                        held.sent = true;
+                        held.lent = bundle.unwrap_or(held.lent);
                     }
                 }
                 Message::Manifest { block: id, slot, epoch, length, members: core::mem::take(members) }
