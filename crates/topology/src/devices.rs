@@ -42,10 +42,9 @@ pub fn of_path(root: &Path, machine: &Machine, map: &Map, path: &Path) -> Reache
     while let (false, Some(above)) = (there.exists(), there.parent()) {
         there = above;
     }
-    let typed = there;
     let path = there.canonicalize().unwrap_or_else(|_| there.to_owned());
-    // The map may name a link that leads there. What this host does not have does not count: one map does for several hosts.
-    let said = [typed, &path].into_iter().filter_map(|path| map.path(path)).find_map(|(prefix, devices)| {
+    // What this host does not have does not count: one map does for several hosts.
+    let said = map.path(&path).and_then(|(prefix, devices)| {
         let here: Vec<String> =
             devices.iter().filter(|name| machine.device(name).is_some()).cloned().collect();
         (!here.is_empty() || devices.is_empty()).then_some((prefix, here))
@@ -325,6 +324,12 @@ damaged\tzz
         }
         assert_eq!(told("real", "\"nvme9n1\", \"sda\"", "real/below/new"), sda);
         assert_eq!(told("real", "\"nvme9n1\"", "real/below"), None, "the kernel may know it");
+        // What is mapped is where it is, however one gets there.
+        fs::create_dir(at("other")).unwrap();
+        std::os::unix::fs::symlink("../other", at("real/out")).unwrap();
+        for path in ["real/out", "real/../other/new"] {
+            assert_eq!(told("real", "\"sda\"", path), None, "{path}");
+        }
         assert_eq!(told("real", "", "real/below"), Some(vec![]), "it is on none");
     }
 

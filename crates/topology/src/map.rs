@@ -93,7 +93,6 @@ impl Map {
         }
         // What is said more precisely goes first.
         map.devices.sort_by_key(|(name, _, _)| (name.ends_with('*'), std::cmp::Reverse(name.len())));
-        map.paths.sort_by_key(|(path, _)| std::cmp::Reverse(path.components().count()));
         Ok(map)
     }
 
@@ -108,10 +107,13 @@ impl Map {
         Map::parse(&text, file)
     }
 
-    /// The devices that a path is on, and the directory that says so.
+    /// The devices that a path without links is on, and the directory that says so, which may be a link to one.
     pub fn path(&self, path: &Path) -> Option<(&Path, &[String])> {
-        let found = self.paths.iter().find(|(prefix, _)| path.starts_with(prefix))?;
-        Some((&found.0, &found.1))
+        let holds = |prefix: &Path| path.starts_with(prefix).then(|| prefix.components().count());
+        let depth = |prefix: &Path| holds(prefix).or_else(|| holds(&prefix.canonicalize().ok()?));
+        let held = self.paths.iter().filter_map(|said| Some((depth(&said.0)?, said)));
+        let (_, (prefix, devices)) = held.max_by_key(|(depth, _)| *depth)?;
+        Some((prefix, devices))
     }
 
     /// Puts devices on their nodes. Devices that this host does not have are no error (one map does for several hosts); nodes

@@ -38,8 +38,6 @@ impl Client {
             match Client::connect(socket, patience) {
                 Ok(client) => return Ok((socket, client)),
                 Err(error) if is_nobody(&error) => {}
-                // The directory of a user who this one was before; who names one socket wants to know.
-                Err(error) if sockets.len() > 1 && is_shut(&error) => {}
                 Err(error) => wrong = wrong.or(Some((socket, error))),
             }
         }
@@ -113,11 +111,6 @@ pub fn trouble(socket: &Path, error: &io::Error) -> Option<String> {
 fn is_nobody(error: &io::Error) -> bool {
     // Nobody can serve at a path that is longer than that of a socket may be.
     [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::InvalidFilename].contains(&error.kind())
-}
-
-/// Whether it could not even be reached: whose it is did not matter.
-fn is_shut(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::PermissionDenied && error.raw_os_error().is_some()
 }
 
 /// A timeout of a socket is told as if it would block.

@@ -12,6 +12,8 @@ pub mod server;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::getuid;
 
@@ -26,7 +28,10 @@ pub fn default_socket() -> PathBuf {
 pub fn usual_sockets() -> Vec<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let user = getuid().as_raw();
-    let said = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    // After `su` it may be that of another user.
+    let is_shut = |path: &Path| access(path, Access::EXEC_OK) == Err(Errno::ACCESS);
+    let said = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let said = said.filter(|path| path.is_absolute() && !is_shut(path));
     let usual = Some(PathBuf::from(format!("/run/user/{user}"))).filter(|path| path.is_dir());
     let mut directories: Vec<PathBuf> = said.into_iter().chain(usual).collect();
     directories.dedup();
