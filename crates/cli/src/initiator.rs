@@ -24,6 +24,7 @@ const ADDRESSES_MAX: usize = 16;
 /// So long one may still come once ssh has gone: most likely the far end has, too.
 const CONNECTION_WITHOUT_SSH: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(300);
+const LOOK_LEAST: Duration = Duration::from_millis(10);
 /// For one handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -59,13 +60,21 @@ pub struct InitiatorConnector {
     pub greeter: Option<Greeter>,
     /// Undecided at first.
     pub way: Way,
+    /// A connection has stood.
+    pub connected: bool,
 }
 
 impl Connector for InitiatorConnector {
     fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
         match &mut self.way {
             Way::Dial(dialer) => return dialer.connect(introduction, patience),
-            Way::Accept(acceptor) => return acceptor.connect(introduction, patience),
+            Way::Accept(acceptor) if self.connected => return acceptor.connect(introduction, patience),
+            Way::Accept(acceptor) => {
+                let first = First { greeter: self.greeter.as_ref(), host: &self.host };
+                let result = first.accept(acceptor, introduction, patience);
+                self.connected = result.is_ok();
+                return result;
+            }
             Way::Undecided => {}
         }
         if self.listen == Listen::Here {
@@ -84,6 +93,7 @@ impl Connector for InitiatorConnector {
             // Nothing is in the way.
             Err(error) if is_blocked(&error) && has_ended() => Err(ended(&self.host)),
             Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
+                self.greeter = dialer.greeter.take();
                 let back = self.accept(introduction, patience.min(Duration::from_secs(20)));
                 back.map_err(|_| self.passes_nothing(error))
             }
@@ -156,7 +166,9 @@ impl InitiatorConnector {
         }
         let mut acceptor = Acceptor { accept: listener, streams: self.streams };
         let patience = patience.min(FIRST_CONNECTION_FROM_THERE);
-        let result = self.await_first(&mut acceptor, introduction, patience);
+        let first = First { greeter: self.greeter.as_ref(), host: &self.host };
+        let result = first.accept(&mut acceptor, introduction, patience);
+        self.connected = result.is_ok();
         let result = result.map_err(|error| match error.failure.code {
             Code::PeerSilent => {
                 Error::new(Code::PortBlocked, format!("port {port} of this host, from {}", self.host))
@@ -167,27 +179,37 @@ impl InitiatorConnector {
         self.way = Way::Accept(acceptor);
         result
     }
+}
 
-    /// Where the far end ends before it has connected, nobody has to wait, and nothing is in its way.
-    fn await_first(
+/// Waits for the first connection.
+struct First<'a> {
+    greeter: Option<&'a Greeter>,
+    host: &'a str,
+}
+
+impl First<'_> {
+    /// Where the far end ends before it would for want of a connection, nobody has to wait, and nothing is in its way.
+    fn accept(
         &self,
         acceptor: &mut Acceptor<Listener>,
         introduction: &Introduction,
         patience: Duration,
     ) -> Result<Established, Error> {
-        let mut deadline = Instant::now() + patience;
-        let mut has_gone = false;
+        let began = Instant::now();
+        let mut deadline = began + patience;
+        let mut has_ended = false;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match acceptor.connect(introduction, left.min(LOOK_EVERY)) {
-                Err(error) if error.failure.code == Code::PeerSilent && left > LOOK_EVERY => {}
-                Err(error) if error.failure.code == Code::PeerSilent && has_gone => {
-                    return Err(ended(&self.host));
-                }
+            let error = match acceptor.connect(introduction, left.clamp(LOOK_LEAST, LOOK_EVERY)) {
+                Err(error) if error.failure.code == Code::PeerSilent => error,
                 result => return result,
+            };
+            if left <= LOOK_EVERY {
+                return Err(if has_ended { ended(self.host) } else { error });
             }
-            if !has_gone && self.greeter.as_ref().is_some_and(|far| !far.lives()) {
-                has_gone = true;
+            let is_early = began.elapsed() < FAR_END_WAITS;
+            if is_early && !has_ended && self.greeter.is_some_and(|far| !far.lives()) {
+                has_ended = true;
                 deadline = deadline.min(Instant::now() + CONNECTION_WITHOUT_SSH);
             }
         }

@@ -11,7 +11,7 @@ use haul_mover::Error;
 use crate::job::{self, read_record};
 use crate::log_document::{Document, Done, Entry, Log, Place, Source, read, unreadable};
 use crate::options;
-use crate::paths::{json as json_line, show};
+use crate::paths::{show, write_json};
 use crate::report::ended;
 use crate::told::size;
 
@@ -25,7 +25,7 @@ pub fn log_show(arguments: &options::LogShow) -> Result<u8, Error> {
     for (index, place) in found.places.iter().enumerate() {
         let document = read(place)?;
         let written = match arguments.json {
-            true => writeln!(out, "{}", json_line(&document)),
+            true => write_json(&mut out, &document).and_then(|()| writeln!(out)),
             false => tell(&mut out, &document, &found, index),
         };
         ended(written)?;

@@ -1,6 +1,7 @@
 //! Paths and names of any bytes: as the user types them, and as they are shown.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -150,29 +151,39 @@ fn push_harmless(shown: &mut String, c: char) {
 
 /// One line of JSON. What would do something to a terminal is written as `\uXXXX`, also where JSON itself allows it as it is.
 pub fn json(value: &impl Serialize) -> String {
-    let plain = serde_json::to_string(value).expect("what is told has only plain values");
-    if !plain.contains(is_shown_by_number) {
-        return plain;
-    }
-    let mut line = String::with_capacity(plain.len() + 16);
-    for c in plain.chars() {
-        if is_shown_by_number(c) {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| line.push_str(&format!("\\u{unit:04x}")));
-        } else {
-            line.push(c);
-        }
-    }
-    line
+    let mut line = Vec::new();
+    write_json(&mut line, value).expect("what is told has only plain values");
+    String::from_utf8(line).expect("JSON is text")
 }
 
-/// Such characters are parts of texts, in JSON: it has none of its own.
+/// The same, however long it is.
+pub fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    value.serialize(&mut serde_json::Serializer::with_formatter(out, Harmless)).map_err(io::Error::from)
+}
+
+struct Harmless;
+
+impl serde_json::ser::Formatter for Harmless {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, mut text: &str) -> io::Result<()> {
+        while let Some((at, c)) = text.char_indices().find(|(_, c)| is_shown_by_number(*c)) {
+            out.write_all(&text.as_bytes()[..at])?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            text = &text[at + c.len_utf8()..];
+        }
+        out.write_all(text.as_bytes())
+    }
+}
+
 fn is_shown_by_number(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
 /// Characters that reorder or hide text.
 pub fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(c, '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Hexadecimal, for bytes within JSON.
@@ -200,10 +211,10 @@ mod tests {
 
     #[test]
     fn json_has_nothing_that_does_something_to_a_terminal_and_says_the_same() {
-        let name = "a\u{9b}2J\u{7f}\u{202e}\u{1b}\n\u{feff}ü\u{1f300}";
+        let name = "a\u{9b}2J\u{7f}\u{202e}\u{1b}\n\u{feff}ü\u{1f300}\u{e0041}\u{61c}";
         let line = json(&serde_json::json!({ name: name }));
         assert!(!line.contains(is_shown_by_number), "{line:?}");
-        assert!(line.contains("ü\u{1f300}"), "what is only text stays: {line}");
+        assert!(line.contains("ü\u{1f300}\\udb40\\udc41"), "what is only text stays: {line}");
         assert_eq!(
             serde_json::from_str::<serde_json::Value>(&line).unwrap(),
             serde_json::json!({ name: name })

@@ -732,6 +732,7 @@ fn run_remote(
         input: ssh.take_input(),
         greeter: Greeter::of(ssh.pid()),
         way: Way::Undecided,
+        connected: false,
     };
     let common = Common {
         tuning,

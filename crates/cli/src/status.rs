@@ -290,6 +290,7 @@ fn end(directory: &Path) -> Result<(), Error> {
             true if is_running(directory) => Err(another_goes_on(&runner)),
             // It has ended since.
             true => Ok(()),
+            false if !is_running(directory) => Ok(()),
             false => Err(Error::new(Code::AlreadyRunning, runner.to_string()).hint("stop it there")),
         };
     };
@@ -305,11 +306,15 @@ fn end(directory: &Path) -> Result<(), Error> {
     // One that a terminal has stopped (Ctrl-Z) does not hear of it before it goes on.
     let _ = process.signal(Signal::CONT);
     let began = std::time::Instant::now();
-    let mut is_asked_again = false;
+    let (mut is_asked_again, mut another_since) = (false, None);
     while is_running(directory) {
-        // Something may start it again before anybody sees that nobody has the lock.
-        if process.has_ended() && self::runner(directory).is_some_and(|found| found != runner) {
-            return Err(another_goes_on(&runner));
+        // Something may start it again before anybody sees that nobody has the lock. Others have it for a moment only.
+        let is_another = process.has_ended() && self::runner(directory).is_some_and(|found| found != runner);
+        let since = *another_since.get_or_insert_with(std::time::Instant::now);
+        match is_another {
+            true if since.elapsed() >= ANOTHER_GOES_ON_AFTER => return Err(another_goes_on(&runner)),
+            true => {}
+            false => another_since = None,
         }
         // It may wait for whoever reads what it prints. The second time it ends at once; what is durable is so.
         if began.elapsed() >= ASKED_AGAIN_AFTER && !std::mem::replace(&mut is_asked_again, true) {
@@ -331,6 +336,7 @@ fn another_goes_on(ended: &Runner) -> Error {
 /// How long one that is to stop may take, before it is told to stop at once, and in all.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(10);
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
+const ANOTHER_GOES_ON_AFTER: Duration = Duration::from_secs(1);
 
 /// Whose files it makes. (The owner of its directory in /proc is root where the program has capabilities.)
 fn user_of(pid: i32) -> Option<u32> {
