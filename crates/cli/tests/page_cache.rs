@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use haul_testkit::{COUNTED, alone, lacks, undisturbed};
+use haul_testkit::{COUNTED, alone, cached, cached_eq, lacks, undisturbed};
 use rustix::fs::{Advice, fadvise, fstatfs};
 
 const TMPFS: u64 = 0x0102_1994;
@@ -54,7 +54,7 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
                 let Some(before) = cached(&source("several")) else { return lacks(COUNTED) };
                 let in_memory =
                     fstatfs(File::open(bed.path()).unwrap().as_fd()).unwrap().f_type as u64 == TMPFS;
-                assert_eq!(before > 0, warm || in_memory, "of the source before");
+                cached_eq!(before > 0, warm || in_memory, "of the source before");
                 let to = &format!("{host}{}", bed.path().join("copy").display());
                 let mut command = alone(haul, bed.path());
                 command.args(["cp", "-r", "--quiet", "--object-size", "1MiB", "--bundle-below", "1MiB"]);
@@ -68,7 +68,7 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
                 for (name, size) in FILES {
                     let pages = cached(&source(name)).unwrap();
                     if warm || in_memory {
-                        assert!(pages > 0, "{to} {options:?}: {name} of the source");
+                        cached!(pages > 0, "{to} {options:?}: {name} of the source");
                     } else {
                         // What left straight from the cache stays there until the other end's kernel has acknowledged it.
                         let on_their_way = if options.is_empty() { 0 } else { size as u64 / 4096 / 2 };
@@ -79,7 +79,7 @@ fn what_was_not_in_the_cache_is_not_there_afterwards_and_what_was_stays() {
                     }
                     let copy = bed.path().join("copy").join(name);
                     if size >= DROPPED_MIN && !in_memory {
-                        assert_eq!(cached(&copy), Some(0), "{to} {options:?}: {name} of the copy");
+                        cached_eq!(cached(&copy), Some(0), "{to} {options:?}: {name} of the copy");
                     }
                     assert_eq!(fs::read(&copy).unwrap(), vec![7; size]);
                 }
@@ -106,7 +106,7 @@ fn of_a_file_at_which_somebody_has_looked_that_stays_and_the_rest_goes() {
             }
             fadvise(&file, 0, None, Advice::Random).unwrap();
             file.read_at(&mut [0], 0).unwrap();
-            assert_eq!(cached(&source), Some(1));
+            cached_eq!(cached(&source), Some(1));
             let mut command = alone(haul, bed.path());
             command.args(["cp", "--quiet", "--object-size", "1MiB"]).args(options);
             command.args(["--ssh", &shell, "--haul-path", haul, "file"]);
@@ -114,7 +114,7 @@ fn of_a_file_at_which_somebody_has_looked_that_stays_and_the_rest_goes() {
             assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
             let pages = cached(&source).unwrap();
             // The first MiB is as it was found, or all there by now.
-            assert!((1..=256).contains(&pages), "{host} {options:?}: {pages} pages");
+            cached!((1..=256).contains(&pages), "{host} {options:?}: {pages} pages");
         }
     });
 }

@@ -72,7 +72,7 @@ impl Absent {
 mod tests {
     use std::fs::File;
 
-    use haul_testkit::undisturbed;
+    use haul_testkit::{cached_eq, undisturbed};
     use rustix::fs::Advice;
 
     use super::*;
@@ -102,13 +102,13 @@ mod tests {
             let absent = Absent::of(&file, 3 << 30, pages(&file));
             read(&file, (1 << 30) - (1 << 20), 256);
             read(&file, 1 << 30, 256);
-            assert_eq!(pages(&file), Some(512));
+            cached_eq!(pages(&file), Some(512));
             absent.drop_behind(&file, 1 << 30, 1 << 20);
-            assert_eq!(pages(&file), Some(512), "it may still be on its way");
+            cached_eq!(pages(&file), Some(512), "it may still be on its way");
             absent.drop_behind(&file, 2 << 30, 1 << 20);
-            assert_eq!(pages(&file), Some(256));
+            cached_eq!(pages(&file), Some(256));
             absent.drop_all(&file);
-            assert_eq!(pages(&file), Some(0));
+            cached_eq!(pages(&file), Some(0));
         });
     }
 
@@ -121,18 +121,18 @@ mod tests {
             read(&file, 5 << 20, 300);
             let absent = Absent::of(&file, size, pages(&file));
             let mib = |from: u64, to: u64| from << 20..to << 20;
-            assert_eq!(absent.0, [mib(1, 5), mib(7, 12).start..size]);
+            cached_eq!(absent.0, [mib(1, 5), mib(7, 12).start..size]);
             let all = size.div_ceil(4096) as usize;
             read(&file, 0, all);
             absent.drop_all(&file);
             // The pieces in which something was.
             let left = [0, 5, 6].map(|piece| counted_pages(&file, piece << 20, 1 << 20).unwrap());
-            assert_eq!((left, pages(&file)), ([256; 3], Some(3 * 256)));
+            cached_eq!((left, pages(&file)), ([256; 3], Some(3 * 256)));
 
             read(&file, 0, all);
             let absent = Absent::of(&file, size, pages(&file));
             absent.drop_all(&file);
-            assert_eq!(pages(&file), Some(all as u64), "all of it was there");
+            cached_eq!(pages(&file), Some(all as u64), "all of it was there");
         });
     }
 }

@@ -433,7 +433,7 @@ pub(crate) fn drop_range(file: impl AsFd, offset: u64, length: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use haul_testkit::{DISK, lacks, lacks_here, undisturbed};
+    use haul_testkit::{DISK, cached, cached_eq, lacks, lacks_here, undisturbed};
     use std::fs::File;
 
     const SIZE: usize = 100 * 4096 + 5;
@@ -479,7 +479,7 @@ mod tests {
             let Some(all) = counted(&file, &Range { offset: 0, length: 0 }) else {
                 return lacks("cachestat");
             };
-            assert!(all >= 100, "{all}");
+            cached!(all >= 100, "{all}");
             for (no_more, kept) in [(third, 60), (first, 40)] {
                 drop(no_more);
                 // A page may be kept for a moment by others.
@@ -490,12 +490,12 @@ mod tests {
                     }
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
-                assert_eq!(pages(&file), Some(kept));
-                assert!(holds_all_of(&file, (100 - kept) * 4096, (kept * 4096) as u32));
+                cached_eq!(pages(&file), Some(kept));
+                cached!(holds_all_of(&file, (100 - kept) * 4096, (kept * 4096) as u32));
             }
             drop(second);
             drop_all_at_last(&file);
-            assert_eq!(pages(&file), Some(0));
+            cached_eq!(pages(&file), Some(0));
         });
     }
 
@@ -508,13 +508,13 @@ mod tests {
                 let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
                 let sampled =
                     |offset, length| way(&Samples::of(&file, &Range { offset, length }).unwrap(), &file);
-                assert_eq!(sampled(0, 0), Some(101), "what was just written is there");
-                assert_eq!(sampled(4096 * 3 + 7, 10), Some(1));
+                cached_eq!(sampled(0, 0), Some(101), "what was just written is there");
+                cached_eq!(sampled(4096 * 3 + 7, 10), Some(1));
                 rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
                 drop_all_at_last(&file);
-                assert_eq!(sampled(0, 0), Some(0));
+                cached_eq!(sampled(0, 0), Some(0));
                 if index == 0 {
-                    assert_eq!(pages(&file), Some(0), "to ask for them does not bring them");
+                    cached_eq!(pages(&file), Some(0), "to ask for them does not bring them");
                 }
                 // Another one: what a look brings may be on its way still.
                 let Some((_scratch, file)) = on_disk() else { return lacks_here(DISK) };
@@ -524,7 +524,7 @@ mod tests {
                 rustix::io::pread(&file, &mut half[..], 0).unwrap();
                 let samples = Samples::of(&file, &Range { offset: 0, length: 0 }).unwrap();
                 let found = way(&samples, &file).unwrap();
-                assert!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
+                cached!((40..=60).contains(&found), "{found} of 101 pages, and half of them are there");
             }
         });
     }
@@ -542,10 +542,10 @@ mod tests {
                 [(0, SIZE as u64, 4), (3 * 4096 + 7, 4096, 1), (50 * 4096, 2 * 4096, 2), (4096, 4096, 0)]
             {
                 let range = Range { offset, length };
-                assert_eq!(resident(&file, &range), Some(expected), "{offset} {length}");
-                assert_eq!(counted_at_once(&file, &range), Some(expected), "{offset} {length}");
+                cached_eq!(resident(&file, &range), Some(expected), "{offset} {length}");
+                cached_eq!(counted_at_once(&file, &range), Some(expected), "{offset} {length}");
             }
-            assert_eq!(resident(&file, &Range { offset: 0, length: 0 }), None, "that may be any number");
+            cached_eq!(resident(&file, &Range { offset: 0, length: 0 }), None, "that may be any number");
         });
     }
 
@@ -561,15 +561,17 @@ mod tests {
                 // SAFETY: this thread alone becomes somebody else (the C library would change all), and ends as such.
                 let became = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
                 assert_eq!(became, 0);
-                assert!(is_absent(&file), "nothing of it is there");
-                assert!(Passing::new(&file).was_absent());
+                cached!(is_absent(&file), "nothing of it is there");
+                cached!(Passing::new(&file).was_absent());
                 rustix::io::pread(&file, &mut vec![0; SIZE][..], 0).unwrap();
-                assert_eq!(pages(&file), Some(101));
-                assert!(holds_most_of(&file, 0, SIZE as u32));
+                cached_eq!(pages(&file), Some(101));
+                cached!(holds_most_of(&file, 0, SIZE as u32));
             };
-            std::thread::scope(|scope| scope.spawn(as_somebody_else).join().unwrap());
-            assert_eq!(pages(&file), Some(101));
-            assert!(!is_absent(&file));
+            std::thread::scope(|scope| {
+                scope.spawn(as_somebody_else).join().unwrap_or_else(|why| std::panic::resume_unwind(why))
+            });
+            cached_eq!(pages(&file), Some(101));
+            cached!(!is_absent(&file));
         });
     }
 
@@ -600,11 +602,11 @@ mod tests {
             let Some(written) = counted(&file, &Range { offset: 0, length: 0 }) else {
                 return lacks("cachestat");
             };
-            assert!(written < ALL / 2, "{written} of {ALL} pages");
-            assert!(holds_all_of(&file, place(64 - KEPT / 2), PART), "what was written last is at hand");
+            cached!(written < ALL / 2, "{written} of {ALL} pages");
+            cached!(holds_all_of(&file, place(64 - KEPT / 2), PART), "what was written last is at hand");
             (0..64).for_each(&mut read);
             let after = pages(&file).unwrap();
-            assert!(after < ALL / 2, "{after} of {ALL} pages");
+            cached!(after < ALL / 2, "{after} of {ALL} pages");
             // A place that is used again and again, and what was put there is read back soon: nobody writes it to the device.
             write(1);
             (0..64).for_each(|number| {
@@ -612,7 +614,7 @@ mod tests {
                 read(number % 2);
             });
             (0..2).for_each(write);
-            assert!((0..2).all(|number| holds_all_of(&file, place(number), PART)));
+            cached!((0..2).all(|number| holds_all_of(&file, place(number), PART)));
             assert!(latest.lanes().current.len() < 16);
         });
     }

@@ -19,7 +19,7 @@ use haul_storage::conformance_source::scan_all;
 use haul_storage::engine::{Direction, Engine, Engines, Io, Note, Trouble, Way, Wish};
 use haul_storage::sink::{SourceName, SyncMode};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
-use haul_testkit::{COUNTED, DISK, lacks, lacks_here, undisturbed};
+use haul_testkit::{COUNTED, DISK, cached, cached_eq, lacks, lacks_here, undisturbed};
 use sink_support::Scratch;
 
 const OBJECT: usize = 4 << 20;
@@ -239,7 +239,7 @@ fn the_best_way_to_read_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
         if cached(&bed.path()).is_none() {
             return lacks(COUNTED);
         }
-        assert_eq!(cached(&bed.path()), Some(0));
+        cached_eq!(cached(&bed.path()), Some(0));
         let (told, _) = {
             bed.read(0, false).unwrap();
             bed.engines.told()
@@ -247,9 +247,9 @@ fn the_best_way_to_read_is_measured_on_a_disk_and_nothing_stays_in_the_cache() {
         assert_eq!((told.len(), told[0].chosen), (1, None), "it is being measured");
         bed.check_hashes(&contents, "measured");
         was_measured(&bed.engines);
-        assert_ne!(cached(&bed.path()), Some(0), "some of it went through the cache");
+        cached!(cached(&bed.path()) != Some(0), "some of it went through the cache");
         assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
-        assert_eq!(cached(&bed.path()), Some(0), "pages stay");
+        cached_eq!(cached(&bed.path()), Some(0), "pages stay");
     });
 }
 
@@ -275,7 +275,7 @@ fn the_best_way_to_write_is_measured_on_a_disk_and_nothing_stays_in_the_cache() 
         if cached(&path).is_none() {
             return lacks(COUNTED);
         }
-        assert_eq!(cached(&path), Some(0), "pages stay");
+        cached_eq!(cached(&path), Some(0), "pages stay");
         assert!(fs::read(&path).unwrap() == contents);
     });
 }
@@ -290,14 +290,14 @@ fn what_is_in_the_page_cache_is_read_from_there_and_not_measured() {
         }
         bed.check_hashes(&contents, "cached");
         let (told, _) = bed.engines.told();
-        assert_eq!(told[0].rates, [], "nothing was measured");
-        assert!(!bed.pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty(), "it leaves from its file");
+        cached_eq!(told[0].rates, [], "nothing was measured");
+        cached!(!bed.pool.lease(SlotId(0)).unwrap().take_file_ranges().is_empty(), "it leaves from its file");
         // Whoever asks for it gets it all the same, and loses nothing of what was in the cache.
         let bed = Bed::new(&contents, URING_DIRECT, Trouble::default(), true);
         File::open(bed.path()).unwrap().sync_all().unwrap();
         let before = cached(&bed.path());
         bed.check(&contents, "asked for");
-        assert_eq!(cached(&bed.path()), before);
+        cached_eq!(cached(&bed.path()), before);
     });
 }
 
@@ -486,7 +486,7 @@ fn nothing_that_was_written_stays_in_the_cache_however_it_is_synced_and_named() 
             for name in ["top/member", "top/objects"] {
                 let path = scratch.path(name.as_bytes());
                 let Some(pages) = cached(&path) else { return lacks(COUNTED) };
-                assert_eq!(pages, 0, "{name}, {mode:?}, striped: {striped}");
+                cached_eq!(pages, 0, "{name}, {mode:?}, striped: {striped}");
             }
         }
     });
@@ -508,6 +508,6 @@ fn what_was_in_the_cache_in_part_stays_there() {
         bed.check(&contents, "in part");
         assert!(bed.source.run(SourceOp::Release { id: bed.entry.id }, &bed.pool).is_none());
         let after = cached(&bed.path()).unwrap();
-        assert!(before > 0 && after >= before, "{before} {after}");
+        cached!(before > 0 && after >= before, "{before} {after}");
     });
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -27,16 +27,47 @@ pub fn lacks_here(what: &str) {
 }
 
 /// What a test finds in the page cache is the kernel's to change: it takes pages away when it likes, and keeps those that it is just busy
-/// with. So what fails is tried anew, a few times. What is wrong fails each time.
+/// with. So where a claim about them ([`cached`], [`cached_eq`]) fails, all is tried anew, a few times. All else fails at once.
 pub fn undisturbed(test: impl Fn()) {
     const TRIES: usize = 5;
     for again in 1..TRIES {
-        if std::panic::catch_unwind(AssertUnwindSafe(&test)).is_ok() {
-            return;
+        match catch_unwind(AssertUnwindSafe(&test)) {
+            Ok(()) => return,
+            Err(why) if !why.is::<Disturbed>() => resume_unwind(why),
+            Err(_) => {
+                let _ = writeln!(std::io::stderr(), "disturbed: {}, {again} of {TRIES}", this_test());
+            }
         }
-        let _ = writeln!(std::io::stderr(), "disturbed: {}, {again} of {TRIES}", this_test());
     }
     test();
+}
+
+/// Within [`undisturbed`]: so it is in the page cache, or else with these words.
+#[macro_export]
+macro_rules! cached {
+    ($holds:expr $(,)?) => { $crate::cached!($holds, "{}", stringify!($holds)) };
+    ($holds:expr, $($words:tt)+) => { if !$holds { $crate::disturbed(&format!($($words)+)) } };
+}
+
+/// Within [`undisturbed`]: this is found of the page cache.
+#[macro_export]
+macro_rules! cached_eq {
+    ($found:expr, $expected:expr $(,)?) => { $crate::cached_eq!($found, $expected, "") };
+    ($found:expr, $expected:expr, $($words:tt)+) => {{
+        let (found, expected) = (&$found, &$expected);
+        if *found != *expected {
+            $crate::disturbed(&format!("{found:?}, not {expected:?} {}", format!($($words)+)))
+        }
+    }};
+}
+
+struct Disturbed;
+
+/// Ends the test, or this try of it.
+#[track_caller]
+pub fn disturbed(what: &str) -> ! {
+    let _ = writeln!(std::io::stderr(), "{} at {}: {what}", this_test(), std::panic::Location::caller());
+    std::panic::panic_any(Disturbed)
 }
 
 /// A command in this directory, which has nothing of the user's but the `PATH`: its home directory is `home` there, and need not
@@ -63,11 +94,20 @@ mod tests {
         let tried = Cell::new(0);
         undisturbed(|| {
             tried.set(tried.get() + 1);
-            assert_eq!(tried.get(), 3, "disturbed twice");
+            cached_eq!(tried.get(), 3, "disturbed twice");
+            cached!(tried.get() > 2);
         });
         assert_eq!(tried.get(), 3);
-        let always = std::panic::catch_unwind(|| undisturbed(|| panic!("wrong")));
-        assert!(always.is_err());
+        for (is_of_cache, tries) in [(true, 5), (false, 1)] {
+            let tried = Cell::new(0);
+            let wrong = || {
+                tried.set(tried.get() + 1);
+                cached!(!is_of_cache, "always");
+                panic!("wrong");
+            };
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| undisturbed(wrong)));
+            assert!(failed.is_err() && tried.get() == tries, "{}", tried.get());
+        }
     }
 
     const CHILD: &str = "HAUL_TEST_LACKS";

@@ -393,7 +393,7 @@ mod tests {
     use haul_buffers::Pool;
     use haul_model::op::{Progress, SourceDone, SourceOp};
     use haul_model::{BlockId, SlotId};
-    use haul_testkit::{COUNTED, DISK, lacks, lacks_here, undisturbed};
+    use haul_testkit::{COUNTED, DISK, cached_eq, lacks, lacks_here, undisturbed};
 
     use super::*;
     use crate::SourceStorage;
@@ -638,7 +638,7 @@ mod tests {
             cold.read_exact_at(&mut vec![0; OBJECT as usize], 0).unwrap();
             let before = page_cache::pages(&cold);
             Bed::of(directory, HashKind::Blake3, Duration::from_secs(600), 1);
-            assert_eq!(page_cache::pages(&cold), before);
+            cached_eq!(page_cache::pages(&cold), before);
         });
     }
 
