@@ -30,6 +30,14 @@ fn without_room(scratch: &Scratch, fault: Fault, nth: u64) -> (Driver, EntryId) 
     scratch.session_with(SinkSettings { faults, ..scratch.settings(ONE) })
 }
 
+/// The next session goes on with it.
+fn resumed(scratch: &Scratch, token: Token, bytes: &[u8]) -> (Driver, haul_model::Entry) {
+    let (driver, top) = scratch.session(TWO);
+    let file = file_of(&driver, top, bytes);
+    assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+    (driver, file)
+}
+
 fn file_of(driver: &Driver, top: EntryId, bytes: &[u8]) -> haul_model::Entry {
     driver.file(top, b"large", bytes.len())
 }
@@ -60,9 +68,7 @@ fn a_copy_in_the_place_of_an_unfinished_file_is_read_before_it_is_believed() {
             suffixes.iter().for_each(|suffix| replace(&scratch, token, suffix));
         }
         drop(driver);
-        let (driver, top) = scratch.session(TWO);
-        let file = file_of(&driver, top, &bytes);
-        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        let (driver, file) = resumed(&scratch, token, &bytes);
         let sealed = driver.seal(&file, token, None).map(drop);
         assert_eq!(
             sealed,
@@ -138,9 +144,7 @@ fn what_got_into_a_table_that_had_no_room_for_all_is_forgotten_with_its_object()
     assert_eq!(driver.sync(&[file.id]), []);
     assert_eq!(driver.write_object(&file, token, &others, 0), Ok(()));
     drop(driver);
-    let (driver, top) = scratch.session(TWO);
-    let file = file_of(&driver, top, &bytes);
-    assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+    let (driver, file) = resumed(&scratch, token, &bytes);
     for index in [1, 3] {
         assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
     }
@@ -172,9 +176,7 @@ fn hashes_that_found_no_room_are_kept_for_the_next_group() {
         // DEST is moved to where there is room.
         ["", ".sums"].iter().for_each(|suffix| replace(&scratch, token, suffix));
         drop(driver);
-        let (driver, top) = scratch.session(TWO);
-        let file = file_of(&driver, top, &bytes);
-        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        let (driver, file) = resumed(&scratch, token, &bytes);
         assert!(driver.seal(&file, token, None).is_ok(), "{nth}");
         driver.settle(&[file.id]);
         assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
@@ -203,9 +205,7 @@ fn objects_that_are_gone_again_do_not_come_back_as_zeros() {
     drop(driver);
     fs::write(&table, before).unwrap();
     cut_off(&path, 2 * u64::from(OBJECT), bytes.len());
-    let (driver, top) = scratch.session(TWO);
-    let file = file_of(&driver, top, &bytes);
-    assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+    let (driver, file) = resumed(&scratch, token, &bytes);
     assert_eq!(driver.seal(&file, token, None).map(drop), Err(Code::HashMismatch.into()));
 }
 
@@ -237,9 +237,7 @@ fn holes_that_belong_there_are_no_loss() {
         let unfinished = |suffix| scratch.path(format!("top/.haul-{token}{suffix}").as_bytes());
         assert_eq!(unfinished(".sums").exists(), kept > 0);
         cut_off(&unfinished(""), OBJECT.into(), bytes.len());
-        let (driver, top) = scratch.session(TWO);
-        let file = file_of(&driver, top, &bytes);
-        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        let (driver, file) = resumed(&scratch, token, &bytes);
         assert!(driver.seal(&file, token, None).is_ok(), "{kept}");
         driver.settle(&[file.id]);
         assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
@@ -261,9 +259,7 @@ fn when_the_session_is_given_up_nothing_is_hashed_again() {
         }
         drop(driver);
         fs::remove_file(scratch.path(format!("top/.haul-{token}.sums").as_bytes())).unwrap();
-        let (driver, top) = scratch.session(TWO);
-        let file = file_of(&driver, top, &bytes);
-        assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Resume(token));
+        let (driver, file) = resumed(&scratch, token, &bytes);
         if is_given_up {
             driver.give_up();
         }

@@ -168,6 +168,9 @@ struct Placed {
     machine: Machine,
 }
 
+/// The load that a service knows is of so long.
+const LOAD_OF: Duration = Duration::from_secs(1);
+
 /// What the machine and this process had done at some time.
 struct Moment {
     at: Instant,
@@ -184,12 +187,12 @@ impl Moment {
 
     /// What others did between two of them.
     fn load(&self, now: &Moment) -> Load {
-        Load::between(&self.counters, &now.counters).without(self.own(now))
+        Load::between(&self.counters, &now.counters).without(self.own(now, Duration::ZERO))
     }
 
-    /// For how many CPUs' whole time this process was busy.
-    fn own(&self, now: &Moment) -> f64 {
-        let seconds = now.at.duration_since(self.at).as_secs_f64().max(f64::EPSILON);
+    /// For how many CPUs' whole time this process was busy, of so much time at least.
+    fn own(&self, now: &Moment, least: Duration) -> f64 {
+        let seconds = now.at.duration_since(self.at).max(least).as_secs_f64().max(f64::EPSILON);
         now.own.saturating_sub(self.own).as_secs_f64() / seconds
     }
 }
@@ -323,7 +326,8 @@ impl Planning {
         let map_trouble = self.map.apply(&mut machine).err().map(|error| error.to_string());
         machine.limits.chosen = crate::zone::is_within(&machine);
         let (mut transfer, reached) = self.transfer(&machine, peer);
-        transfer.own_percent = (100.0 * self.since.own(&Moment::now(&self.root))).round() as u32;
+        let own = self.since.own(&Moment::now(&self.root), LOAD_OF);
+        transfer.own_percent = (100.0 * own).round() as u32;
         let asking = Asking { sockets: &self.sockets, patience: self.patience, lease };
         let advice = Advice::of(&machine, &transfer, &asking, || {
             std::thread::sleep(LOOK.saturating_sub(self.since.at.elapsed()));
