@@ -88,6 +88,7 @@ bugs! {
     WrittenTakenAsNamed    "sink: takes a member that is only written for one that has its name, durable";
     SlotFreedAtFirstPart   "sink: grants the slot of a bundle again when the members of one target are written";
     GroupUnbounded         "sink: grants credits however much waits to become durable";
+    FileBlamesTarget       "both: takes a target for dead because of one file on which everything hangs";
     HangAwaited            "sink: waits for ever for what hangs";
     LateWriteForgotten     "sink: names a file into which a write that hangs may still come";
     KeptForNobody          "sink: leaves what was to stay for a later session where the source has begun anew";
@@ -119,10 +120,14 @@ bugs! {
     CountedTwice       "a request that was written off ends a second time when its thread comes back";
     WrittenOffNever    "waits for a hung request for ever";
     ArchiveGivenUp     "gives up what is brought back from an archive";
+    ArchiveHeldBack    "asks an archive for one file after the other because that takes long";
     ReplacedAlways     "replaces however many threads are lost";
     DeadServed         "gives a dead target more";
     DeadNotHandedBack  "keeps what is queued for a dead target";
     CancelCures        "takes a request that was cancelled for an answer of its target";
+    ExcuseIgnored      "takes a target for dead because of one file";
+    ExcuseKept         "goes on excusing a target when what was lost there has come back";
+    LostFillTarget     "has no room on a target beside what is lost there";
     LostSlotsForgotten "forgets that a request that was written off keeps its slot";
     RevivalMissed      "does not believe a dead target that answers";
     HealthySkipped     "gives up when the first target turns out to be congested";

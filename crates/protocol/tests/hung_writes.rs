@@ -65,6 +65,8 @@ struct Seen {
     /// Whether a file stays that storage is to let go of.
     discarded: Vec<(EntryId, bool)>,
     hanging: Vec<BlockId>,
+    /// Files of which an object is.
+    durable: Vec<EntryId>,
 }
 
 struct Bed {
@@ -94,7 +96,10 @@ impl Bed {
                     }
                     Action::Errand { number, op, .. } => {
                         let done = match op {
-                            SinkOp::Sync { group, .. } => SinkDone::Synced { group, failed: Vec::new() },
+                            SinkOp::Sync { group, files } => {
+                                self.seen.durable.extend(files);
+                                SinkDone::Synced { group, failed: Vec::new() }
+                            }
                             SinkOp::Discard { id, keep, .. } => {
                                 self.seen.discarded.push((id, keep));
                                 SinkDone::Discarded { id }
@@ -118,11 +123,14 @@ impl Bed {
 
 #[test]
 fn a_file_that_only_waits_for_a_target_that_answers_no_more_stays() {
-    let (waits, hangs) = (EntryId(2), EntryId(3));
-    let mut bed = Bed::new(&[hangs]);
-    let mut events = begins(&[(waits, &[GOOD, HUNG]), (hangs, &[HUNG; 6])]);
+    let (waits, hangs, other) = (EntryId(2), EntryId(3), EntryId(4));
+    let mut bed = Bed::new(&[hangs, other]);
+    let mut events = begins(&[(waits, &[GOOD, HUNG]), (hangs, &[HUNG; 3]), (other, &[HUNG; 3])]);
     events.extend(object(0, waits, 0));
-    (0..6).for_each(|index| events.extend(object(1 + u64::from(index), hangs, index)));
+    (0..3).for_each(|index| {
+        events.extend(object(1 + 2 * u64::from(index), hangs, index));
+        events.extend(object(2 + 2 * u64::from(index), other, index));
+    });
     bed.play(events, 0);
     // As many as there are threads for it are at it already.
     bed.play(object(7, waits, 1).into(), 1);
@@ -131,6 +139,22 @@ fn a_file_that_only_waits_for_a_target_that_answers_no_more_stays() {
     let timed_out = Failure::os(Code::SinkWrite, 110);
     assert_eq!(end(waits), Some(Settled::Kept(timed_out)), "what is on the other target is durable");
     assert_eq!(end(hangs), Some(Settled::Failed(timed_out)), "it may be written to yet");
+}
+
+#[test]
+fn a_file_on_which_writes_hang_is_named_alone() {
+    let (hangs, other, elsewhere) = (EntryId(2), EntryId(3), EntryId(4));
+    let mut bed = Bed::new(&[hangs]);
+    let mut events = begins(&[(hangs, &[HUNG; 6]), (other, &[HUNG]), (elsewhere, &[GOOD])]);
+    events.extend(object(0, elsewhere, 0));
+    (0..6).for_each(|index| events.extend(object(1 + u64::from(index), hangs, index)));
+    bed.play(events, 0);
+    bed.wait(1, 60);
+    let timed_out = Failure::os(Code::SinkWrite, 110);
+    assert_eq!(bed.seen.settled, [(hangs, Settled::Failed(timed_out))]);
+    bed.play(object(7, other, 0).into(), 60);
+    bed.wait(60, 300);
+    assert_eq!((bed.seen.settled.len(), bed.seen.durable), (1, vec![elsewhere, other]), "its target answers");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The rules of the scheduler, one at a time, through its public face.
 
+use std::collections::VecDeque;
+
 use haul_protocol::scheduler::{
     Class, Config, Finished, Lads, OutOfRange, Pace, Picked, Policy, Request, Said, Scheduler, TARGETS_MAX,
     TargetId, Told,
@@ -626,4 +628,81 @@ fn what_one_neighbour_says_is_not_told_to_the_others() {
         serve_all(&mut scheduler, &mut now, [200 * MS, MS]);
     }
     assert!(says(&scheduler, now), "that was seen here");
+}
+
+#[test]
+fn what_is_lost_for_the_same_reason_does_not_count_twice() {
+    let mut scheduler = Scheduler::new(Config::new(12, 48, Policy::Layout));
+    push_all(&mut scheduler, (0..9).map(|item| object(item, 1)).chain([object(9, 2)]));
+    assert_eq!(pick_all(&mut scheduler, 5, 0).len(), 5, "a third, and one on the other");
+    let now = 31 * SECOND;
+    let lost: Vec<_> =
+        std::iter::from_fn(|| scheduler.expire(now)).filter(|lost| lost.target.0 == 1).collect();
+    assert_eq!(lost.len(), 4);
+    assert!(scheduler.target(TargetId(1)).unwrap().dead);
+    assert!(lost[1..].iter().all(|lost| scheduler.excuse(lost.ticket, now)));
+    assert!(!scheduler.excuse(lost[1].ticket, now), "it has been said");
+    let view = scheduler.target(TargetId(1)).unwrap();
+    assert_eq!((view.dead, view.suspect, view.lost, view.depth), (false, true, 4, 5), "room for one more");
+    let next = scheduler.pick(now).expect("it lives");
+    assert_eq!((next.target.0, next.pace), (1, Pace::Gentle));
+    assert!(scheduler.pick(now).is_none_or(|picked| picked.target.0 != 1), "one at a time");
+    // Of another file.
+    assert_eq!(scheduler.expire(now + 31 * SECOND).map(|lost| lost.item), Some(next.item));
+    assert!(scheduler.target(TargetId(1)).unwrap().dead);
+    for back in &lost {
+        assert_eq!(scheduler.finished(back.ticket, now, true), Finished::Late { spare: true });
+    }
+    let view = scheduler.target(TargetId(1)).unwrap();
+    assert_eq!((view.dead, view.lost), (false, 1));
+}
+
+/// Two disks and the threads of a small machine: a third of them is one.
+#[test]
+fn one_lost_request_is_not_enough_where_a_share_is_one_thread() {
+    let mut scheduler = Scheduler::new(Config::new(4, 16, Policy::Layout));
+    push_all(&mut scheduler, [object(0, 1), object(1, 1), object(2, 1), object(3, 2)]);
+    assert_eq!(pick_all(&mut scheduler, 4, 0).len(), 2);
+    let now = 31 * SECOND;
+    let lost: Vec<_> = std::iter::from_fn(|| scheduler.expire(now)).collect();
+    assert_eq!(lost.len(), 2, "one of each");
+    let view = scheduler.target(TargetId(1)).unwrap();
+    assert_eq!((view.dead, view.suspect), (false, true));
+    let again = scheduler.pick(now).expect("it is tried");
+    assert_eq!((again.item, again.pace), (1, Pace::Gentle));
+    assert!(scheduler.expire(now + 31 * SECOND).is_some());
+    assert!(scheduler.target(TargetId(1)).unwrap().dead);
+}
+
+#[test]
+fn an_archive_takes_its_time_and_is_asked_for_several_at_a_time_all_the_same() {
+    let config = Config { archive: Some(1), ..Config::new(12, 48, Policy::Adaptive(Default::default())) };
+    let mut scheduler = Scheduler::new(config);
+    push_all(&mut scheduler, (0..10).map(|item| object(item, 1)));
+    push_all(&mut scheduler, (0..4000).map(|item| object(100 + item, 2 + (item % 2) as u32)));
+    let mut now = 0;
+    let waits = |picked: &Picked<u64>| picked.target.0 == 1;
+    let first: Vec<_> = pick_all(&mut scheduler, 12, now);
+    let mut restored: VecDeque<_> = first.iter().filter(|picked| waits(picked)).map(|it| it.ticket).collect();
+    assert_eq!(restored.len(), 4);
+    let mut others: VecDeque<_> = first.iter().filter(|it| !waits(it)).map(|it| it.ticket).collect();
+    // A file is brought back every minute; the other targets answer at once.
+    for _ in 0..6 {
+        for _ in 0..200 {
+            now += 300 * MS;
+            if let Some(ticket) = others.pop_front() {
+                scheduler.finished(ticket, now, true);
+            }
+            while restored.len() + others.len() < 12
+                && let Some(picked) = scheduler.pick(now)
+            {
+                assert_eq!(picked.pace, Pace::Normal);
+                if waits(&picked) { &mut restored } else { &mut others }.push_back(picked.ticket);
+            }
+        }
+        assert_eq!(restored.len(), 4, "after {} s", now / SECOND);
+        scheduler.finished(restored.pop_front().unwrap(), now, true);
+        let view = scheduler.target(TargetId(1)).unwrap();
+        assert!(!view.congested && !view.suspect);
+    }
 }

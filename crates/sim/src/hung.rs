@@ -53,6 +53,8 @@ pub(crate) struct Hung {
     pub stuck: BTreeSet<EntryId>,
     /// Half so many may hang at a time.
     pub bearable: u32,
+    /// A file that somebody has locked.
+    pub locked: Option<EntryId>,
 }
 
 /// How an errand goes that does not go as usual.

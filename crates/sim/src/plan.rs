@@ -57,6 +57,8 @@ pub struct Rates {
     pub full: Target,
     /// A target on which nothing is sealed, synced, named or removed any more (0: none).
     pub hung: Target,
+    /// One file is locked by somebody: what is read from it or written to it hangs, and nothing else does.
+    pub locks: bool,
 }
 
 /// The longest that each kind of thing takes, in nanoseconds.
@@ -136,6 +138,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether a file is locked; of histories in which nothing else hangs, some.
+    pub fn draw_lock(&mut self, random: &mut Random) {
+        self.rates.locks = !self.calm && self.rates.hang == 0 && self.rates.hung == 0 && random.chance(200);
+    }
+
     /// The plan of a history.
     pub fn draw(random: &mut Random) -> Plan {
         let mut grain = 1u32 << random.between(16, 25);

@@ -12,6 +12,11 @@ use crate::tree::PathId;
 use crate::world::{World, note};
 
 impl World {
+    /// Is it about the one file that is locked?
+    fn is_locked(&mut self, id: EntryId) -> bool {
+        self.rates().locks && *self.hung.locked.get_or_insert(id) == id
+    }
+
     /// How long this write takes, if it hangs; none: for ever.
     pub(crate) fn draw_stuck_write(&mut self, session: u32, op: &SinkOp) -> Option<Option<u64>> {
         let end = self.sink.as_ref().filter(|end| end.session == session && end.machine.writes_off())?;
@@ -26,15 +31,21 @@ impl World {
         };
         // Half of the slots, or of the threads that may be replaced, would be too many.
         let stuck = (self.hung.writes.len() + self.hung.making.len() + 1) as u32;
-        if target == 0 || stuck * 2 > self.hung.bearable || !self.random.chance(self.rates().hang) {
+        if target == 0 || stuck * 2 > self.hung.bearable {
             return None;
         }
-        note!(self, "block {} hangs on target {target}", block.0);
+        let locked = matches!(op, SinkOp::WriteObject { .. }) && self.is_locked(ids[0]);
+        if !locked && !self.random.chance(self.rates().hang) {
+            return None;
+        }
+        note!(self, "block {} hangs on target {target}, locked: {locked}", block.0);
         self.hung.writes.insert((block, part), ids.clone());
         self.hung.stuck.extend(ids.iter().copied());
         // Its file gets no final name meanwhile; and where there are few threads, all that is there may be given up.
         self.are_troubled(ids);
-        self.is_dead(target);
+        if !locked {
+            self.is_dead(target);
+        }
         Some(self.draw_stuck(session, Role::Sink))
     }
 
@@ -56,21 +67,23 @@ impl World {
             _ => return None,
         };
         let stuck = self.hung.reads.len() as u32 + 1;
-        if targets.is_empty()
-            || targets.contains(&0)
-            || stuck * 2 > self.hung.bearable_at_source
-            || !self.random.chance(self.rates().hang)
-        {
+        if targets.is_empty() || targets.contains(&0) || stuck * 2 > self.hung.bearable_at_source {
             return None;
         }
-        note!(self, "block {} hangs on the source's targets {targets:?}", block.0);
-        let end = self.source.as_ref()?;
-        let beside = |(path, on): (&PathId, &Vec<Target>)| {
-            on.iter().any(|target| targets.contains(target)).then_some(*path)
-        };
-        paths.extend(end.on.iter().filter_map(beside));
+        let locked = matches!(op, SourceOp::ReadObject { entry, .. } if self.is_locked(entry.id));
+        if !locked && !self.random.chance(self.rates().hang) {
+            return None;
+        }
+        note!(self, "block {} hangs on the source's targets {targets:?}, locked: {locked}", block.0);
+        if !locked {
+            let end = self.source.as_ref()?;
+            let beside = |(path, on): (&PathId, &Vec<Target>)| {
+                on.iter().any(|target| targets.contains(target)).then_some(*path)
+            };
+            paths.extend(end.on.iter().filter_map(beside));
+            self.hung.dead_at_source.extend(targets);
+        }
         paths.into_iter().for_each(|path| self.checker.troubled[path] = true);
-        self.hung.dead_at_source.extend(targets);
         self.hung.reads.insert(block);
         Some(self.draw_stuck(self.session, Role::Source))
     }

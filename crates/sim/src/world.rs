@@ -115,6 +115,8 @@ impl World {
     pub(crate) fn new(seed: u64, options: &Options) -> World {
         let mut random = Random::new(crate::random::mix(seed));
         let mut plan = Plan::draw(&mut random);
+        // Of its own, so that a seed without a lock is the history that it was before there were any.
+        plan.draw_lock(&mut Random::new(crate::random::mix(seed ^ 0x6c6f_636b)));
         let tiny = u64::from(plan.grain) / 4096;
         plan.shape.sizes.extend((0..options.files_more).map(|_| random.below(tiny)));
         let tree = Tree::draw(&plan.shape, &mut random);

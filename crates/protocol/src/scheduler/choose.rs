@@ -123,7 +123,7 @@ impl<T: Copy> Scheduler<T> {
     /// Is its oldest request under way so long that it has to be slow?
     pub(super) fn is_waited_for(&self, target: u32, now_nanos: u64) -> bool {
         let oldest = self.targets.get(target).and_then(|target| self.flights.oldest(&target.line));
-        let Some(flight) = oldest else { return false };
+        let Some(flight) = oldest.filter(|_| !self.targets.is_archive(target)) else { return false };
         let slow = self.targets.slow_nanos(flight.class, flight.bytes, flight.depth);
         let age = now_nanos.saturating_sub(flight.started_nanos);
         slow.is_some_and(|slow| age > Policy::overdue_nanos(slow))

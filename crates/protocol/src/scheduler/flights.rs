@@ -14,9 +14,10 @@ pub struct Ticket {
 pub(super) enum Stage {
     Free,
     UnderWay,
-    /// Written off; `replaced` if the caller was told to replace its thread.
+    /// Written off; `replaced` if the caller was told to replace its thread, `excused` if it says nothing of its target.
     Lost {
         replaced: bool,
+        excused: bool,
     },
     /// Its I/O is done, and the other end still works on it.
     AtOtherEnd,
@@ -122,6 +123,16 @@ impl<T: Copy> Flights<T> {
     pub fn get(&self, ticket: Ticket) -> Option<Flight<T>> {
         let flight = self.flights.get(ticket.index as usize)?;
         (flight.place.life == ticket.life && flight.stage != Stage::Free).then_some(*flight)
+    }
+
+    /// One that was written off says nothing of its target, which is returned; once.
+    pub fn excuse(&mut self, ticket: Ticket) -> Option<u32> {
+        let flight = self.flights.get_mut(ticket.index as usize)?;
+        match &mut flight.stage {
+            Stage::Lost { excused, .. } if flight.place.life == ticket.life && !*excused => *excused = true,
+            _ => return None,
+        }
+        Some(flight.target)
     }
 
     /// Ends the I/O of one that is under way; it goes on as `stage`.

@@ -7,11 +7,11 @@
 //!    equals they take turns. A queue (target, gate and class) is first in, first out, so what is pushed in the order of
 //!    a file is read in that order.
 //! 2. **Share.** A target holds at most a third of the threads or slots, whichever are fewer, lost ones included, and
-//!    at least 1. This holds from the moment at which another target has had an object or a bundle; a file system that
+//!    at least 1 beside those that it has lost. This holds from the moment at which another target has had an object or a bundle; a file system that
 //!    is one target has all of them. (What was under way at that moment is not taken back.)
 //! 3. **Nothing waits for ever.** A request that takes longer than a bound is [written off](Scheduler::expire). A target
-//!    that has lost [`Config::lost_per_target`] threads is dead: what is queued for it is
-//!    [handed back](Scheduler::take_dead). When one of its threads comes back it lives again.
+//!    that has lost [`Config::lost_per_target`] threads, each to another file ([`Scheduler::excuse`]), is dead: what is
+//!    queued for it is [handed back](Scheduler::take_dead). When one of its threads comes back it lives again.
 //! 4. **Aging.** A congested target that could be tried is tried within [`Config::aging_nanos`], or as the second pick
 //!    after that.
 //! 5. **Gentle.** A congested target, or one that lost a thread and has not answered since, gets one request at a time,
@@ -287,10 +287,13 @@ impl<T: Copy> Scheduler<T> {
                 self.answered(ticket, &flight, now_nanos, done);
                 Finished::InTime
             }
-            Stage::Lost { replaced } => {
+            Stage::Lost { replaced, excused } => {
                 let index = flight.target;
                 if !self.config.planted.has(SchedulerBug::RevivalMissed) {
                     self.targets.at(index).lost -= 1;
+                }
+                if !self.config.planted.has(SchedulerBug::ExcuseKept) {
+                    self.targets.at(index).excused -= u32::from(excused);
                 }
                 self.targets.at(index).suspect = false;
                 if self.config.planted.has(SchedulerBug::CountedTwice) {
@@ -389,7 +392,7 @@ impl<T: Copy> Scheduler<T> {
         let index = flight.target;
         let replace = self.targets.replaced < self.config.lost_in_all
             || self.config.planted.has(SchedulerBug::ReplacedAlways);
-        self.end(ticket, &flight, Stage::Lost { replaced: replace });
+        self.end(ticket, &flight, Stage::Lost { replaced: replace, excused: false });
         let target = self.targets.at(index);
         target.lost += 1;
         target.suspect = true;
@@ -406,6 +409,15 @@ impl<T: Copy> Scheduler<T> {
             false => self.targets.refresh(index, now_nanos, self.picks),
         }
         Some(WrittenOff { ticket, item: flight.item, target: TargetId(index), replace })
+    }
+
+    /// A request that was just written off says nothing of its target: another one is lost there already that is about the same
+    /// file, and what hangs may be that. False if it is not known, or has been said.
+    pub fn excuse(&mut self, ticket: Ticket, now_nanos: u64) -> bool {
+        let Some(target) = self.flights.excuse(ticket) else { return false };
+        self.targets.at(target).excused += 1;
+        self.targets.refresh(target, now_nanos, self.picks);
+        true
     }
 
     /// A request that will not be picked: its target is dead, or its gate has [failed](Scheduler::fail_gate). Ask until
@@ -468,6 +480,11 @@ impl<T: Copy> Scheduler<T> {
             suspect: it.suspect,
             dead: self.targets.is_dead(target.0),
         })
+    }
+
+    /// Another number whenever a target has become congested, suspect or dead, or has ceased to be.
+    pub fn turns(&self) -> u64 {
+        self.targets.turns
     }
 
     /// Requests that were pushed and neither picked nor handed back.

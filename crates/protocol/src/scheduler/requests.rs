@@ -133,7 +133,7 @@ pub struct TargetView {
 const PATIENCE_NANOS_MIN: u64 = 30_000_000_000;
 /// And so many times what such a request usually takes there.
 const PATIENCE: u64 = 20;
-/// One thread may be lost to a bad block; two say that the target hangs.
+/// One thread may be lost to a bad block, or to a file that somebody has locked; two, to two files, say that the target hangs.
 const LOST_PER_TARGET: u32 = 2;
 /// Threads that hang cost memory and, when their target comes back, all write at once.
 const LOST_IN_ALL_PER_THREAD: u32 = 2;
@@ -150,7 +150,8 @@ pub struct Config {
     /// After how long a request is written off; `None`: 20 times what such a request usually takes on its target, and
     /// no less than 30 s.
     pub patience_nanos: Option<u64>,
-    /// Requests of this target take as long as they take; unless somebody has said when one is written off.
+    /// Requests of this target take as long as they take, and it is never congested; one is written off only if somebody has said
+    /// when.
     pub archive: Option<u32>,
     /// How long a congested target may be skipped; `None`: as long as 32 MiB take on a usual target, and no less than
     /// 2 s.

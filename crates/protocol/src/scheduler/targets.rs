@@ -27,6 +27,8 @@ pub(super) struct Target {
     pub under_way: u32,
     /// Requests that were written off and have not come back.
     pub lost: u32,
+    /// Those of them that say nothing of the target: what they are about hangs.
+    pub excused: u32,
     /// A request was written off, and it has answered none since.
     pub suspect: bool,
     pub line: Line,
@@ -38,6 +40,8 @@ pub(super) struct Target {
     pub seen_nanos: Option<u64>,
     /// When this end itself last saw it slow: what it has from neighbours is not for others.
     slow_nanos: Option<u64>,
+    /// It is congested, suspect or dead.
+    slow: bool,
     /// It is held back and has nothing under way.
     waits: bool,
     /// Since when, whoever's turn it was meanwhile.
@@ -100,6 +104,8 @@ pub(super) struct Targets {
     pub age_nanos: u64,
     /// No target that is held back has been skipped often enough before this pick.
     pub due_pick: u64,
+    /// How often one has become slow, or has ceased to be.
+    pub turns: u64,
 }
 
 impl Targets {
@@ -121,6 +127,7 @@ impl Targets {
             lost_slots: 0,
             age_nanos: u64::MAX,
             due_pick: u64::MAX,
+            turns: 0,
         }
     }
 
@@ -228,6 +235,11 @@ impl Targets {
         !core::mem::replace(&mut self.several, true)
     }
 
+    /// What an archive brings back takes minutes, and says nothing of what is slow; it gains from being asked for together.
+    pub fn is_archive(&self, index: u32) -> bool {
+        self.config.archive == Some(index) && !self.config.planted.has(SchedulerBug::ArchiveHeldBack)
+    }
+
     /// Does another target have objects, or will it?
     fn shares(&self, index: u32) -> bool {
         // What an archive brings back, nobody is waiting for the threads that wait for it: there will be others.
@@ -242,10 +254,12 @@ impl Targets {
     fn is_steered(&self, index: u32) -> bool {
         matches!(self.config.policy, Policy::Adaptive(_))
             && (self.shares(index) || !self.targets[index as usize].data)
+            && !self.is_archive(index)
     }
 
     pub fn is_congested(&self, index: u32) -> bool {
-        self.get(index).is_some_and(|target| target.signal.is_congested(&self.config.policy))
+        let is_congested = |target: &Target| target.signal.is_congested(&self.config.policy);
+        self.get(index).is_some_and(is_congested) && !self.is_archive(index)
     }
 
     /// How many requests may be under way on it or lost, of all transfers of this host.
@@ -254,10 +268,11 @@ impl Targets {
         if self.is_steered(index) { self.targets[index as usize].signal.depth().min(cap) } else { cap }
     }
 
-    /// How many of them may be this transfer's. What it lost there is its own.
+    /// How many of them may be this transfer's. What it lost there is its own; while the target lives there is room for one beside.
     pub fn depth(&self, index: u32) -> u32 {
         let Target { lost, neighbours, .. } = &self.targets[index as usize];
-        let whole = self.depth_of_all(index).saturating_sub(*lost);
+        let least = u32::from(!self.config.planted.has(SchedulerBug::LostFillTarget));
+        let whole = self.depth_of_all(index).saturating_sub(*lost).max(least);
         let part = if self.config.planted.has(SchedulerBug::NeighboursIgnored) {
             whole
         } else {
@@ -271,9 +286,11 @@ impl Targets {
         self.targets[index as usize].neighbours.crowd(self.depth_of_all(index))
     }
 
-    /// With so many threads lost it is dead.
-    fn lost_max(&self, index: u32) -> u32 {
-        self.config.lost_per_target.clamp(1, self.cap(index))
+    /// Has it lost as many threads as a dead one?
+    fn has_lost_enough(&self, index: u32) -> bool {
+        let Target { lost, excused, .. } = &self.targets[index as usize];
+        let excused = if self.config.planted.has(SchedulerBug::ExcuseIgnored) { 0 } else { *excused };
+        *lost >= self.config.lost_per_target.max(1) + excused
     }
 
     /// All threads, or all slots, are stuck, and no more are to be had.
@@ -284,28 +301,23 @@ impl Targets {
     }
 
     /// How many requests the other end may have under way for this target: its share of the slots, for what is on its way
-    /// over a long network; of one that is held back the next, so that it is there when one ends.
+    /// over a long network; of one that is held back the next, so that it is there when one ends. What is lost keeps its unit.
     pub fn allowance(&self, index: u32) -> u32 {
         let slots = self.config.slots.max(1);
         let share = if self.shares(index) { (slots / SHARE).max(1) } else { slots };
         let target = &self.targets[index as usize];
-        if self.dead.has(index) {
-            0
-        } else if target.suspect || self.is_congested(index) {
-            share.min(2)
-        } else {
-            share
-        }
+        let units = if target.suspect || self.is_congested(index) { share.min(2) } else { share };
+        if self.dead.has(index) { 0 } else { units.max(target.lost + 1) }
     }
 
     /// Decides anew what the target may get.
     pub fn refresh(&mut self, index: u32, now_nanos: u64, pick: u64) {
         let planted = self.config.planted;
         let cap = if planted.has(SchedulerBug::CapIgnored) { u32::MAX } else { self.depth(index) };
-        let dead = (self.exhausted() || self.targets[index as usize].lost >= self.lost_max(index))
-            && !planted.has(SchedulerBug::DeadServed);
+        let dead =
+            (self.exhausted() || self.has_lost_enough(index)) && !planted.has(SchedulerBug::DeadServed);
         let target = &self.targets[index as usize];
-        let held_back = target.suspect || target.signal.is_congested(&self.config.policy);
+        let held_back = target.suspect || self.is_congested(index);
         let held = target.under_way + target.lost;
         let idle = target.under_way == 0 || planted.has(SchedulerBug::CongestedTwice);
         let turn = target.neighbours.part_of(1) > 0 || planted.has(SchedulerBug::TurnIgnored);
@@ -315,6 +327,8 @@ impl Targets {
         self.dead.set(index, dead);
         self.set_level(index, held);
         let target = &mut self.targets[index as usize];
+        self.turns +=
+            u64::from(core::mem::replace(&mut target.slow, held_back || dead) != (held_back || dead));
         if waits && !target.waits {
             (target.since_nanos, target.tried) = (now_nanos, pick);
         }
@@ -390,6 +404,10 @@ impl Targets {
     /// A request was answered in time: what it says of its target.
     pub fn measured(&mut self, index: u32, sample: Sample, now_nanos: u64) {
         let Sample { class, nanos, bytes, depth } = sample;
+        if self.is_archive(index) {
+            self.targets[index as usize].seen_nanos = Some(now_nanos);
+            return;
+        }
         let measure = Measure { normal: normalise(nanos, bytes, depth), latency: normalise(nanos, bytes, 1) };
         let slow = self.slow_nanos(class, bytes, depth).is_some_and(|slow| nanos > slow);
         let steered = self.is_steered(index).then(|| self.cap(index));

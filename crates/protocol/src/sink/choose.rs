@@ -69,15 +69,21 @@ impl Sink {
     /// anything. So they never fill the window, or the slots.
     fn hold_back(&mut self) {
         if self.committer.slow_is_full() {
+            // Every event comes by here, and there may be thousands of targets.
+            let state = Some((self.scheduler.turns(), self.lag_turns, self.hands.targets()));
+            if self.held_back_for == state {
+                return;
+            }
+            self.held_back_for = state;
             let slow = |target: &Target| self.lane_of_target(*target) == Lane::Slow;
             let slow: Vec<Target> = self.hands.all_met().filter(slow).collect();
             for target in slow {
-                if !self.held_back.contains(&target) {
-                    self.held_back.push(target);
+                if self.held_back.insert(target) {
                     self.set_held_back(target, 0);
                 }
             }
         } else {
+            self.held_back_for = None;
             for target in core::mem::take(&mut self.held_back) {
                 self.set_held_back(target, u32::MAX);
             }
@@ -190,8 +196,9 @@ impl Sink {
         self.writing -= 1;
     }
 
-    /// Writes that take too long: their threads are replaced, and their objects are asked for again. Where everything is on
-    /// one target there is nothing better to do than to wait for it.
+    /// Writes that take too long: their threads are replaced, and their objects are asked for again. A file of which a second
+    /// one is lost on the same target is named, and says nothing of that target: a write that hangs may keep all others out of
+    /// its file. Where everything is on one target there is nothing better to do than to wait for it.
     fn write_off(&mut self) -> Result<(), Failure> {
         self.give_up_making()?;
         if !self.hands.has_several_targets() {
@@ -207,21 +214,42 @@ impl Sink {
                     continue;
                 }
             };
-            let Some(write) = self.writes.get_mut(&block) else { continue };
-            write.stage = Stage::Lost;
+            let Some(Work::Object { id, index, .. }) = self.writes.get(&block).map(|write| &write.work)
+            else {
+                continue;
+            };
+            let (id, index) = (*id, *index);
+            let known = self.hangs_on(id, lost.target) && !self.config.planted.has(Bug::FileBlamesTarget);
+            if known {
+                self.scheduler.excuse(lost.ticket, self.clock.now());
+            }
+            if let Some(write) = self.writes.get_mut(&block) {
+                write.stage = Stage::Lost;
+            }
             self.lost += 1;
-            let Work::Object { id, index, .. } = write.work else { continue };
             self.leaves_storage(id);
             self.count_lost(id, 1);
             self.hangs(id);
             if lost.replace {
                 self.actions.push_back(Action::Replace(block, None));
             }
-            if self.no_longer_written(id)? {
-                self.ask_again(id, Some(index), RepairReason::Sync);
+            match self.no_longer_written(id)? {
+                true if known => self.give_up_waiting(id, Failure::os(Code::SinkWrite, TIMED_OUT))?,
+                true => self.ask_again(id, Some(index), RepairReason::Sync),
+                false => {}
             }
         }
         self.give_up_dead()
+    }
+
+    /// Is a write into this file lost on that target?
+    fn hangs_on(&self, id: EntryId, target: TargetId) -> bool {
+        self.writes.values().filter(|write| write.stage == Stage::Lost).any(|write| match &write.work {
+            Work::Object { id: of, index, .. } => {
+                *of == id && u32::from(self.target_of(id, *index)) == target.0
+            }
+            Work::Bundle { .. } => false,
+        })
     }
 
     /// So many more, or less, of the writes into a file hang.

@@ -348,7 +348,9 @@ impl Sink {
     fn lags(&mut self, targets: &[Target], change: i32) {
         for target in targets {
             let count = self.lagging.entry(*target).or_default();
+            let before = *count;
             *count = count.saturating_add_signed(change);
+            self.lag_turns += u64::from((before == 0) != (*count == 0));
             if *count == 0 {
                 self.lagging.remove(target);
             }

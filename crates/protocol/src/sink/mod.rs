@@ -17,7 +17,7 @@ mod receive;
 mod unlisted;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -184,8 +184,12 @@ pub struct Sink {
     hanging: HashMap<EntryId, Hanging>,
     /// Targets on which files straggle, with how many do.
     lagging: HashMap<Target, u32>,
+    /// How often one has become such a target, or has ceased to be.
+    lag_turns: u64,
     /// Targets that get nothing now, as too much waits for slow ones.
-    held_back: Vec<Target>,
+    held_back: BTreeSet<Target>,
+    /// What that follows from, as it was at the last look: which targets are slow has not changed since.
+    held_back_for: Option<(u64, u64, u32)>,
     /// What the source is to be told of targets.
     allowances: Vec<(Target, u32)>,
     /// Answers to NEW_FILE that are not sent yet.
@@ -250,7 +254,9 @@ impl Sink {
             set_aside: HashMap::new(),
             hanging: HashMap::new(),
             lagging: HashMap::new(),
-            held_back: Vec::new(),
+            lag_turns: 0,
+            held_back: BTreeSet::new(),
+            held_back_for: None,
             allowances: Vec::new(),
             answers: Vec::new(),
             repairs: Vec::new(),

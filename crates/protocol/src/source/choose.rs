@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 
 use haul_model::limits::ATTEMPTS_MAX;
-use haul_model::{Code, EntryId, Failure, Laid, SlotId, Target};
+use haul_model::{BlockId, Code, EntryId, Failure, Laid, SlotId, Target};
 
 use super::{Content, Source, Stage};
 use crate::event::Action;
@@ -230,21 +230,31 @@ impl Source {
         told.map_err(|_| Failure::new(Code::Protocol))
     }
 
-    /// Reads that take too long: their threads are replaced, and their objects wait for the target to answer again. Where
-    /// everything is on one target there is nothing better to do than to wait for it.
+    /// Reads that take too long: their threads are replaced, and their objects are read again. A file of which a second one is
+    /// lost on the same target is named, and says nothing of that target: somebody may have locked it, or a block of it is bad.
+    /// Where everything is on one target there is nothing better to do than to wait for it.
     pub(super) fn write_off(&mut self) {
         if !self.hands.has_several_targets() {
             return;
         }
         self.renew_bundles();
         while let Some(lost) = self.scheduler.expire(self.clock.now()) {
-            let of = |(_, block): &(_, &mut super::Block)| block.ticket == lost.ticket;
-            let Some((id, block)) = self.blocks.iter_mut().find(of) else { continue };
-            block.stage = Stage::Lost;
-            let asked = block.content.take_asked();
-            let block = *id;
+            let of = |(_, block): &(&BlockId, &super::Block)| block.ticket == lost.ticket;
+            let Some((block, it)) = self.blocks.iter().find(of) else { continue };
+            let block = *block;
+            let is_payload = matches!(lost.item, Wanted::Object { .. } | Wanted::Bundle(_));
+            let hangs = it.content.is_at().filter(|_| is_payload).map(|file| (file, lost.target));
+            let known = hangs.is_some() && self.blocks.values().any(|other| other.hangs == hangs);
+            let Some(it) = self.blocks.get_mut(&block) else { continue };
+            (it.stage, it.hangs) = (Stage::Lost, hangs);
+            let asked = it.content.take_asked();
             self.reading -= 1;
             self.lost += 1;
+            let planted = self.config.planted.has(Bug::FileBlamesTarget);
+            let named = hangs.filter(|_| known && !planted).map(|(file, _)| file);
+            if named.is_some() {
+                self.scheduler.excuse(lost.ticket, self.clock.now());
+            }
             if lost.replace {
                 self.actions.push_back(Action::Replace(block, None));
             }
@@ -257,10 +267,16 @@ impl Source {
                     (id, index)
                 }
                 Wanted::Bundle(_) => {
-                    self.read_members_again(asked);
+                    self.read_members_again(asked, named);
                     continue;
                 }
             };
+            if named.is_some() && self.is_active(id) {
+                // It only fails for an entry that is gone.
+                let _ = self.on_unreadable(id, Failure::os(Code::SourceRead, TIMED_OUT));
+                self.leave(id);
+                continue;
+            }
             let active = |held: &&mut super::Held| held.state == SourceState::Active;
             if let Some(held) = self.entries.get_mut(id).filter(active)
                 && let Some(objects) = held.objects.as_deref_mut()
@@ -322,13 +338,13 @@ impl Source {
         any
     }
 
-    /// A bundle that hangs: its members are put in others.
-    fn read_members_again(&mut self, members: Vec<EntryId>) {
+    /// A bundle that hangs: its members are put in others, but for the one that is to be named.
+    fn read_members_again(&mut self, members: Vec<EntryId>, named: Option<EntryId>) {
         for id in members {
             let bundled = |held: &&mut super::Held| held.state == SourceState::Bundled;
             let Some(held) = self.entries.get_mut(id).filter(bundled) else { continue };
             held.attempts += 1;
-            let given_up = held.attempts >= ATTEMPTS_MAX;
+            let given_up = held.attempts >= ATTEMPTS_MAX || named == Some(id);
             let failure = Failure::os(Code::SourceRead, TIMED_OUT);
             // They only fail for an entry in another state.
             let _ = match given_up {

@@ -47,7 +47,7 @@ use crate::event::{Action, Event, LogOp, LogView, Logged, Outcome};
 use crate::extents::Extent;
 use crate::hands::Hands;
 use crate::planted::{Bug, Planted};
-use crate::scheduler::{self, Policy, Said, Scheduler, Ticket};
+use crate::scheduler::{self, Policy, Said, Scheduler, TargetId, Ticket};
 use crate::states::{Coverage, SourceCause, SourceState, source_step};
 use crate::window::Window;
 
@@ -161,6 +161,14 @@ impl Content {
         }
     }
 
+    /// The file that storage is at.
+    fn is_at(&self) -> Option<EntryId> {
+        match self {
+            Content::Bundle { asked, progress, .. } => asked.get(progress.mark() as usize).copied(),
+            Content::Object { id, .. } => Some(*id),
+        }
+    }
+
     /// The members that storage was asked for; once.
     fn take_asked(&mut self) -> Vec<EntryId> {
         match self {
@@ -189,6 +197,8 @@ struct Block {
     stage: Stage,
     /// What the scheduler knows it by.
     ticket: Ticket,
+    /// If it is lost: the file that storage was at, and the target.
+    hangs: Option<(EntryId, TargetId)>,
     /// When the stage began.
     since_nanos: u64,
     /// Where it is in the spill, or will be.

@@ -131,7 +131,8 @@ impl Source {
         self.next_block += 1;
         let block = BlockId(self.next_block);
         let (stage, since_nanos) = (Stage::Reading, self.clock.now());
-        let new = Block { local, length, content, stage, ticket, since_nanos, extent: None, ahead: false };
+        let (hangs, extent, ahead) = (None, None, false);
+        let new = Block { local, length, content, stage, ticket, hangs, since_nanos, extent, ahead };
         self.blocks.insert(block, new);
         block
     }

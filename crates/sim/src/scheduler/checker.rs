@@ -55,7 +55,7 @@ impl World {
         let view = views[target as usize];
         let gentle = picked.pace == Pace::Gentle;
         let spared = view.is_some_and(|view| held_back(&view));
-        if held >= cap {
+        if held >= cap.max(it.lost + 1) {
             return self.violate(format!("target {target} gets more than its share of {cap}"));
         }
         if gentle != spared {
@@ -250,6 +250,12 @@ impl World {
             let it = &self.model.targets[target as usize];
             if (view.under_way, view.lost, view.suspect) != (it.under_way, it.lost, it.suspect) {
                 return self.violate(format!("target {target}: {view:?}"));
+            }
+            if view.congested && self.plan.config.archive == Some(target) {
+                return self.violate(format!("target {target} is an archive, and taken for congested"));
+            }
+            if it.excused > 0 && !dead {
+                self.report.count(Count::Excused);
             }
             if dead {
                 self.report.count(Count::Dead);

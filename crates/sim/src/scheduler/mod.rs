@@ -39,6 +39,7 @@ pub fn run_scheduler(seed: u64, options: &SchedulerOptions) -> (SchedulerReport,
     let mut random = Random::new(mix(seed ^ 0x7363_6865_6475_6c65));
     let mut plan = Plan::draw(&mut random);
     // Of their own, so that a seed without neighbours is the history that it was before there were any.
+    plan.draw_files(&mut Random::new(mix(seed ^ 0x6669_6c65)));
     plan.draw_neighbours(&mut Random::new(mix(seed ^ 0x6e65_6967_6862_6f75)));
     plan.config.planted = planted(options.bug);
     let mut world = World::new(plan, random, options.trace);

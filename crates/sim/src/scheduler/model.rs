@@ -13,6 +13,8 @@ const SHARE: u32 = 3;
 pub(super) struct Target {
     pub under_way: u32,
     pub lost: u32,
+    /// Of those, the ones that are about a file of which another one is lost.
+    pub excused: u32,
     /// A request was written off, and none was answered since.
     pub suspect: bool,
     /// It has had an object or a bundle.
@@ -36,6 +38,7 @@ impl Default for Target {
         Target {
             under_way: 0,
             lost: 0,
+            excused: 0,
             suspect: false,
             data: false,
             since: 0,
@@ -55,9 +58,9 @@ impl Target {
         (0..whole).filter(|number| number % parts == place).count() as u32
     }
 
-    /// The same for what may be under way or lost.
+    /// The same for what may be under way or lost: one at least beside what is lost.
     pub fn limit(&self, whole: u32) -> u32 {
-        self.part_of(whole.saturating_sub(self.lost)) + self.lost
+        self.part_of(whole.saturating_sub(self.lost).max(1)) + self.lost
     }
 }
 
@@ -173,8 +176,8 @@ impl Model {
     }
 
     pub fn dead(&self, target: u32) -> bool {
-        let bound = self.config.lost_per_target.clamp(1, self.cap(target));
-        self.exhausted() || self.targets[target as usize].lost >= bound
+        let it = &self.targets[target as usize];
+        self.exhausted() || it.lost - it.excused >= self.config.lost_per_target
     }
 
     /// How many may be under way behind a gate.

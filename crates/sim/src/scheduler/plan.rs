@@ -58,6 +58,8 @@ pub(super) struct Plan {
     pub repeats: u32,
     /// The caller does not do what was picked, in permille.
     pub cancels: u32,
+    /// Requests are about so many files, by turns.
+    pub files: u32,
 }
 
 impl Plan {
@@ -106,6 +108,14 @@ impl Plan {
             jitter,
             repeats: if random.coin() { 0 } else { 100 },
             cancels: if random.chance(300) { 100 } else { 0 },
+            files: u32::MAX,
+        }
+    }
+
+    /// Draws how many files the requests are about; in half of all histories each is about one of its own.
+    pub fn draw_files(&mut self, random: &mut Random) {
+        if random.coin() {
+            self.files = random.scale(1, 200) as u32;
         }
     }
 

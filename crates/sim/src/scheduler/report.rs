@@ -33,6 +33,7 @@ counts! {
     Dead       "events with a dead target";
     Exhausted  "events without a thread left";
     HandedBack "requests handed back";
+    Excused    "events with a target that has lost more requests than files, and lives";
     GateFailed "gates that failed";
     Heard      "targets whose neighbours were heard";
     Advised    "of them taken for congested on their word";

@@ -60,6 +60,8 @@ pub(super) struct Flight {
     pub started: u64,
     /// It was written off; `Some(true)` if its thread was replaced.
     pub lost: Option<bool>,
+    /// And another one of its file was lost there before.
+    pub excused: bool,
 }
 
 /// Events after which a history must have come to its end.
@@ -248,7 +250,7 @@ impl World {
         let Some(flight) = self.flights.get(&ticket).copied() else {
             return self.violate("a ticket was given out twice".into());
         };
-        let Flight { id, lost, .. } = flight;
+        let Flight { id, lost, excused, .. } = flight;
         let request = self.request(id);
         let expected = lost.map_or(Finished::InTime, |spare| Finished::Late { spare });
         let finished = self.scheduler.finished(ticket, self.now, done);
@@ -267,6 +269,7 @@ impl World {
         (target.since, target.suspect) = (self.now, false);
         if let Some(replaced) = lost {
             target.lost -= 1;
+            target.excused -= u32::from(excused);
             match replaced {
                 true => self.model.replaced -= 1,
                 false => {
@@ -334,10 +337,20 @@ impl World {
             self.check_written_off(&lost, &flight);
             let request = self.request(id);
             let urgent = request.class == Class::Urgent;
-            self.flights.insert(lost.ticket, Flight { lost: Some(lost.replace), ..flight });
+            let is_of_it = |other: &Flight| {
+                other.lost.is_some()
+                    && self.request(other.id).target == request.target
+                    && other.id % self.plan.files == id % self.plan.files
+            };
+            let excused = self.flights.values().any(is_of_it);
+            if excused && !self.scheduler.excuse(lost.ticket, self.now) {
+                return self.violate(format!("{id} cannot be excused"));
+            }
+            self.flights.insert(lost.ticket, Flight { lost: Some(lost.replace), excused, ..flight });
             let target = &mut self.model.targets[request.target as usize];
             target.under_way -= u32::from(!urgent);
             target.lost += 1;
+            target.excused += u32::from(excused);
             (target.since, target.suspect) = (self.now, true);
             match lost.replace {
                 true => {
@@ -417,7 +430,7 @@ impl World {
         if let Some(gate) = request.gate.filter(|_| !urgent && !self.model.in_file_order()) {
             self.model.gates[gate as usize].under_way += 1;
         }
-        self.flights.insert(picked.ticket, Flight { id, started: self.now, lost: None });
+        self.flights.insert(picked.ticket, Flight { id, started: self.now, lost: None, excused: false });
         self.report.count(Count::Picked);
         let device = &self.plan.devices[request.target as usize];
         let spread = 100 + self.random.below(self.plan.jitter + 1);
