@@ -14,6 +14,11 @@ use crate::options::Listen;
 
 /// So long the far end tries to reach this one, and a little more.
 const FIRST_CONNECTION_FROM_THERE: Duration = Duration::from_secs(95);
+/// So long it tries once nothing has come through to it, or some streams have: then it waits for the others first.
+const DIALED_BACK: Duration = Duration::from_secs(20);
+const DIALED_BACK_AFTER_SOME: Duration = Duration::from_secs(45);
+/// So many first connections are cut while they are made before that is taken for a firewall's work.
+const CUT_MAX: u32 = 2;
 /// So long it waits to be reached, and a little less.
 const FAR_END_WAITS: Duration = Duration::from_secs(80);
 /// For one address of the other host; where there are many they share the time, since the other way is to be tried, too.
@@ -62,12 +67,14 @@ pub struct InitiatorConnector {
     pub way: Way,
     /// A connection has stood.
     pub connected: bool,
+    /// How many were cut before.
+    pub cut: u32,
 }
 
 impl Connector for InitiatorConnector {
     fn connect(&mut self, introduction: &Introduction, patience: Duration) -> Result<Established, Error> {
         match &mut self.way {
-            Way::Dial(dialer) => return dialer.connect(introduction, patience),
+            Way::Dial(dialer) if dialer.connected => return dialer.connect(introduction, patience),
             Way::Accept(acceptor) if self.connected => return acceptor.connect(introduction, patience),
             Way::Accept(acceptor) => {
                 let first = First { greeter: self.greeter.as_ref(), host: &self.host };
@@ -75,31 +82,37 @@ impl Connector for InitiatorConnector {
                 self.connected = result.is_ok();
                 return result;
             }
-            Way::Undecided => {}
+            Way::Undecided | Way::Dial(_) => {}
         }
         if self.listen == Listen::Here {
             return self.accept(introduction, patience);
         }
-        let addresses = self.addresses()?;
-        let share = (FAR_END_WAITS / 2) / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
-        let dial = TcpDial { addresses, timeout: share.clamp(DIAL_TIMEOUT_MIN, DIAL_TIMEOUT) };
-        let mut dialer = Dialer::new(dial, self.session.clone(), self.streams, self.greeter.take());
+        let mut dialer = match std::mem::replace(&mut self.way, Way::Undecided) {
+            Way::Dial(dialer) => dialer,
+            _ => self.dialer()?,
+        };
         let began = Instant::now();
         let result = dialer.connect(introduction, patience);
         // It waits longer than that for a connection: it has not ended for want of one.
         let has_ended =
             || began.elapsed() < FAR_END_WAITS && dialer.greeter.as_ref().is_some_and(|far| !far.lives());
+        let is_cut = result.as_ref().is_err_and(|error| error.failure.code == Code::ConnectionLost);
+        self.cut += u32::from(is_cut);
+        let is_in_the_way = |error: &Error| is_blocked(error) || is_cut && self.cut >= CUT_MAX;
         match result {
             // Nothing is in the way.
-            Err(error) if is_blocked(&error) && has_ended() => Err(ended(&self.host)),
-            Err(error) if self.listen == Listen::Auto && is_blocked(&error) => {
+            Err(error) if is_in_the_way(&error) && has_ended() => Err(ended(&self.host)),
+            Err(error) if self.listen == Listen::Auto && is_in_the_way(&error) => {
+                let reached = dialer.reached;
                 self.greeter = dialer.greeter.take();
-                let back = self.accept(introduction, patience.min(Duration::from_secs(20)));
-                back.map_err(|_| self.passes_nothing(error))
+                let tried = if reached { DIALED_BACK_AFTER_SOME } else { DIALED_BACK };
+                let back = self.accept(introduction, patience.min(tried));
+                back.map_err(|_| self.passes_nothing(error, reached))
             }
             result => {
+                let reached = dialer.reached;
                 self.way = Way::Dial(dialer);
-                result.map_err(|error| self.passes_nothing(error))
+                result.map_err(|error| self.passes_nothing(error, reached))
             }
         }
     }
@@ -132,9 +145,23 @@ fn told_addresses(told: &[String], port: u16, named: &[SocketAddr]) -> Vec<Vec<S
 }
 
 impl InitiatorConnector {
-    /// Of a first connection that was taken and not answered: that haul runs there ssh has shown.
-    fn passes_nothing(&self, error: Error) -> Error {
+    fn dialer(&mut self) -> Result<Dialer<TcpDial>, Error> {
+        let addresses = self.addresses()?;
+        let share = (FAR_END_WAITS / 2) / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
+        let dial = TcpDial { addresses, timeout: share.clamp(DIAL_TIMEOUT_MIN, DIAL_TIMEOUT) };
+        Ok(Dialer::new(dial, self.session.clone(), self.streams, self.greeter.take()))
+    }
+
+    /// Of a first connection that was taken and not answered, or cut: that haul runs there ssh has shown.
+    fn passes_nothing(&self, error: Error, reached: bool) -> Error {
         match error.failure.code {
+            _ if reached && (is_blocked(&error) || error.failure.code == Code::ConnectionLost) => error.hint(
+                "one stream has come through and not all of the others: something on the way counts them; try fewer --streams",
+            ),
+            Code::ConnectionLost => error.hint(format!(
+                "something on the way may cut connections to port {}: open it (--port-range says which), or try --listen here",
+                self.port
+            )),
             Code::PeerSilent => error.hint(format!(
                 "something on the way takes connections to port {} and lets nothing pass: open it (--port-range says which), or try --listen here",
                 self.port

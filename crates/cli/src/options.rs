@@ -181,7 +181,7 @@ pub struct Copy {
     /// Where haul is on the other host
     #[arg(long, value_name = "PATH")]
     pub haul_path: Option<String>,
-    /// Bytes a second that are sent at most, e.g. 100MiB or 2Gbit
+    /// Bytes of contents a second that are sent at most, e.g. 100MiB or 2Gbit
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub bandwidth: Option<u64>,
     /// How many files share an object log: one, K, or all; none: nothing is logged, nothing can be resumed

@@ -733,6 +733,7 @@ fn run_remote(
         greeter: Greeter::of(ssh.pid()),
         way: Way::Undecided,
         connected: false,
+        cut: 0,
     };
     let common = Common {
         tuning,

@@ -46,6 +46,11 @@ trait Meddler: Send + Sync + 'static {
         false
     }
 
+    /// What is no control stream is cut before anything has passed.
+    fn cuts_data(&self) -> bool {
+        false
+    }
+
     /// The stream is cut, and for some time all others are refused.
     fn refuses(&self) -> bool {
         false
@@ -154,6 +159,7 @@ fn relay(mut near: TcpStream, real: &Path, meddler: &dyn Meddler, listener: &Tcp
     near.peek(&mut first)?;
     let ended = match first {
         // docs/spec/streams.md: a hello, in clear.
+        [b'h'] if meddler.cuts_data() => near.shutdown(Shutdown::Both),
         [b'h'] => carry(&mut near, &mut far, meddler, listener),
         _ => io::copy(&mut near, &mut far).map(drop),
     };
@@ -267,7 +273,7 @@ fn who_alters_everything_prevents_a_transfer_and_nothing_else() {
     let began = Instant::now();
     let output = bed.push(meddler.clone(), &["--reconnect", "2"]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
-    assert!(said(&output).contains("lost before anything has passed"), "{}", said(&output));
+    assert!(said(&output).contains("lost before anything whole has passed"), "{}", said(&output));
     assert!(began.elapsed() < PATIENCE);
     assert!(!bed.path("sink/file").exists());
     // Every connection had its payload, and there were pauses between them.
@@ -304,7 +310,7 @@ fn where_everything_is_swallowed_a_transfer_ends() {
     let meddler = Arc::new(Swallows { payloads: usize::MAX, passed: AtomicUsize::new(0) });
     let output = bed.push_with(&[("HAUL_TEST_QUIET_MAX", "1")], meddler, &["--reconnect", "2"]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
-    assert!(said(&output).contains("lost before anything has passed"), "{}", said(&output));
+    assert!(said(&output).contains("lost before anything whole has passed"), "{}", said(&output));
 }
 
 /// Cuts the first payload off, and lets nobody in for a while.
@@ -362,15 +368,37 @@ impl Meddler for Cuts {
 
 #[test]
 fn a_first_connection_that_is_cut_while_it_is_made_is_tried_again() {
-    for (connections, expected) in [(1, 0), (usize::MAX, 4)] {
+    for (connections, listens, expected) in [(1, "far", 0), (usize::MAX, "auto", 0), (usize::MAX, "far", 4)] {
         let bed = Bed::new();
         let meddler = Arc::new(Cuts { connections, come: AtomicUsize::new(0) });
         let began = Instant::now();
-        let output = bed.push(meddler.clone(), &[]);
+        let output = bed.push(meddler.clone(), &["--listen", listens]);
         assert_eq!(output.status.code(), Some(expected), "{}", said(&output));
         assert_eq!(bed.path("sink/file").exists(), expected == 0);
+        assert_eq!(said(&output).contains("may cut connections"), expected == 4, "{}", said(&output));
         assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
     }
+}
+
+/// It counts connections.
+struct OnlyControl;
+
+impl Meddler for OnlyControl {
+    fn cuts_data(&self) -> bool {
+        true
+    }
+}
+
+/// The far end waits for the others of a connection first.
+#[test]
+fn where_only_the_first_connection_is_let_through_the_other_end_dials_back() {
+    let bed = Bed::new();
+    let output = bed.push(Arc::new(OnlyControl), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(fs::read(bed.path("sink/file")).unwrap() == content(1));
+    let output = bed.push(Arc::new(OnlyControl), &["--listen", "far"]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("try fewer --streams"), "{}", said(&output));
 }
 
 /// How long nothing comes counts, not how long a payload takes.

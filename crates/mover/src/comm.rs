@@ -38,6 +38,8 @@ pub(crate) struct Connection {
     pub(crate) epoch: u32,
     pub(crate) frames: QueueSender<Frame>,
     pub(crate) payloads: QueueSender<Outgoing>,
+    /// Of the streams that stay idle.
+    nothing: QueueSender<Outgoing>,
     /// Messages up to this one have been written, or are being written; the other end cannot have received more.
     pub(crate) written: Arc<AtomicU64>,
     closers: Vec<Closer>,
@@ -50,17 +52,18 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Starts the threads.
+    /// Starts the threads. Of its data streams no more than `busy` carry payloads: on a path that is cut again and again the first
+    /// one is whole the sooner the fewer are on their way with it.
     pub(crate) fn start(
         established: Established,
-        role: Role,
+        (role, busy): (Role, usize),
         pool: &Arc<Pool>,
         log: Option<CommLog>,
         inputs: &Inputs,
         muster: &Muster,
     ) -> Result<Self, Error> {
         let mut closers = Vec::new();
-        let started = Self::start_threads(established, role, pool, log, inputs, muster, &mut closers);
+        let started = Self::start_threads(established, (role, busy), pool, log, inputs, muster, &mut closers);
         if started.is_err() {
             closers.iter().for_each(Closer::close);
         }
@@ -69,7 +72,7 @@ impl Connection {
 
     fn start_threads(
         established: Established,
-        role: Role,
+        (role, busy): (Role, usize),
         pool: &Arc<Pool>,
         log: Option<CommLog>,
         inputs: &Inputs,
@@ -83,6 +86,7 @@ impl Connection {
         let shared = established.shared;
         let (frames, frames_out) = unbounded();
         let (payloads, payloads_out) = unbounded::<Outgoing>();
+        let (nothing, nothing_out) = unbounded::<Outgoing>();
         let under_way = UnderWay::default();
         let arrivals = established.data.iter().map(Stream::arrivals).collect();
 
@@ -116,7 +120,7 @@ impl Connection {
             let (pool, muster) = (pool.clone(), muster.clone());
             match role {
                 Role::Source => {
-                    let payloads = payloads_out.clone();
+                    let payloads = if number < busy { payloads_out.clone() } else { nothing_out.clone() };
                     let send = move |inputs: &Inputs| {
                         // The unused half stays open with the other.
                         let _receiver = receiver;
@@ -140,6 +144,7 @@ impl Connection {
             epoch,
             frames,
             payloads,
+            nothing,
             written,
             closers,
             arrivals,
@@ -163,14 +168,14 @@ impl Connection {
     /// Ends the connection. True if every thread of it has ended; else `Input::Down` follows when they have.
     pub(crate) fn tear_down(self) -> bool {
         self.closers.iter().for_each(Closer::close);
-        drop((self.frames, self.payloads));
+        drop((self.frames, self.payloads, self.nothing));
         Arc::into_inner(self.ending).is_some()
     }
 
     /// Lets the frames that are queued leave, until then, and closes. For the end of a session. How many threads are left, which
     /// wait for storage.
     pub(crate) fn finish(self, deadline: Instant) -> usize {
-        drop((self.frames, self.payloads));
+        drop((self.frames, self.payloads, self.nothing));
         // A peer may take next to nothing of them, for ever.
         while !self.writer.is_finished() && Instant::now() < deadline {
             std::thread::sleep(LOOK_AGAIN);

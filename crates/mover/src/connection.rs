@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use haul_model::Code;
 use haul_protocol::link::Frame;
-use haul_transport::{Cause, Listener, Purpose, Session, Stream, tcp};
+use haul_transport::{Cause, Deadline, Listener, Purpose, Session, Stream, tcp};
 use haul_wire::{Connect, FRAME_HEADER_BYTES, FrameHeader, Message, VERSION, VERSION_MIN};
 
 use crate::Error;
@@ -129,6 +129,8 @@ pub struct Dialer<D> {
     pub streams: u16,
     /// It has connected before: the other end listened then.
     pub connected: bool,
+    /// In the last attempt the control stream came to stand.
+    pub reached: bool,
     /// Tells of the other end where nothing listens.
     pub greeter: Option<Greeter>,
     /// The highest epoch that it has proposed.
@@ -138,12 +140,13 @@ pub struct Dialer<D> {
 impl<D> Dialer<D> {
     /// One that has not connected yet.
     pub fn new(dial: D, session: Session, streams: u16, greeter: Option<Greeter>) -> Dialer<D> {
-        Dialer { dial, session, streams, connected: false, greeter, proposed: 0 }
+        Dialer { dial, session, streams, connected: false, reached: false, greeter, proposed: 0 }
     }
 }
 
 impl<D: Dial> Connector for Dialer<D> {
     fn connect(&mut self, introduction: &Introduction, _patience: Duration) -> Result<Established, Error> {
+        self.reached = false;
         let (address, mut control) = self.control()?;
         self.dial.prefer(address);
         // A stream of an attempt that failed may still come to the other end.
@@ -154,6 +157,7 @@ impl<D: Dial> Connector for Dialer<D> {
         if header.epoch != epoch {
             return Err(Error::new(Code::Protocol, "CONNECT answers another epoch"));
         }
+        self.reached = true;
         let data = self.data(address, epoch)?;
         self.connected = true;
         let shared = false;
@@ -356,16 +360,21 @@ impl<A: Accept> Acceptor<A> {
 
 fn send(stream: &mut Stream, parts: &[&[u8]]) -> Result<(), Error> {
     let parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    stream.sender().send(&parts).map_err(|error| Error::stream("connecting", &error))
+    stream.sender().send(&parts).map_err(|error| broken(&error))
 }
 
 fn receive(stream: &mut Stream, into: &mut [u8], timeout: Duration) -> Result<(), Error> {
     let receiver = stream.receiver();
-    let result = receiver
-        .set_timeout(Some(timeout))
-        .and_then(|()| receiver.receive(into))
-        .and_then(|()| receiver.set_timeout(None));
-    result.map_err(|error| Error::stream("connecting", &error))
+    let result = Deadline::after(timeout).receive(receiver, into).and_then(|()| receiver.set_timeout(None));
+    result.map_err(|error| broken(&error))
+}
+
+/// The other end has proven itself: what does not come as it must was not sent by it so, and another connection may bring it.
+fn broken(error: &std::io::Error) -> Error {
+    match haul_transport::cause(error) {
+        Cause::Malformed | Cause::Excess => Error::new(Code::ConnectionLost, format!("connecting: {error}")),
+        _ => Error::stream("connecting", error),
+    }
 }
 
 /// What the other end began with may be the last there is.

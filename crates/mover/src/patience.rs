@@ -46,6 +46,11 @@ impl InVain {
         }
     }
 
+    /// Of so many streams, on how many the next one sends payloads: a quarter, and a quarter of that, for each that brought nothing.
+    pub(crate) fn busy_of(&self, streams: usize) -> usize {
+        (streams >> (2 * self.count).min(31)).max(1)
+    }
+
     /// Nothing will come of the next one either.
     pub(crate) fn is_hopeless(&self, patience: Duration, now: Instant) -> bool {
         self.count >= IN_VAIN_MAX && self.tried_for(now) >= patience
@@ -119,6 +124,17 @@ mod tests {
         }
         vain.lost(8, BRIEF, at(6000));
         assert!(vain.is_hopeless(PATIENCE, at(6000)));
+    }
+
+    #[test]
+    fn the_fewer_bring_anything_the_fewer_streams_send() {
+        let mut vain = InVain::default();
+        let mut busy = Vec::new();
+        for number in 0..6 {
+            busy.push([64, 4, 1].map(|streams| vain.busy_of(streams)));
+            vain.lost(u64::from(number == 4), BRIEF, Instant::now());
+        }
+        assert_eq!(busy, [[64, 4, 1], [16, 1, 1], [4, 1, 1], [1, 1, 1], [1, 1, 1], [64, 4, 1]]);
     }
 
     #[test]

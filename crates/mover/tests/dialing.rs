@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use haul_model::{Code, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dial, Dialer, Greeter, Introduction, TcpDial};
+use haul_transport::fault::{self, Fault, When};
+use haul_transport::trace::{self, Counters};
 use haul_transport::{Bound, Identity, Listener, Role, Session, Stream, tcp};
 use haul_wire::Connect;
 
@@ -168,4 +170,64 @@ fn who_answers_something_else_is_not_the_other_end_that_was_there() {
     assert_eq!(attempt(true), Code::ConnectionLost);
     has_ended.store(true, Ordering::Release);
     assert_eq!(attempt(true), Code::PeerEnded);
+}
+
+/// Alters a byte of what comes on the control stream, beneath TLS.
+struct Alters {
+    dial: TcpDial,
+    byte: u64,
+    received: Counters,
+    opened: AtomicBool,
+}
+
+impl Dial for Alters {
+    fn addresses(&self) -> &[SocketAddr] {
+        self.dial.addresses()
+    }
+
+    fn open(&self, address: SocketAddr) -> std::io::Result<Stream> {
+        let stream = self.dial.open(address)?;
+        if self.opened.swap(true, Ordering::AcqRel) {
+            return Ok(stream);
+        }
+        let stream = trace::wrap(stream, &self.received);
+        Ok(fault::receiving(stream, When::Byte(self.byte), Fault::Flip(7)))
+    }
+
+    fn prefer(&mut self, _address: SocketAddr) {}
+}
+
+/// Once the ends have proven themselves, whatever comes otherwise was not sent so: another connection may do.
+#[test]
+fn what_is_altered_while_a_connection_is_made_costs_that_connection() {
+    let attempt = |byte| {
+        let (source, sink) = sessions();
+        let listener = listen(sink, "127.0.0.1", 0);
+        let dial = TcpDial { addresses: vec![listener.address()], timeout: LONG };
+        let received = Counters::default();
+        let dial = Alters { dial, byte, received: received.clone(), opened: AtomicBool::new(false) };
+        let mut dialer = Dialer::new(dial, source, 1, None);
+        // It goes on waiting for a data stream.
+        std::thread::spawn(move || {
+            let mut acceptor = Acceptor { accept: listener, streams: 1 };
+            let _ = acceptor.connect(&introduction(haul_wire::Role::Sink), LONG);
+        });
+        let made = dialer.connect(&introduction(haul_wire::Role::Source), LONG);
+        (made.err(), received.received_bytes())
+    };
+    let (error, all) = attempt(u64::MAX);
+    assert!(error.is_none());
+    let mut body = Vec::new();
+    haul_wire::Message::Connect(introduction(haul_wire::Role::Sink).connect).encode(&mut body);
+    // CONNECT comes in a record of its own, the last one: 5 bytes before it, and 17 behind. How long a signature in the handshake is
+    // differs from time to time.
+    let record = all - (5 + haul_wire::FRAME_HEADER_BYTES + body.len() + 17) as u64;
+    let is_met = (0..100).any(|_| {
+        let Some(error) = attempt(record).0.filter(|error| error.about.starts_with("connecting: ")) else {
+            return false;
+        };
+        assert_eq!(error.failure.code, Code::ConnectionLost, "{error}");
+        error.about.contains("not a protected TLS record")
+    });
+    assert!(is_met, "the type of a record was never altered");
 }

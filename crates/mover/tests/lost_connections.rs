@@ -40,14 +40,38 @@ struct Cut {
 /// Has the first stream of its purpose cut.
 struct Cutting<A> {
     accept: A,
-    cut: Option<Cut>,
+    path: Path,
     counters: Counters,
+}
+
+/// What is between the ends.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    streams: u16,
+    /// The first stream of its purpose is cut.
+    cut: Option<Cut>,
+    /// Each connection is cut when it has stood for so long.
+    lasts: Option<Duration>,
+    bytes_per_second: Option<u64>,
+}
+
+impl Path {
+    fn cut(cut: Option<Cut>) -> Path {
+        Path { streams: STREAMS, cut, lasts: None, bytes_per_second: None }
+    }
 }
 
 impl<A: Accept> Accept for Cutting<A> {
     fn next(&mut self, timeout: Duration) -> io::Result<(Purpose, Stream)> {
         let (purpose, stream) = self.accept.next(timeout)?;
-        let stream = match self.cut.take_if(|cut| cut.purpose == purpose) {
+        if let (Purpose::Control, Some(lasts)) = (purpose, self.path.lasts) {
+            let closer = stream.closer();
+            std::thread::spawn(move || {
+                std::thread::sleep(lasts);
+                closer.close();
+            });
+        }
+        let stream = match self.path.cut.take_if(|cut| cut.purpose == purpose) {
             Some(Cut { way: Way::ToDialer, byte, .. }) => {
                 fault::sending(stream, When::Byte(byte), Fault::Cut)
             }
@@ -84,11 +108,17 @@ fn session(dials: Dials, cut: Option<Cut>) -> Passed {
     // Bundles, files of one object, and one of several.
     let sizes = Sizes::Cycle(vec![100, 64 << 10, 0, 3000, (128 << 10) + 1]);
     let spec = SyntheticSpec { seed: 1, files: 20, files_per_directory: 7, sizes };
+    session_over(dials, Path::cut(cut), &spec)
+}
+
+/// The same, over such a path.
+fn session_over(dials: Dials, path: Path, spec: &SyntheticSpec) -> Passed {
+    let cut = path.cut;
     let storage = SyntheticSource::new(spec.clone()).hashed(HashKind::Blake3);
     let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
-    let (dial, Acceptor { accept, streams }) = local::pair(STREAMS);
+    let (dial, Acceptor { accept, streams }) = local::pair(path.streams);
     let counters = Counters::default();
-    let accept = Acceptor { accept: Cutting { accept, cut, counters: counters.clone() }, streams };
+    let accept = Acceptor { accept: Cutting { accept, path, counters: counters.clone() }, streams };
     let (of_source, of_sink): (Box<dyn Connector>, Box<dyn Connector>) = match dials {
         Dials::Source => (Box::new(dial), Box::new(accept)),
         Dials::Sink => (Box::new(accept), Box::new(dial)),
@@ -102,7 +132,8 @@ fn session(dials: Dials, cut: Option<Cut>) -> Passed {
             }
         };
         let bundle_bytes_max = 4 << 10;
-        let tuning = Tuning { bundle_bytes_max, ..support::tuning(4, OBJECT_BYTES) };
+        let bandwidth = path.bytes_per_second.and_then(std::num::NonZeroU64::new);
+        let tuning = Tuning { bundle_bytes_max, bandwidth, ..support::tuning(4, OBJECT_BYTES) };
         support::common(Tuning { reconnect: Duration::from_secs(5), ..tuning }, connector, Box::new(report))
     };
     let tree = Arc::new(MemoryTree::default());
@@ -183,4 +214,14 @@ fn a_data_stream_may_be_cut_at_any_byte() {
         cuts.extend(bytes.map(|byte| (dials, Cut { purpose: Purpose::Data(1), way, byte })));
     }
     assert!(all(&cuts) > 0, "none was");
+}
+
+/// All streams together bring no object in the time that a connection lasts; one alone brings two.
+#[test]
+fn on_a_slow_path_that_is_cut_again_and_again_one_stream_brings_what_several_cannot() {
+    let spec =
+        SyntheticSpec { seed: 2, files: 4, files_per_directory: 7, sizes: Sizes::Cycle(vec![64 << 10]) };
+    let (lasts, bytes_per_second) = (Some(Duration::from_secs(1)), Some(128 << 10));
+    let path = Path { streams: 4, cut: None, lasts, bytes_per_second };
+    assert!(session_over(Dials::Source, path, &spec).connected > 4, "it has been cut");
 }

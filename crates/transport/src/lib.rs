@@ -55,7 +55,7 @@ pub mod trace;
 pub use error::{Cause, cause};
 pub use identity::{Fingerprint, Identity, StreamKey};
 pub use listen::{Bound, Listener, Refusals};
-pub use session::{HELLO_BYTES, Purpose, Role, Session};
+pub use session::{Deadline, HELLO_BYTES, Purpose, Role, Session};
 
 /// The half that sends. Dropped before [`finish`](Sender::finish), it ends its direction uncleanly (which a clear TCP
 /// stream cannot tell from a clean end).

@@ -42,6 +42,12 @@ impl Bucket {
         (full_at - now).saturating_sub(BURST)
     }
 
+    /// What was taken did not leave.
+    fn give_back(&mut self, bytes: usize) {
+        let cost = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second.get() as f64);
+        self.full_at = self.full_at.and_then(|at| at.checked_sub(cost));
+    }
+
     fn piece_bytes(&self) -> usize {
         let burst = self.bytes_per_second.get() as f64 * BURST.as_secs_f64();
         let longest = self.bytes_per_second.get().saturating_mul(PIECE_SECONDS_MAX);
@@ -93,6 +99,7 @@ impl RateSender {
         }
         let _limit = within(Stage::Limit);
         if self.closed.wait(Some(pause)) {
+            lock(&self.limit.0).give_back(bytes);
             return Err(Cause::Closed.error("the stream was closed at this end"));
         }
         Ok(())
@@ -143,6 +150,21 @@ impl Sender for RateSender {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_did_not_leave_is_no_debt() {
+        let limit = Limit::new(NonZeroU64::new(1000).unwrap());
+        let closed = Arc::new(Gate::default());
+        closed.open();
+        let sender = |closed: &Arc<Gate>| {
+            let (stream, _other) = crate::memory::pair(1 << 20);
+            RateSender { lower: stream.split().0, limit: limit.clone(), closed: Arc::clone(closed) }
+        };
+        for _ in 0..64 {
+            assert!(sender(&closed).wait(10_000).is_err());
+        }
+        assert!(lock(&limit.0).take(50, Instant::now()).is_zero(), "no more than a burst");
+    }
+
     use super::*;
 
     fn bucket(bytes_per_second: u64) -> Bucket {

@@ -108,10 +108,11 @@ impl Answer {
 
 /// When a handshake must be over. Taken before anything is held for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Deadline(Instant);
+pub struct Deadline(Instant);
 
 impl Deadline {
-    pub(crate) fn after(timeout: Duration) -> Self {
+    /// From now.
+    pub fn after(timeout: Duration) -> Self {
         let now = Instant::now();
         // A timeout beyond the clock's range is a day, not "never".
         Deadline(now.checked_add(timeout).unwrap_or(now + Duration::from_secs(86_400)))
@@ -127,7 +128,7 @@ impl Deadline {
     }
 
     /// Fills `into`, which a peer that sends one byte now and then cannot drag past the deadline.
-    pub(crate) fn receive(&self, receiver: &mut dyn Receiver, into: &mut [u8]) -> io::Result<()> {
+    pub fn receive(&self, receiver: &mut dyn Receiver, into: &mut [u8]) -> io::Result<()> {
         crate::fill(into, |rest| {
             self.arm(receiver)?;
             receiver.receive_some(rest)

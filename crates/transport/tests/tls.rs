@@ -468,6 +468,35 @@ fn a_peer_that_sends_a_byte_now_and_then_does_not_get_past_the_deadline() {
     }
 }
 
+#[test]
+fn nor_does_one_that_has_proven_itself() {
+    let agreed = agreed(false);
+    // Of its last record, which says which stream this is, all but a little.
+    let at_once = dialer_bytes(&agreed) - 60;
+    let ((dialed, mut from), (mut to, accepted)) = (sockets(), sockets());
+    let (mut back_from, mut back_to) = (to.try_clone().unwrap(), from.try_clone().unwrap());
+    let back = thread::spawn(move || std::io::copy(&mut back_from, &mut back_to));
+    let trickling = thread::spawn(move || {
+        let mut byte = [0];
+        let mut passed = 0;
+        while from.read(&mut byte).is_ok_and(|count| count == 1) && to.write_all(&byte).is_ok() {
+            passed += 1;
+            if passed > at_once {
+                thread::sleep(Duration::from_millis(50));
+            }
+        }
+    });
+    let stream = tcp::stream(dialed.into(), None, &Settings::default()).unwrap();
+    let source = agreed.source.clone();
+    let dialing = thread::spawn(move || source.dial(stream, Purpose::Data(1), LONG));
+    let start = Instant::now();
+    assert_eq!(answer_on(accepted, &agreed.sink, Duration::from_millis(400)), Cause::Silent);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(dialing.join().unwrap().is_err());
+    trickling.join().unwrap();
+    drop(back);
+}
+
 /// Sends 100 kB from source to sink, over TLS over a network that flips one bit; what arrived, and how it ended.
 fn over_flipped(agreed: &Agreed, byte: u64, bit: u8) -> Result<Vec<u8>, Cause> {
     let (dialed, accepted) = memory_pair();

@@ -91,7 +91,9 @@ impl<M: Machine> Running<M> {
         let peer_address = established.data.first().and_then(|stream| stream.about().peer);
         self.master.muster.placer.begin(peer_address.map(|address| address.ip()));
         let (pool, inputs) = (&self.master.pool, &self.master.inputs_sender);
-        let connection = Connection::start(established, M::ROLE, pool, log, inputs, &self.master.muster);
+        let busy = self.in_vain.busy_of(established.data.len());
+        let connection =
+            Connection::start(established, (M::ROLE, busy), pool, log, inputs, &self.master.muster);
         let connection = match connection {
             Ok(connection) => connection,
             // A next connection would need them, too.
@@ -169,8 +171,10 @@ impl<M: Machine> Running<M> {
         let now = Instant::now();
         if self.in_vain.is_hopeless(self.master.tuning.reconnect, now) {
             let cause = self.last_error.take().map(|error| error.about).unwrap_or_default();
-            let told = format!("one connection after the other is lost before anything has passed: {cause}");
-            return self.stop(Error::new(Code::ConnectionLost, told));
+            let told =
+                format!("one connection after the other is lost before anything whole has passed: {cause}");
+            let error = Error::new(Code::ConnectionLost, told);
+            return self.stop(error.hint("where it is the path that is slow, try a smaller --object-size"));
         }
         match self.in_vain.pause(now) {
             None => self.request(),

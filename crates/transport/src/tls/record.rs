@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use haul_meter::within;
@@ -123,6 +123,8 @@ fn halves(agreed: Agreed) -> io::Result<(RecordSender, RecordReceiver)> {
         idle_updates: 0,
         ended: false,
         failed: None,
+        timeout: None,
+        until: None,
     };
     Ok((sender, receiver))
 }
@@ -357,6 +359,9 @@ struct RecordReceiver {
     /// The peer's close_notify came.
     ended: bool,
     failed: Option<Cause>,
+    timeout: Option<Duration>,
+    /// When the call that is under way must have brought something, however many parts a record comes in.
+    until: Option<Instant>,
 }
 
 impl RecordReceiver {
@@ -366,6 +371,13 @@ impl RecordReceiver {
             // What is left of a record goes to the front, so that each read has nearly the whole buffer.
             self.input.copy_within(self.pending.clone(), 0);
             self.pending = 0..self.pending.len();
+            if let Some(until) = self.until {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Cause::Silent.error("a TLS record did not come as a whole in time"));
+                }
+                self.lower.set_timeout(Some(left))?;
+            }
             let receive = within(Stage::Receive);
             let received = self.lower.receive_some(&mut self.input[self.pending.end..])?;
             drop(receive.bytes(received as u64));
@@ -500,6 +512,7 @@ impl Receiver for RecordReceiver {
         if let Some(cause) = self.failed {
             return Err(cause.error("receiving on a stream that has failed"));
         }
+        self.until = self.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.receive_plain(into).inspect_err(|error| match crate::cause(error) {
             // Nothing of the record is lost: it may be waited for again.
             Cause::Silent => {}
@@ -512,6 +525,7 @@ impl Receiver for RecordReceiver {
     }
 
     fn set_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.timeout = timeout;
         self.lower.set_timeout(timeout)
     }
 }
