@@ -132,7 +132,11 @@ pub(crate) fn carry(
             if copied {
                 #[cfg(test)]
                 faults::moments::pass(faults::moments::Moment::Copied);
-                hash_file(sink, at, length, &mut hasher)?;
+                // What the two files share is read for the first time now: whose fault it is that it cannot be, the buffer tells.
+                let done = hash_file(sink, at, length, &mut hasher);
+                if done < length {
+                    copy_through_buffer(source, sink, at + done as u64, length - done, &mut hasher)?;
+                }
             } else {
                 // From here on: it can say what is wrong.
                 way = Way::Buffer;
@@ -257,27 +261,27 @@ fn copy_in_kernel(
     Ok(())
 }
 
-/// Gives what is there now to the hasher.
+/// Gives what is there now to the hasher. How much of it could be read.
 fn hash_file(
     file: BorrowedFd<'_>,
     offset: u64,
     length: usize,
     hasher: &mut Option<&mut ObjectHasher>,
-) -> Result<(), Trouble> {
-    let Some(hasher) = hasher else { return Ok(()) };
+) -> usize {
+    let Some(hasher) = hasher else { return length };
     with_piece(BUFFERED_BYTES_MAX, |buffer| {
         let mut done = 0;
         while done < length {
             let part = &mut buffer[..(length - done).min(BUFFERED_BYTES_MAX)];
-            let count =
-                patiently(file, || pread(file, &mut *part, offset + done as u64)).map_err(Trouble::Sink)?;
-            if count == 0 {
-                return Err(Trouble::Sink(Errno::IO));
+            match patiently(file, || pread(file, &mut *part, offset + done as u64)) {
+                Ok(0) | Err(_) => break,
+                Ok(count) => {
+                    hasher.update(&part[..count]);
+                    done += count;
+                }
             }
-            hasher.update(&part[..count]);
-            done += count;
         }
-        Ok(())
+        done
     })
 }
 
@@ -593,6 +597,31 @@ mod tests {
         let hash = carried(HashKind::Blake3, &source, &sink, Range::new(0, 1 << 20, 1 << 20)).unwrap();
         assert_ne!(read(&source), all, "it was changed");
         assert_eq!(hash, object_hash(HashKind::Blake3, &read(&sink), 0, false));
+    }
+
+    #[test]
+    fn what_the_kernel_has_copied_and_cannot_be_read_is_copied_anew_and_the_source_is_to_blame() {
+        let all = bytes(1 << 20);
+        for is_lost in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let (source, sink) = (made(&place, "source"), made(&place, "sink"));
+            source.write_all_at(&all, 0).unwrap();
+            let (of_source, of_sink) = (source.try_clone().unwrap(), sink.try_clone().unwrap());
+            crate::faults::moments::once(crate::faults::moments::Moment::Copied, move || {
+                of_sink.set_len(100_000).unwrap();
+                if is_lost {
+                    of_source.set_len(50_000).unwrap();
+                }
+            });
+            let result = carried(HashKind::Blake3, &source, &sink, Range::new(0, 1 << 20, 1 << 20));
+            match is_lost {
+                true => assert_eq!(result.err(), Some(Trouble::Source)),
+                false => {
+                    assert_eq!(result, Ok(object_hash(HashKind::Blake3, &all, 0, false)));
+                    assert!(read(&sink) == all);
+                }
+            }
+        }
     }
 
     #[test]

@@ -32,12 +32,13 @@ fn wishes() -> Vec<Wish> {
 }
 
 /// What a machine can be like.
-fn troubles() -> [Trouble; 6] {
+fn troubles() -> [Trouble; 7] {
     [
         Trouble::default(),
         Trouble { no_ring: true, ..Trouble::default() },
         Trouble { no_direct: true, ..Trouble::default() },
         Trouble { no_direct_requests: true, ..Trouble::default() },
+        Trouble { no_direct_memory: true, ..Trouble::default() },
         Trouble { no_registration: true, ..Trouble::default() },
         Trouble { cut_short: true, ..Trouble::default() },
     ]

@@ -16,7 +16,7 @@ use haul_model::{BlockId, Code, Entry, Failure, Kind, SlotId};
 use haul_storage::SourceStorage;
 use haul_storage::conformance_source::{confirm, read_members, read_object, restat, scan_all};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
-use haul_stripefs::{Mount, Options, StripeFs};
+use haul_stripefs::{Mount, Options, StripeFs, control};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -24,7 +24,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 struct Served {
     // Unmounted first.
     _mount: Mount,
-    _filesystem: StripeFs,
+    filesystem: StripeFs,
     scratch: tempfile::TempDir,
 }
 
@@ -35,7 +35,7 @@ impl Served {
         let filesystem = StripeFs::open(&Options::new(vec![at("target")], at("mds"))).unwrap();
         fs::create_dir(at("data")).unwrap();
         let mount = Mount::new(&filesystem, &at("data")).expect("FUSE can be mounted");
-        Served { _mount: mount, _filesystem: filesystem, scratch }
+        Served { _mount: mount, filesystem, scratch }
     }
 
     /// Another client does something to it, of which this one hears nothing.
@@ -69,6 +69,35 @@ fn whether_a_file_has_changed_its_server_is_asked() {
         thread::sleep(Duration::from_millis(1100));
         fs::write(data.join("file"), vec![7; 100_000]).unwrap();
         thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// Half of it would be called a copy.
+#[test]
+fn a_file_with_more_in_it_than_it_says_is_named() {
+    let served = Served::new();
+    let data = served.scratch.path().join("data");
+    let pool = Pool::new(1, 1 << 20).unwrap();
+    for (number, halved) in [true, false].into_iter().enumerate() {
+        let path = data.join(number.to_string());
+        fs::write(&path, vec![7; 100_000]).unwrap();
+        thread::sleep(Duration::from_millis(30));
+        let word = if halved { "sizes=halved" } else { "sizes=told" };
+        control::execute(&served.filesystem, word).unwrap();
+        // Until what was known of it is old.
+        thread::sleep(Duration::from_millis(1100));
+        let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], SourceOptions::default());
+        let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let (_, entry) = &found.files[0];
+        assert_eq!(entry.size(), if halved { 50_000 } else { 100_000 });
+        let told = Failure::os(Code::SourceRead, rustix::io::Errno::OPNOTSUPP.raw_os_error());
+        let expected = if halved { Err(told) } else { Ok(()) };
+        assert_eq!(
+            read_members(&source, &pool, &[Arc::clone(entry)]).1[0].as_ref().map(drop),
+            expected.as_ref().copied()
+        );
+        assert!(read_object(&source, &pool, entry, 0, entry.size() as u32, true).is_ok());
+        assert_eq!(confirm(&source, &pool, entry), expected);
     }
 }
 

@@ -95,6 +95,8 @@ pub(crate) struct Behaviour {
     pub group_lock: AtomicBool,
     /// Setting a mode fails with `EPERM`; whatever is made has the same.
     pub refuse_modes: AtomicBool,
+    /// Files show half of their size.
+    pub halve_sizes: AtomicBool,
 }
 
 pub(crate) struct Shared {

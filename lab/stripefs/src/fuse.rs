@@ -110,6 +110,15 @@ impl Adapter {
         owner(request, if refuse { mode & libc::S_IFMT | 0o755 } else { mode })
     }
 
+    /// What is said of something that is looked at.
+    fn shown(&self, mut status: Stat) -> Stat {
+        let halve = self.filesystem.shared().behaviour.halve_sizes.load(Ordering::Relaxed);
+        if halve && status.st_mode & libc::S_IFMT == libc::S_IFREG {
+            status.st_size /= 2;
+        }
+        status
+    }
+
     /// Somebody else has the file's lock, and this one does not want to wait for it.
     fn would_wait(&self, flags: OpenFlags) -> bool {
         flags.0 & libc::O_NONBLOCK != 0
@@ -150,7 +159,7 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.node(parent).and_then(|parent| self.filesystem.shared().names.lookup(&parent, name)) {
-            Ok(found) => answer_entry(reply, found),
+            Ok((node, status)) => answer_entry(reply, (node, self.shown(status))),
             Err(errno) => reply.error(refusal(errno)),
         }
     }
@@ -161,7 +170,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         match self.node(ino).and_then(|node| node.status()) {
-            Ok(status) => reply.attr(&FRESH, &attributes_of(ino.0, &status)),
+            Ok(status) => reply.attr(&FRESH, &attributes_of(ino.0, &self.shown(status))),
             Err(errno) => reply.error(refusal(errno)),
         }
     }

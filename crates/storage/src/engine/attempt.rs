@@ -111,6 +111,7 @@ impl Attempt<'_> {
         };
         let result = match self.way.engine {
             _ if door.is_direct && self.engines.trouble.no_direct_requests => Err(Errno::INVAL),
+            _ if door.is_direct && self.engines.trouble.no_direct_memory => Err(Errno::NOMEM),
             Engine::Uring => {
                 self.in_ring(&door, offset, asked, (lease, pool), Direction::Read, before, &mut seen)
             }
@@ -154,6 +155,7 @@ impl Attempt<'_> {
         let mut written = 0;
         let result = match self.way.engine {
             _ if door.is_direct && self.engines.trouble.no_direct_requests => Err(Errno::INVAL),
+            _ if door.is_direct && self.engines.trouble.no_direct_memory => Err(Errno::NOMEM),
             Engine::Uring => {
                 let count = |bytes: &mut [u8]| written += bytes.len();
                 self.in_ring(&door, offset, asked, (lease, pool), Direction::Write, || Ok(()), count)
@@ -244,6 +246,11 @@ impl Attempt<'_> {
             Err(Errno::INVAL | Errno::OPNOTSUPP) if is_direct => {
                 self.is_disturbed();
                 self.engines.refuse_direct(self.device);
+                Ok(())
+            }
+            // Pages have to stay where they are for it, and may not be allowed to: as usual it may go.
+            Err(Errno::NOMEM | Errno::NOBUFS | Errno::FAULT) if is_direct => {
+                self.is_disturbed();
                 Ok(())
             }
             other => other,

@@ -191,8 +191,10 @@ impl Engines {
     fn refuse_direct_unless_alone(&self, device: &Device, errno: Errno) {
         let of_device = match errno {
             Errno::MFILE | Errno::NFILE | Errno::NOMEM => false,
-            // A file with inline data, a verity or an encrypted one: others may do.
-            Errno::OPNOTSUPP => device.without_direct.load(Ordering::Relaxed) >= FILES_WITHOUT_DIRECT,
+            // A file with inline data, a verity or an encrypted one, one whose mode has changed since it was opened: others may do.
+            Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::STALE => {
+                device.without_direct.load(Ordering::Relaxed) >= FILES_WITHOUT_DIRECT
+            }
             _ => true,
         };
         if of_device && !device.has_direct.load(Ordering::Relaxed) {
@@ -237,7 +239,9 @@ mod tests {
         engines.refuse_direct_unless_alone(&reach.device, Errno::MFILE);
         for refused in 1..FILES_WITHOUT_DIRECT {
             reach.device.without_direct.store(refused, Ordering::Relaxed);
-            engines.refuse_direct_unless_alone(&reach.device, Errno::OPNOTSUPP);
+            for errno in [Errno::OPNOTSUPP, Errno::ACCESS, Errno::NOENT] {
+                engines.refuse_direct_unless_alone(&reach.device, errno);
+            }
         }
         assert_eq!(told(&engines), 0);
         reach.device.without_direct.store(FILES_WITHOUT_DIRECT, Ordering::Relaxed);

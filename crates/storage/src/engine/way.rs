@@ -178,6 +178,8 @@ pub struct Trouble {
     pub no_registration: bool,
     /// File systems take the flag of direct I/O and no request.
     pub no_direct_requests: bool,
+    /// The kernel has no memory for a direct request at the moment.
+    pub no_direct_memory: bool,
     /// Engines move only the first page of what they are asked for.
     pub cut_short: bool,
 }

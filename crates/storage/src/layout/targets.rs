@@ -70,10 +70,11 @@ impl Targets {
         id
     }
 
-    /// The number of several targets that count as one. Called by their names; many of them by their number, and a hash of
-    /// which they are.
+    /// The number of several targets that count as one. Called by their names, in the order of these: numbers are of this process.
+    /// Many of them are called by how many they are, and a hash of which.
     pub fn set(&self, domain: Domain, members: &[TargetId]) -> TargetId {
-        let names: Vec<_> = members.iter().map(|member| self.describe(*member)).collect();
+        let mut names: Vec<_> = members.iter().map(|member| self.describe(*member)).collect();
+        names.sort_unstable();
         let name = names.join("+");
         if name.len() <= NAME_BYTES_MAX {
             return self.id(domain, &name);
@@ -154,7 +155,9 @@ mod tests {
         let names = [(Domain::Device(1), "OST0000"), (Domain::Device(2), "OST0000"), (Domain::Host, "sda")];
         let identities = |order: &mut dyn Iterator<Item = &(Domain, &str)>| {
             let targets = Targets::default();
-            order.for_each(|(domain, name)| _ = targets.id(*domain, name));
+            let mut members: Vec<_> = order.map(|(domain, name)| targets.id(*domain, name)).collect();
+            members.sort_unstable();
+            targets.set(Domain::Device(1), &members);
             let mut found: Vec<_> = targets.since(0).iter().map(Target::identity).collect();
             assert_eq!(targets.since(1).len() + 1, found.len());
             assert_eq!(targets.since(9), []);
@@ -163,7 +166,7 @@ mod tests {
             found
         };
         let found = identities(&mut names.iter());
-        assert_eq!(found.len(), 3);
+        assert_eq!(found.len(), 4);
         assert_eq!(identities(&mut names.iter().rev()), found);
     }
 

@@ -13,7 +13,7 @@ use haul_buffers::{FileRange, Onlooker, Pool};
 use haul_model::limits::{GENTLE_PIECE_BYTES, HASHES_FOLLOWING_MAX};
 use haul_model::op::{MemberRead, Progress};
 use haul_model::{Code, Entry, EntryId, Failure, Hash, HashKind, Identity, SlotId};
-use rustix::io::{Errno, read, retry_on_intr};
+use rustix::io::{Errno, pread, read, retry_on_intr};
 
 use super::directories::{Directories, Location};
 use super::early::{EarlyHashes, FILE_BYTES_MIN};
@@ -237,10 +237,14 @@ impl<'a> MemberReader<'a> {
         if space.is_empty() {
             is_empty(&file)?;
         } else {
-            if !self.is_coherent(&file, &status) {
+            let is_coherent = self.is_coherent(&file, &status);
+            if !is_coherent {
                 status::refresh(&file);
             }
             check_version(&file, &entry.identity)?;
+            if !is_coherent {
+                ends_as_it_says(&file, &entry.identity)?;
+            }
         }
         Ok(Packed::in_slot(hash))
     }
@@ -296,6 +300,19 @@ fn is_empty(file: impl AsFd) -> Result<(), Failure> {
         Ok(0) => Ok(()),
         Err(errno) if errno != Errno::AGAIN => Err(source_failure(errno)),
         _ => Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error())),
+    }
+}
+
+/// The same for one that shows another size than it has, as it is stored, or as somebody guesses: what is behind that would be left
+/// out.
+pub(super) fn ends_as_it_says(file: &OwnedFd, identity: &Identity) -> Result<(), Failure> {
+    match retry_on_intr(|| pread(file, &mut [0; 1], identity.size)) {
+        Ok(1) => {
+            // It may just have grown.
+            check_version(file, identity)?;
+            Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -17,7 +17,7 @@ use super::Root;
 use super::directories::Directories;
 use super::early::{EarlyHashes, HashingEarly};
 use super::files::{Noatime, OpenFile, OpenFiles, check_version, open_regular};
-use super::members::{MemberReader, Staying, pack};
+use super::members::{MemberReader, Staying, ends_as_it_says, pack};
 use super::objects::{Wanted, hash_object, read_object};
 use super::status::{self, Status, link_target};
 use crate::confine::source_failure;
@@ -277,10 +277,12 @@ impl PosixSource {
     fn confirm(&self, entry: &Entry) -> Result<(), Failure> {
         faults::hang("HAUL_TEST_SOURCE_LOOK_HANGS", &entry.name);
         if let Some(file) = self.files.get(entry) {
-            if !file.known {
-                status::refresh(&file.descriptor);
+            if file.known {
+                return check_version(&file.descriptor, &entry.identity).map(drop);
             }
-            return check_version(&file.descriptor, &entry.identity).map(drop);
+            status::refresh(&file.descriptor);
+            check_version(&file.descriptor, &entry.identity)?;
+            return ends_as_it_says(&file.descriptor, &entry.identity);
         }
         // Nothing was read in this session: the log proved every object, so the name is all there is to ask, of its server.
         let location = self.directories.locate(entry)?;

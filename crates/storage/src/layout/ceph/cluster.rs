@@ -62,9 +62,27 @@ impl Pool {
     }
 }
 
-/// Asks for a pool. Nothing if the programs are not there, do not know, take longer than `limit`, or speak of another cluster than
-/// `fsid`.
-pub(super) fn ask(programs: &CephPrograms, pool: &str, fsid: Option<&str>, limit: Duration) -> Option<Pool> {
+/// What a cluster has said of a pool.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    Pool(Pool),
+    /// It has answered, and this pool is not in its map, or lies in a way that is not known here.
+    NothingOfIt,
+    /// The programs are not there, do not know, take too long, or speak of another cluster.
+    Nothing,
+}
+
+/// Asks for a pool of the cluster `fsid`, for `limit` at most.
+pub(super) fn ask(programs: &CephPrograms, pool: &str, fsid: Option<&str>, limit: Duration) -> Told {
+    match answer(programs, pool, fsid, limit) {
+        Some(Some(pool)) => Told::Pool(pool),
+        Some(None) => Told::NothingOfIt,
+        None => Told::Nothing,
+    }
+}
+
+/// None where nothing was said; none in that where it says nothing of this pool.
+fn answer(programs: &CephPrograms, pool: &str, fsid: Option<&str>, limit: Duration) -> Option<Option<Pool>> {
     if !is_installed(&programs.ceph) || !is_installed(&programs.osdmaptool) {
         return None;
     }
@@ -85,13 +103,18 @@ pub(super) fn ask(programs: &CephPrograms, pool: &str, fsid: Option<&str>, limit
     if fsid.is_some_and(|fsid| about["fsid"].as_str() != Some(fsid)) {
         return None;
     }
-    let found = about["pools"].as_array()?.iter().find(|found| found["pool_name"].as_str() == Some(pool))?;
-    if found["object_hash"].as_u64() != Some(hash::RJENKINS) {
-        return None;
-    }
-    let (id, count) = (found["pool"].as_u64()?, usize::try_from(found["pg_num"].as_u64()?).ok()?);
+    let is_it = |found: &&Value| found["pool_name"].as_str() == Some(pool);
+    let Some((id, count)) = about["pools"].as_array()?.iter().find(is_it).and_then(known_kind) else {
+        return Some(None);
+    };
     let told = understood(&["--test-map-pgs-dump", "--pool", &id.to_string()])?;
-    groups(&String::from_utf8_lossy(&told), id, count).map(|groups| Pool { groups })
+    Some(groups(&String::from_utf8_lossy(&told), id, count).map(|groups| Pool { groups }))
+}
+
+/// The number of a pool and of its groups, if its objects go to these as is known here.
+fn known_kind(pool: &Value) -> Option<(u64, usize)> {
+    let count = usize::try_from(pool["pg_num"].as_u64()?).ok()?;
+    (pool["object_hash"].as_u64() == Some(hash::RJENKINS)).then_some((pool["pool"].as_u64()?, count))
 }
 
 /// `2.1f [3,5] 3`, with tabs: a placement group, all its OSDs, the one that serves it (-1: nobody). Each group has to be told of.
@@ -212,7 +235,7 @@ pub(super) mod tests {
     fn what_was_recorded_is_understood() {
         let scratch = tempfile::tempdir().unwrap();
         let programs = programs(scratch.path());
-        let pool = ask(&programs, POOL, Some(FSID), LIMIT).unwrap();
+        let Told::Pool(pool) = ask(&programs, POOL, Some(FSID), LIMIT) else { panic!("nothing is told") };
         assert_eq!(pool.groups.len(), 16);
         // As `ceph osd map` says.
         for (object, osd) in
@@ -220,10 +243,14 @@ pub(super) mod tests {
         {
             assert_eq!(pool.osd("", object), Some(osd), "{object}");
         }
-        assert_eq!(ask(&programs, POOL, None, LIMIT), Some(pool));
-        assert_eq!(ask(&programs, POOL, Some("another"), LIMIT), None, "another cluster");
-        assert_eq!(ask(&programs, "no-pool", Some(FSID), LIMIT), None);
-        assert_eq!(ask(&programs, "big", Some(FSID), LIMIT), None, "nothing is told of its groups");
+        assert_eq!(ask(&programs, POOL, None, LIMIT), Told::Pool(pool));
+        assert_eq!(ask(&programs, POOL, Some("another"), LIMIT), Told::Nothing, "another cluster");
+        assert_eq!(ask(&programs, "no-pool", Some(FSID), LIMIT), Told::NothingOfIt);
+        assert_eq!(
+            ask(&programs, "big", Some(FSID), LIMIT),
+            Told::Nothing,
+            "it cannot say where its groups are"
+        );
     }
 
     #[test]
@@ -260,13 +287,20 @@ pub(super) mod tests {
             ("printf 'a map'", "echo '{'"),
         ] {
             let other = tempfile::tempdir().unwrap();
-            assert_eq!(ask(&scripted(other.path(), ceph, osdmaptool), POOL, None, LIMIT), None, "{ceph}");
+            assert_eq!(
+                ask(&scripted(other.path(), ceph, osdmaptool), POOL, None, LIMIT),
+                Told::Nothing,
+                "{ceph}"
+            );
         }
         for missing in ["no-such-program", "/no/such/program"] {
-            assert_eq!(ask(&CephPrograms { ceph: missing.into(), ..good.clone() }, POOL, None, LIMIT), None);
+            assert_eq!(
+                ask(&CephPrograms { ceph: missing.into(), ..good.clone() }, POOL, None, LIMIT),
+                Told::Nothing
+            );
             assert_eq!(
                 ask(&CephPrograms { osdmaptool: missing.into(), ..good.clone() }, POOL, None, LIMIT),
-                None
+                Told::Nothing
             );
         }
         assert_eq!(fs::read_to_string(scratch.path().join("asked")).ok(), None, "asked in vain");
@@ -279,7 +313,7 @@ pub(super) mod tests {
             let pid = scratch.path().join("pid");
             let programs = scripted(scratch.path(), &hangs.replace("PID", &pid.to_string_lossy()), "exit 1");
             let (asked, limit) = (Instant::now(), Duration::from_secs(1));
-            assert_eq!(ask(&programs, POOL, None, limit), None);
+            assert_eq!(ask(&programs, POOL, None, limit), Told::Nothing);
             assert!(asked.elapsed() >= limit && asked.elapsed() < LIMIT, "{hangs}: {:?}", asked.elapsed());
             let pid = fs::read_to_string(pid).unwrap();
             let state = || fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();

@@ -27,7 +27,7 @@ use super::attributes::{Status, is_never};
 use super::stripe::{Count, Plan, Pool as PoolName};
 use super::{Answer, Domain, Kind, LayoutSource, Subject, Targets};
 pub use cluster::CephPrograms;
-use cluster::Pool;
+use cluster::{Pool, Told};
 
 /// At least so many targets for the objects of a pool, if they can be divided into whole sets.
 const OBJECT_TARGETS: usize = 16;
@@ -58,6 +58,8 @@ struct Known {
     device: u64,
     name: String,
     pool: Option<Arc<Pool>>,
+    /// The cluster has said nothing at all.
+    is_silent: bool,
 }
 
 impl Ceph {
@@ -77,14 +79,16 @@ impl Ceph {
         if let Some(known) = of_device().find(|known| known.name == striping.pool) {
             return known.pool.clone();
         }
-        let is_silent = of_device().any(|known| known.pool.is_none());
+        let is_silent = of_device().any(|known| known.is_silent);
         if !is_worth_it || is_silent || pools.len() >= POOLS_MAX {
             return None;
         }
         let fsid = file.attributes.get(c"ceph.cluster_fsid").ok();
         let fsid = fsid.as_deref().and_then(text_of);
-        let pool = cluster::ask(&self.programs, &striping.pool, fsid, cluster::LIMIT).map(Arc::new);
-        pools.push(Known { device, name: striping.pool.clone(), pool: pool.clone() });
+        let told = cluster::ask(&self.programs, &striping.pool, fsid, cluster::LIMIT);
+        let is_silent = matches!(told, Told::Nothing);
+        let pool = if let Told::Pool(pool) = told { Some(Arc::new(pool)) } else { None };
+        pools.push(Known { device, name: striping.pool.clone(), pool: pool.clone(), is_silent });
         pool
     }
 }
@@ -399,6 +403,20 @@ mod tests {
                 assert!(found.laid(size, 4 << 20, |target| target.0 as u16).is_some());
             }
         }
+    }
+
+    #[test]
+    fn a_pool_that_is_not_in_the_map_says_nothing_of_others() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (ceph, targets) = (Ceph::new(programs(scratch.path()), true), Targets::default());
+        let gone = SIMPLE.replace(POOL, "of-yesterday");
+        let first =
+            |layout: &str| names(&ask(&ceph, &file(layout, 1), 1, &targets), 1, 1, &targets).remove(0);
+        assert_eq!(first(&gone), format!("of-yesterday.{}", INODE % 16));
+        assert_eq!(first(SIMPLE), "osd.1");
+        first(&gone);
+        let asked = std::fs::read_to_string(scratch.path().join("asked")).unwrap();
+        assert_eq!(asked.lines().count(), 2, "once for each");
     }
 
     #[test]
