@@ -127,6 +127,8 @@ bugs! {
     CancelCures        "takes a request that was cancelled for an answer of its target";
     ExcuseIgnored      "takes a target for dead because of one file";
     ExcuseKept         "goes on excusing a target when what was lost there has come back";
+    LostIsBusy         "passes over a target on which something is lost";
+    LossStays          "counts what was lost though the target has answered others since";
     LostFillTarget     "has no room on a target beside what is lost there";
     LostSlotsForgotten "forgets that a request that was written off keeps its slot";
     RevivalMissed      "does not believe a dead target that answers";

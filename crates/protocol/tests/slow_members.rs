@@ -171,3 +171,83 @@ fn files_that_are_given_up_on_a_target_that_hangs_do_not_fill_the_table() {
     }
     assert!(passed_millis < 110_000, "{passed_millis}");
 }
+
+/// What hangs is not its target, but one file on it: those beside it are written.
+#[test]
+fn a_member_at_which_every_write_hangs_is_named_alone() {
+    const HANGS: EntryId = EntryId(4);
+    let config = Config { lies_apart: true, hangs_after_nanos: Some(5_000_000_000), ..sink_config() };
+    let mut sink = Sink::new(Config { hands: 6, hands_max: 6, ..config });
+    let mut events: VecDeque<Event> = arriving(1, &FILES.map(|(id, _)| id)).into();
+    let (mut settled, mut durable, mut bundles, mut hung) = (Vec::new(), Vec::new(), 1, 0);
+    // Of the time between two looks only a little counts: the process may have been stopped.
+    for second in 0..300 {
+        events.push_back(Event::Tick);
+        while let Some(event) = events.pop_front() {
+            sink.on_event(event, second * 1_000_000_000);
+            while let Some(action) = sink.next_action() {
+                match action {
+                    Action::Sink(SinkOp::WriteMembers { block, step, members, progress, .. }) => {
+                        let fills = matches!(step, MembersStep::Fill { .. });
+                        let at = members.iter().position(|member| member.entry.id == HANGS);
+                        if let Some(at) = at.filter(|_| fills) {
+                            progress.begins(at);
+                            hung += 1;
+                            continue;
+                        }
+                        let landed = |id| if fills { Landed::Written } else { Landed::Made(target_of(id)) };
+                        let results = members.iter().map(|member| Ok(landed(member.entry.id))).collect();
+                        events.push_back(Event::SinkDone(SinkDone::WrittenMembers { block, step, results }));
+                    }
+                    Action::Errand { number, op, .. } => {
+                        let done = match op {
+                            SinkOp::Sync { group, files } => {
+                                durable.extend(files);
+                                SinkDone::Synced { group, failed: Vec::new() }
+                            }
+                            SinkOp::Publish { group, .. } => {
+                                SinkDone::Published { group, failed: Vec::new() }
+                            }
+                            SinkOp::SyncNames { group, .. } => {
+                                SinkDone::SyncedNames { group, failed: Vec::new() }
+                            }
+                            SinkOp::Discard { id, .. } => SinkDone::Discarded { id },
+                            other => panic!("{other:?}"),
+                        };
+                        events.push_back(Event::ErrandDone { number, done });
+                    }
+                    // They come again.
+                    Action::Send(Message::Repair(asked)) => {
+                        bundles += 1;
+                        let ids: Vec<EntryId> = asked.iter().map(|repair| repair.id).collect();
+                        let skip = |event: &Event| {
+                            matches!(event, Event::Message(Message::Manifest { .. }) | Event::Payload { .. })
+                        };
+                        events.extend(again(bundles, &ids).into_iter().filter(skip));
+                    }
+                    Action::Send(Message::BlockSync { entries, .. }) => settled.extend(entries),
+                    Action::Ended(outcome) => panic!("{outcome:?}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+    let failed: Vec<_> = settled.iter().filter(|(_, end)| !matches!(end, Settled::Done(_))).collect();
+    assert_eq!(failed, [&(HANGS, Settled::Failed(Failure::os(Code::SinkWrite, 110)))], "{hung} hung");
+    durable.sort_unstable();
+    assert_eq!(durable, [2, 3, 5].map(EntryId));
+}
+
+/// The same bundle, in another slot: the first one is not free before what hangs comes back.
+fn again(batch: u64, ids: &[EntryId]) -> Vec<Event> {
+    let moved = |event| match event {
+        Event::Message(Message::Manifest { block, epoch, length, members, .. }) => {
+            Event::Message(Message::Manifest { block, slot: SlotId(batch as u32), epoch, length, members })
+        }
+        Event::Payload { epoch, block, length, hashes, .. } => {
+            Event::Payload { epoch, block, slot: SlotId(batch as u32), length, hashes }
+        }
+        other => other,
+    };
+    arriving(batch, ids).into_iter().map(moved).collect()
+}

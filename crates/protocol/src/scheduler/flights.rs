@@ -135,6 +135,15 @@ impl<T: Copy> Flights<T> {
         Some(flight.target)
     }
 
+    /// The same for all of a target.
+    pub fn excuse_all(&mut self, target: u32) {
+        for flight in self.flights.iter_mut().filter(|flight| flight.target == target) {
+            if let Stage::Lost { excused, .. } = &mut flight.stage {
+                *excused = true;
+            }
+        }
+    }
+
     /// Ends the I/O of one that is under way; it goes on as `stage`.
     pub fn end(&mut self, ticket: Ticket, stage: Stage, line: Option<&mut Line>) {
         let index = ticket.index;

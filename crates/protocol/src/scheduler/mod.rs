@@ -10,8 +10,9 @@
 //!    at least 1 beside those that it has lost. This holds from the moment at which another target has had an object or a bundle; a file system that
 //!    is one target has all of them. (What was under way at that moment is not taken back.)
 //! 3. **Nothing waits for ever.** A request that takes longer than a bound is [written off](Scheduler::expire). A target
-//!    that has lost [`Config::lost_per_target`] threads, each to another file ([`Scheduler::excuse`]), is dead: what is
-//!    queued for it is [handed back](Scheduler::take_dead). When one of its threads comes back it lives again.
+//!    that has lost [`Config::lost_per_target`] threads, each to another file ([`Scheduler::excuse`]), and has answered
+//!    nothing that began since, or twice its share and those, is dead: what is queued for it is
+//!    [handed back](Scheduler::take_dead). When one of its threads comes back it lives again.
 //! 4. **Aging.** A congested target that could be tried is tried within [`Config::aging_nanos`], or as the second pick
 //!    after that.
 //! 5. **Gentle.** A congested target, or one that lost a thread and has not answered since, gets one request at a time,
@@ -339,7 +340,15 @@ impl<T: Copy> Scheduler<T> {
         let (index, gated) = (flight.target, flight.gate != gates::NONE);
         let stage = if gated && done { Stage::AtOtherEnd } else { Stage::Free };
         let depth = self.end(ticket, flight, stage);
-        self.targets.at(index).suspect = false;
+        let target = self.targets.at(index);
+        target.suspect = false;
+        // It serves others: what was lost before is about what it was lost with.
+        let is_served =
+            flight.started_nanos > target.lost_nanos && !self.config.planted.has(SchedulerBug::LossStays);
+        if target.lost > target.excused && is_served {
+            target.excused = target.lost;
+            self.flights.excuse_all(index);
+        }
         if done && flight.class != URGENT {
             let nanos = now_nanos.saturating_sub(flight.started_nanos);
             // Of requests that begin and end together each sees fewer at one of its ends.
@@ -395,7 +404,7 @@ impl<T: Copy> Scheduler<T> {
         self.end(ticket, &flight, Stage::Lost { replaced: replace, excused: false });
         let target = self.targets.at(index);
         target.lost += 1;
-        target.suspect = true;
+        (target.suspect, target.lost_nanos) = (true, now_nanos);
         match replace {
             true => self.targets.replaced += 1,
             false => self.targets.unreplaced += 1,

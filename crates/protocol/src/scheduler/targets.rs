@@ -15,6 +15,9 @@ use crate::planted::SchedulerBug;
 /// The aging limit that is not set: as long as this much takes on a usual target, and no less than the next.
 const AGING_BYTES: u32 = 32 << 20;
 const AGING_NANOS_MIN: u64 = 2_000_000_000;
+/// However they are excused, no more may be lost on a target than so many times its share, and as many as say that it hangs: each keeps
+/// a slot.
+const LOST_SHARES: u32 = 2;
 /// What a usual target is follows from those that have answered within this.
 const TYPICAL_NANOS: u64 = 20_000_000_000;
 
@@ -27,8 +30,10 @@ pub(super) struct Target {
     pub under_way: u32,
     /// Requests that were written off and have not come back.
     pub lost: u32,
-    /// Those of them that say nothing of the target: what they are about hangs.
+    /// Those of them that say nothing of the target: what they are about hangs, or it has answered since.
     pub excused: u32,
+    /// When the last of them was written off.
+    pub lost_nanos: u64,
     /// A request was written off, and it has answered none since.
     pub suspect: bool,
     pub line: Line,
@@ -79,7 +84,7 @@ struct Level {
 pub(super) struct Targets {
     targets: Vec<Target>,
     config: Config,
-    /// Targets by how many of their requests are under way or lost.
+    /// Targets by how many of their requests are under way.
     levels: Vec<Level>,
     /// Those that may get a request.
     able: Bits,
@@ -290,7 +295,8 @@ impl Targets {
     fn has_lost_enough(&self, index: u32) -> bool {
         let Target { lost, excused, .. } = &self.targets[index as usize];
         let excused = if self.config.planted.has(SchedulerBug::ExcuseIgnored) { 0 } else { *excused };
-        *lost >= self.config.lost_per_target.max(1) + excused
+        let least = self.config.lost_per_target.max(1);
+        *lost >= least + excused || *lost >= least + LOST_SHARES * self.cap(index)
     }
 
     /// All threads, or all slots, are stuck, and no more are to be had.
@@ -325,7 +331,8 @@ impl Targets {
         let gentle = waits && turn;
         self.able.set(index, !dead && !held_back && held < cap);
         self.dead.set(index, dead);
-        self.set_level(index, held);
+        let busy = if planted.has(SchedulerBug::LostIsBusy) { held } else { target.under_way };
+        self.set_level(index, busy);
         let target = &mut self.targets[index as usize];
         self.turns +=
             u64::from(core::mem::replace(&mut target.slow, held_back || dead) != (held_back || dead));

@@ -210,7 +210,7 @@ impl Sink {
             let block = match lost.item {
                 ToWrite::Object(block) => block,
                 ToWrite::Members(block, target) => {
-                    self.lose_part(block, target, lost.replace)?;
+                    self.lose_part(block, target, lost.ticket, lost.replace)?;
                     continue;
                 }
             };

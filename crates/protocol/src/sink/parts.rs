@@ -27,13 +27,15 @@ pub(super) struct Part {
     /// How far storage is, and was at the last look.
     progress: Progress,
     mark: u32,
+    /// If it is lost: the file that storage was at.
+    hangs: Option<EntryId>,
 }
 
 impl Part {
     fn new(target: Target) -> Part {
         let progress = Progress::default();
         let mark = progress.mark();
-        Part { target, members: Vec::new(), stage: Stage::Queued, ticket: None, progress, mark }
+        Part { target, members: Vec::new(), stage: Stage::Queued, ticket: None, progress, mark, hangs: None }
     }
 }
 
@@ -240,12 +242,28 @@ impl Sink {
         }
     }
 
-    /// Those of one target hang: they are asked for again, and made anew, and the thread comes to none of the rest.
-    pub(super) fn lose_part(&mut self, block: BlockId, target: Target, replace: bool) -> Result<(), Failure> {
+    /// Those of one target hang: they are asked for again, and made anew, and the thread comes to none of the rest. A file at which a
+    /// second part is lost there is named, and says nothing of the target.
+    pub(super) fn lose_part(
+        &mut self,
+        block: BlockId,
+        target: Target,
+        ticket: Ticket,
+        replace: bool,
+    ) -> Result<(), Failure> {
+        let parts = || self.writes.values().flat_map(|write| &write.parts);
+        let at = |part: &Part| part.members.get(part.progress.mark() as usize).map(|member| member.id);
+        let hangs = parts().find(|part| part.ticket == Some(ticket)).and_then(at);
+        let is_known = |part: &Part| part.target == target && part.hangs == hangs;
+        let planted = self.config.planted.has(Bug::FileBlamesTarget);
+        let named = hangs.filter(|_| parts().any(is_known) && !planted);
+        if named.is_some() {
+            self.scheduler.excuse(ticket, self.clock.now());
+        }
         let Some(write) = self.writes.get_mut(&block) else { return Ok(()) };
         let was_lost = write.is_lost();
         let Some(part) = write.parts.iter_mut().find(|part| part.target == target) else { return Ok(()) };
-        part.stage = Stage::Lost;
+        (part.stage, part.hangs) = (Stage::Lost, hangs);
         if !self.config.planted.has(Bug::LatePartGoesOn) {
             part.progress.abandon();
         }
@@ -255,6 +273,11 @@ impl Sink {
             self.actions.push_back(Action::Replace(block, Some(target)));
         }
         for member in members {
+            if named == Some(member.id) {
+                let timed_out = Failure::os(Code::SinkWrite, TIMED_OUT);
+                self.give_up(member.id, SinkCause::WriteFailed, timed_out)?;
+                continue;
+            }
             self.step(member.id, SinkCause::AskedAgain)?;
             self.ask_again(member.id, None, RepairReason::Sync);
         }

@@ -82,11 +82,8 @@ impl World {
     /// Fewest first, turns, aging.
     fn check_choice(&mut self, picked: &Picked<u32>, views: &[Option<TargetView>]) {
         let chosen = picked.target.0;
-        let held = |world: &World, target: u32| {
-            let it = &world.model.targets[target as usize];
-            it.under_way + it.lost
-        };
-        let chosen_held = held(self, chosen);
+        let busy = |world: &World, target: u32| world.model.targets[target as usize].under_way;
+        let chosen_busy = busy(self, chosen);
         let gentle = picked.pace == Pace::Gentle;
         self.report.count(if gentle { Count::Gentle } else { Count::Normal });
         let targets = views.len() as u32;
@@ -101,16 +98,17 @@ impl World {
             // What became congested while it was looked at is not to be compared.
             let after = self.scheduler.target(TargetId(target)).unwrap_or(*before);
             let healthy = !held_back(before) && !held_back(&after);
-            let others = held(self, target);
-            if !gentle && healthy && others < chosen_held && others < before.depth {
-                return self.violate(format!("target {chosen} has {chosen_held}, and {target} has {others}"));
+            let others = busy(self, target);
+            let held = others + self.model.targets[target as usize].lost;
+            if !gentle && healthy && others < chosen_busy && held < before.depth {
+                return self.violate(format!("target {chosen} has {chosen_busy}, and {target} has {others}"));
             }
             let limit = self.plan.config.aging_nanos;
             let it = &mut self.model.targets[target as usize];
             let old = limit.is_some_and(|limit| self.now >= it.since + limit);
             let waits = held_back(before) && it.under_way == 0 && it.part_of(1) > 0;
             it.overtaken = if waits && old { it.overtaken + 1 } else { 0 };
-            let idle = healthy && others == 0 && before.depth > 0;
+            let idle = healthy && others == 0 && held < before.depth;
             it.passed = if !gentle && idle { it.passed + 1 } else { it.passed };
             let (passed, overtaken) = (it.passed, it.overtaken);
             if overtaken > 0 {

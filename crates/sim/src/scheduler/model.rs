@@ -13,8 +13,10 @@ const SHARE: u32 = 3;
 pub(super) struct Target {
     pub under_way: u32,
     pub lost: u32,
-    /// Of those, the ones that are about a file of which another one is lost.
+    /// Of those, the ones that are about a file of which another one is lost, or after which something began that was answered.
     pub excused: u32,
+    /// When the last one was.
+    pub lost_at: u64,
     /// A request was written off, and none was answered since.
     pub suspect: bool,
     /// It has had an object or a bundle.
@@ -39,6 +41,7 @@ impl Default for Target {
             under_way: 0,
             lost: 0,
             excused: 0,
+            lost_at: 0,
             suspect: false,
             data: false,
             since: 0,
@@ -177,7 +180,8 @@ impl Model {
 
     pub fn dead(&self, target: u32) -> bool {
         let it = &self.targets[target as usize];
-        self.exhausted() || it.lost - it.excused >= self.config.lost_per_target
+        let most = self.config.lost_per_target + 2 * self.cap(target);
+        self.exhausted() || it.lost - it.excused >= self.config.lost_per_target || it.lost >= most
     }
 
     /// How many may be under way behind a gate.

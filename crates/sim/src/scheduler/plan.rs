@@ -60,6 +60,8 @@ pub(super) struct Plan {
     pub cancels: u32,
     /// Requests are about so many files, by turns.
     pub files: u32,
+    /// On so many of them every request hangs.
+    pub locked: u32,
 }
 
 impl Plan {
@@ -109,6 +111,7 @@ impl Plan {
             repeats: if random.coin() { 0 } else { 100 },
             cancels: if random.chance(300) { 100 } else { 0 },
             files: u32::MAX,
+            locked: 0,
         }
     }
 
@@ -116,7 +119,17 @@ impl Plan {
     pub fn draw_files(&mut self, random: &mut Random) {
         if random.coin() {
             self.files = random.scale(1, 200) as u32;
+            self.locked = if random.coin() { random.between(1, 4) as u32 } else { 0 };
         }
+    }
+
+    /// Is it about a file on which every request hangs? What an archive has is waited for for ever.
+    pub fn is_locked(&self, id: u32) -> bool {
+        let is_awaited = || {
+            let target = self.arrivals[id as usize].target;
+            self.config.patience_nanos.is_none() && self.config.archive == Some(target)
+        };
+        id % self.files < self.locked && !is_awaited()
     }
 
     /// Draws what neighbours say, whether it makes sense or not; in half of all histories there are none.
@@ -138,7 +151,10 @@ impl Plan {
 
     /// Will this target never answer from some time on, or not for so long that requests are written off?
     pub fn is_sick(&self, target: u32) -> bool {
+        let is_locked =
+            |(id, arrival): (usize, &Arrival)| arrival.target == target && self.is_locked(id as u32);
         !self.devices[target as usize].stalls.is_empty()
+            || self.locked > 0 && self.arrivals.iter().enumerate().any(is_locked)
     }
 }
 

@@ -287,6 +287,14 @@ impl World {
         if done && !urgent {
             target.answered = Some(self.now);
         }
+        if flight.started > target.lost_at && target.excused < target.lost {
+            target.excused = target.lost;
+            let requests = &self.plan.arrivals;
+            for other in self.flights.values_mut() {
+                let is_there = requests[other.id as usize].target == request.target;
+                other.excused |= is_there && other.lost.is_some();
+            }
+        }
         self.idle += 1;
         self.slots += u32::from(!urgent);
         if done && gated {
@@ -351,6 +359,7 @@ impl World {
             target.under_way -= u32::from(!urgent);
             target.lost += 1;
             target.excused += u32::from(excused);
+            target.lost_at = self.now;
             (target.since, target.suspect) = (self.now, true);
             match lost.replace {
                 true => {
@@ -434,7 +443,7 @@ impl World {
         self.report.count(Count::Picked);
         let device = &self.plan.devices[request.target as usize];
         let spread = 100 + self.random.below(self.plan.jitter + 1);
-        let ends = device.ends(self.now, request.bytes, depth, spread);
+        let ends = device.ends(self.now, request.bytes, depth, spread).filter(|_| !self.plan.is_locked(id));
         let done = !self.random.chance(device.errors);
         self.note(|| format!("{id} is picked: {:?}, {depth} under way, ends {ends:?}", picked.pace));
         if let Some(at) = ends {
