@@ -30,8 +30,6 @@ use crate::master::{Input, Inputs};
 use crate::muster::Muster;
 use crate::threads;
 
-/// Operations between two looks at the clock.
-const BATCH_MAX: usize = 4096;
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// A directory of log files.
@@ -272,11 +270,13 @@ fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStor
         Error::new(error.code(), format!("{}: {error}", directory.display()))
     };
     let (log, _replay) = ObjectLog::open(store, config).map_err(|error| told(&error))?;
-    match log.unreadable() {
-        Some(error @ haul_objectlog::Error::Store { error: why, .. }) if may_be_read_later(why) => {
-            Err(told(error).hint(UNREADABLE))
-        }
-        _ => Ok((log, trouble)),
+    let is_to_be_read = |error: &&haul_objectlog::Error<std::io::Error>| match error {
+        haul_objectlog::Error::Store { error: why, .. } => may_be_read_later(why),
+        _ => false,
+    };
+    match log.unreadable().iter().find(is_to_be_read) {
+        Some(error) => Err(told(error).hint(UNREADABLE)),
+        None => Ok((log, trouble)),
     }
 }
 
@@ -363,10 +363,10 @@ impl LogView for Found {
 
 /// Operations that wait for the log thread: far more than are ever under way.
 const WAITING_MAX: usize = if cfg!(test) { 100 } else { 1 << 20 };
-/// How long the last of them may take.
+/// How long the next of the last of them may take.
 const FINISH_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How long it may take over some of them while others wait.
-const SERVE_MAX: Duration = FINISH_MAX;
+pub(crate) const SERVE_MAX: Duration = FINISH_MAX;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const NO_ANSWER: &str = "its storage does not answer";
 
@@ -375,6 +375,8 @@ pub(crate) struct Logger {
     required: bool,
     shared: Arc<Mutex<LogSummary>>,
     work: Work,
+    /// The thread of a log that was lost as its storage did not answer.
+    left: Option<JoinHandle<()>>,
 }
 
 enum Work {
@@ -389,6 +391,8 @@ enum Work {
         keeper: CommLog,
         /// Until the comm thread comes for them.
         waiting: Vec<LogOp>,
+        /// See [`Progress`].
+        ended: Arc<AtomicU64>,
     },
 }
 
@@ -418,7 +422,8 @@ impl Progress {
 
 impl Work {
     fn comm(keeper: Keeper) -> Work {
-        Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new() }
+        let ended = Arc::clone(&keeper.ended);
+        Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new(), ended }
     }
 }
 
@@ -437,16 +442,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// None if somebody else has it until then.
-fn lock_until<T>(mutex: &Mutex<T>, deadline: Instant) -> Option<MutexGuard<'_, T>> {
-    loop {
-        match mutex.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(error)) => return Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return None,
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_AGAIN),
+/// Has it ended? It is waited for as long as it gets on.
+fn ends(thread: &JoinHandle<()>, ended: &AtomicU64) -> bool {
+    let (mut seen, mut since) = (ended.load(Ordering::Relaxed), Instant::now());
+    while !thread.is_finished() && since.elapsed() < FINISH_MAX {
+        std::thread::sleep(LOOK_AGAIN);
+        let now = ended.load(Ordering::Relaxed);
+        if std::mem::replace(&mut seen, now) != now {
+            since = Instant::now();
         }
     }
+    thread.is_finished()
 }
 
 impl Logger {
@@ -464,7 +470,8 @@ impl Logger {
         let lost = summary.lost.is_some();
         let shared = Arc::new(Mutex::new(summary));
         let Some(log) = kept else {
-            return (Logger { required, shared, work: Work::None }, Box::new(Found(HashMap::new())));
+            let logger = Logger { required, shared, work: Work::None, left: None };
+            return (logger, Box::new(Found(HashMap::new())));
         };
         let found = log.iter().filter(|(_, logged)| logged.binding.hash_kind == hash.number()).map(
             |(path, logged)| {
@@ -505,7 +512,7 @@ impl Logger {
                 }
             }
         };
-        (Logger { required, shared, work }, found)
+        (Logger { required, shared, work, left: None }, found)
     }
 
     /// Takes an operation over; never blocks. Where so much waits, or so long, that its storage must be hanging, the log is lost, and why.
@@ -514,7 +521,9 @@ impl Logger {
             && (operations.len() >= WAITING_MAX || progress.has_stopped(!operations.is_empty()))
         {
             // Its thread ends by itself, if ever.
-            self.work = Work::None;
+            if let Work::Thread { thread, .. } = std::mem::replace(&mut self.work, Work::None) {
+                self.left = Some(thread);
+            }
             lock(&self.shared).lost = Some(NO_ANSWER.into());
             return Some(NO_ANSWER.into());
         }
@@ -531,6 +540,14 @@ impl Logger {
         match &self.work {
             Work::Comm { keeper, .. } => Some(keeper.clone()),
             Work::None | Work::Thread { .. } => None,
+        }
+    }
+
+    /// The comm thread is at it.
+    pub(crate) fn is_written_by_comm(&self) -> bool {
+        match &self.work {
+            Work::Comm { keeper, .. } => matches!(keeper.0.try_lock(), Err(TryLockError::WouldBlock)),
+            Work::None | Work::Thread { .. } => false,
         }
     }
 
@@ -552,41 +569,47 @@ impl Logger {
         lock(&self.shared).clone()
     }
 
-    /// Everything that was taken over is written and durable on return, unless the log's storage does not answer.
-    pub(crate) fn finish(self) -> LogSummary {
-        let Logger { shared, work, .. } = self;
+    /// Everything that was taken over is written and durable on return, unless the log's storage does not answer. Also whether a thread
+    /// is left that waits for that.
+    pub(crate) fn finish(self) -> (LogSummary, bool) {
+        let Logger { shared, work, left, .. } = self;
         let began = Instant::now();
-        let intact = match work {
-            Work::None => true,
-            Work::Thread { operations, thread, .. } => {
+        let ending = match work {
+            Work::None => None,
+            Work::Thread { operations, thread, progress } => {
                 drop(operations);
-                let deadline = Instant::now() + FINISH_MAX;
-                while !thread.is_finished() && Instant::now() < deadline {
-                    std::thread::sleep(LOOK_AGAIN);
-                }
-                if !thread.is_finished() {
-                    lock(&shared).lost = Some(NO_ANSWER.into());
-                }
-                !thread.is_finished() || thread.join().is_ok()
+                Some((thread, progress.ended))
             }
-            Work::Comm { keeper, waiting } => {
-                match lock_until(&keeper.0, Instant::now() + FINISH_MAX) {
-                    Some(mut keeper) => {
-                        keeper.write_all(waiting);
-                        keeper.close();
-                    }
-                    // The comm thread is at it still.
-                    None => lock(&shared).lost = Some(NO_ANSWER.into()),
-                }
-                true
+            Work::Comm { keeper, waiting, ended } => {
+                let close = move || {
+                    let mut keeper = lock(&keeper.0);
+                    keeper.write_all(waiting);
+                    keeper.close();
+                };
+                let started = threads::start("haul-log", close);
+                started
+                    .map_err(|error| lock(&shared).lost = Some(error.to_string()))
+                    .ok()
+                    .map(|it| (it, ended))
             }
         };
+        let is_left = left.is_some_and(|thread| !thread.is_finished());
+        let (mut is_hanging, mut intact) = (false, true);
+        if let Some((thread, ended)) = ending {
+            match ends(&thread, &ended) {
+                true => intact = thread.join().is_ok(),
+                false => {
+                    is_hanging = true;
+                    lock(&shared).lost = Some(NO_ANSWER.into());
+                }
+            }
+        }
         let mut summary = lock(&shared).clone();
         summary.closing = began.elapsed();
         if !intact {
             summary.lost = Some("the log thread has panicked".into());
         }
-        summary
+        (summary, is_hanging || is_left)
     }
 }
 
@@ -611,7 +634,8 @@ impl Keeper {
                 (since + SYNC_EVERY).saturating_duration_since(Instant::now())
             });
             match queue.recv_timeout(wait) {
-                Ok(op) => self.write_all(std::iter::once(op).chain(queue.try_iter().take(BATCH_MAX))),
+                // All that waits: of a file that has ended meanwhile nothing is written.
+                Ok(op) => self.write_all(std::iter::once(op).chain(queue.try_iter().take(queue.len()))),
                 Err(RecvTimeoutError::Timeout) => self.sync(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }

@@ -24,7 +24,7 @@ use haul_wire::{FrameHeader, LogStatus, Message, Role};
 use crate::comm::Weight;
 use crate::connection::{Connector, Established, Introduction};
 use crate::end::Profiles;
-use crate::log::{LogSummary, Logger};
+use crate::log::{LogSummary, Logger, SERVE_MAX};
 use crate::missing::Missing;
 use crate::muster::Muster;
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
@@ -210,6 +210,8 @@ struct Running<M: Machine> {
     put_aside: VecDeque<PutAside>,
     /// The thread that receives was given something to log, and has not been heard of since.
     is_logging: bool,
+    /// Since when the comm thread has been found to write the log at each look.
+    comm_logs_since: Option<Instant>,
     /// Of the last connection.
     written: Arc<AtomicU64>,
     /// One for all connections.
@@ -255,6 +257,7 @@ impl<M: Machine> Running<M> {
             moved: false,
             put_aside: VecDeque::new(),
             is_logging: false,
+            comm_logs_since: None,
             written: Arc::default(),
             limit,
         }
@@ -305,6 +308,15 @@ impl<M: Machine> Running<M> {
     fn stood_still(&mut self, time: Duration) {
         self.heard += time;
         self.master.profiler.stood_still(time);
+    }
+
+    /// While the comm thread writes the log it hears nothing; for as long as a log may take.
+    fn wait_for_comm_log(&mut self) {
+        if !self.master.logger.as_ref().is_some_and(Logger::is_written_by_comm) {
+            self.comm_logs_since = None;
+        } else if self.comm_logs_since.get_or_insert_with(Instant::now).elapsed() < SERVE_MAX {
+            self.heard = Instant::now();
+        }
     }
 
     /// What the machine waits for, as far as it can tell.
@@ -553,6 +565,11 @@ impl<M: Machine> Running<M> {
     }
 
     fn tick(&mut self) {
+        if let Wire::Up(connection) = &mut self.wire
+            && self.in_vain.is_over(self.master.machine.stats().progress())
+        {
+            connection.brings_something();
+        }
         if self.retry_at.is_some_and(|at| at <= Instant::now()) {
             self.request();
         }
@@ -577,6 +594,7 @@ impl<M: Machine> Running<M> {
                     return self.on_lost(epoch, cause);
                 }
             }
+            self.wait_for_comm_log();
             // What waits may be what was not heard.
             let last = self.put_aside.back().and_then(|message| message.weight.as_ref());
             let full = last.is_some_and(Weight::is_too_much);
@@ -649,7 +667,13 @@ impl<M: Machine> Running<M> {
             hanging = connection.finish(deadline.clamp(now + LAST_WORDS_MIN, now + LAST_WORDS_MAX));
         }
         hanging += self.master.workers.finish();
-        let log = self.master.logger.map(Logger::finish).or(self.peer_log);
+        let log = match self.master.logger.map(Logger::finish) {
+            Some((log, is_hanging)) => {
+                hanging += usize::from(is_hanging);
+                Some(log)
+            }
+            None => self.peer_log,
+        };
         drop((self.master.inputs_sender, drain));
         let error = outcome.failure.map(|failure| match self.last_error {
             Some(error) if error.failure.code == failure.code => error,

@@ -130,8 +130,8 @@ pub struct ObjectLog<S: LogStore> {
     /// Some old log was touched since the last flush.
     pub(crate) absorb: bool,
     pub(crate) names_unsynced: bool,
-    /// Why a log could not be read, the first time.
-    unreadable: Option<Error<S::Error>>,
+    /// Why logs could not be read.
+    unreadable: Vec<Error<S::Error>>,
     pub(crate) usage: Usage,
     pub(crate) batch: Batch,
 }
@@ -157,7 +157,7 @@ impl<S: LogStore> ObjectLog<S> {
             absorb: false,
             // An earlier process may have left removals that are not durable.
             names_unsynced: true,
-            unreadable: None,
+            unreadable: Vec::new(),
             usage: Usage::default(),
             batch: Batch::default(),
         };
@@ -165,9 +165,9 @@ impl<S: LogStore> ObjectLog<S> {
         Ok((log, replay))
     }
 
-    /// Why a log of an earlier run could not be read, if there is one. What it says is not known now; it stays.
-    pub fn unreadable(&self) -> Option<&Error<S::Error>> {
-        self.unreadable.as_ref()
+    /// Why logs of earlier runs could not be read. What they say is not known now; they stay.
+    pub fn unreadable(&self) -> &[Error<S::Error>] {
+        &self.unreadable
     }
 
     fn replay(&mut self) -> Result<Replay, Error<S::Error>> {
@@ -195,7 +195,7 @@ impl<S: LogStore> ObjectLog<S> {
                     // The others are none the worse for it. It stays, as it may be read another time.
                     Err(error @ Error::Store { .. }) => {
                         replay.logs_damaged += 1;
-                        self.unreadable.get_or_insert(error);
+                        self.unreadable.push(error);
                         continue;
                     }
                     Err(error) => return Err(error),

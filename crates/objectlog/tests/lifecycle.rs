@@ -153,6 +153,60 @@ fn logs_of_files_and_transactions_go_as_soon_as_they_are_complete() {
     }
 }
 
+/// Nothing can be written any more; removals need no room.
+struct Full<'a>(&'a mut MemoryStore, bool);
+
+impl LogStore for Full<'_> {
+    type Error = ();
+
+    fn list(&mut self) -> Result<Vec<String>, ()> {
+        self.0.list().map_err(drop)
+    }
+
+    fn length(&mut self, name: &str) -> Result<Option<u64>, ()> {
+        self.0.length(name).map_err(drop)
+    }
+
+    fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, ()> {
+        self.0.read_at(name, offset, buffer).map_err(drop)
+    }
+
+    fn write_at(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Result<(), ()> {
+        if self.1 { Err(()) } else { self.0.write_at(name, offset, bytes).map_err(drop) }
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), ()> {
+        self.0.remove(name).map_err(drop)
+    }
+
+    fn sync(&mut self, names: &[&str]) -> Result<(), ()> {
+        self.0.sync(names).map_err(drop)
+    }
+
+    fn sync_names(&mut self) -> Result<(), ()> {
+        self.0.sync_names().map_err(drop)
+    }
+}
+
+#[test]
+fn where_there_is_no_room_any_more_the_log_of_a_job_that_is_done_goes_all_the_same() {
+    for config in combinations() {
+        let mut store = MemoryStore::new();
+        let mut log = ObjectLog::open(Full(&mut store, false), config).unwrap().0;
+        let handles = [1, 2].map(|version| {
+            let handle = log.begin(&[version], binding(version.into(), 9)).unwrap();
+            log.record(handle, 0).unwrap();
+            handle
+        });
+        log.flush().unwrap();
+        handles.into_iter().for_each(|handle| log.finish(handle).unwrap());
+        log.store_mut().1 = true;
+        assert!(log.wind_up().is_ok(), "{config:?}");
+        drop(log);
+        assert!(store.durable_files().is_empty(), "{config:?}");
+    }
+}
+
 #[test]
 fn a_file_that_begins_again_has_no_objects_of_its_former_life() {
     for config in combinations() {

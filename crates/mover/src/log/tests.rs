@@ -29,6 +29,7 @@ fn hanging() -> (Logger, QueueSender<()>) {
             required: false,
             shared,
             work: Work::Thread { operations, thread, progress: Progress::default() },
+            left: None,
         },
         storage,
     )
@@ -64,7 +65,7 @@ fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for
     let (mut logger, _storage) = hanging();
     let told: Vec<String> = (0..2 * WAITING_MAX).filter_map(|_| logger.run(LogOp::Clear)).collect();
     assert_eq!(told, [NO_ANSWER], "it is told once");
-    assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
+    assert!(is_given_up(logger.finish()));
 
     // Few wait, but long. A pause of the whole process is none of its.
     let (mut logger, _storage) = hanging();
@@ -93,18 +94,19 @@ fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for
     let (mut logger, _storage) = hanging();
     assert_eq!(logger.run(LogOp::Clear), None);
     let began = Instant::now();
-    assert_eq!(logger.finish().lost.as_deref(), Some(NO_ANSWER));
+    assert!(is_given_up(logger.finish()));
     assert!((FINISH_MAX..FINISH_MAX * 10).contains(&began.elapsed()));
 
     let (logger, storage) = hanging();
     drop(storage);
-    assert_eq!(logger.finish().lost, None);
+    let (summary, is_left) = logger.finish();
+    assert_eq!((summary.lost, is_left), (None, false));
 
     // One that the comm thread writes.
     let directory = tempfile::tempdir().unwrap();
     let keeper = keeper(directory.path());
     let (shared, work) = (Arc::clone(&keeper.shared), Work::comm(keeper));
-    let logger = Logger { required: false, shared, work };
+    let logger = Logger { required: false, shared, work, left: None };
     let (begins, begun) = bounded(0);
     let (storage, answers) = bounded::<()>(0);
     let comm = logger.comm().unwrap();
@@ -115,11 +117,57 @@ fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for
     });
     begun.recv().unwrap();
     let (ended, ends) = bounded(1);
-    std::thread::spawn(move || ended.send(logger.finish().lost));
-    let lost = ends.recv_timeout(FINISH_MAX * 10);
+    assert!(logger.is_written_by_comm());
+    std::thread::spawn(move || ended.send(is_given_up(logger.finish())));
+    let is_given_up = ends.recv_timeout(FINISH_MAX * 10);
     drop(storage);
     writes.join().unwrap();
-    assert_eq!(lost, Ok(Some(NO_ANSWER.into())));
+    assert_eq!(is_given_up, Ok(true));
+}
+
+/// Its thread is still there, and whoever goes may not say that nothing writes any more.
+fn is_given_up((summary, is_left): (LogSummary, bool)) -> bool {
+    summary.lost.as_deref() == Some(NO_ANSWER) && is_left
+}
+
+/// At the end, too, what counts is how long nothing comes of it.
+#[test]
+fn a_log_that_is_slow_to_end_and_gets_on_is_waited_for() {
+    let (logger, storage) = hanging();
+    let Work::Thread { progress, .. } = &logger.work else { panic!("it is lost") };
+    let ended = Arc::clone(&progress.ended);
+    let works = std::thread::spawn(move || {
+        for _ in 0..30 {
+            std::thread::sleep(FINISH_MAX / 15);
+            ended.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(storage);
+    });
+    let began = Instant::now();
+    let (summary, is_left) = logger.finish();
+    assert_eq!((summary.lost, is_left), (None, false));
+    assert!(began.elapsed() > FINISH_MAX);
+    works.join().unwrap();
+}
+
+/// Files that have ended before the thread came for them are not written down, however many there are.
+#[test]
+fn a_log_that_falls_behind_does_not_write_what_is_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config { mechanism: haul_objectlog::Mechanism::File, ..Config::default() };
+    let keeper = Keeper { log: open_log(directory.path(), config).unwrap().0, ..keeper(directory.path()) };
+    let (operations, queue) = unbounded();
+    for number in 0..10_000 {
+        let (id, path) = (EntryId(number), number.to_string().into_bytes());
+        let (identity, token) = (haul_model::Identity::default(), haul_model::Token([7; 16]));
+        operations.send(LogOp::Begin { id, path, identity, object_bytes: 4096, objects: 3, token }).unwrap();
+        operations.send(LogOp::Record { id, index: 0 }).unwrap();
+    }
+    (0..10_000).for_each(|number| operations.send(LogOp::Remove { id: EntryId(number) }).unwrap());
+    drop(operations);
+    let shared = Arc::clone(&keeper.shared);
+    keeper.run(&queue);
+    assert_eq!(lock(&shared).files_peak, 0);
 }
 
 #[test]
@@ -195,6 +243,8 @@ fn a_log_that_cannot_be_read_now_is_waited_for() {
         let refused = SourceLog::open(directory.path(), settings(required)).err().unwrap();
         assert_eq!(refused.failure.code, Code::LogDamaged, "{refused}");
         assert!(refused.hint.is_some_and(|hint| hint.contains("--discard")));
+        // What stands beside it and was never a log says nothing of it.
+        let _ = std::fs::create_dir(directory.path().join("file-8.log"));
     }
     if !rustix::process::geteuid().is_root() {
         return haul_testkit::lacks("root");
