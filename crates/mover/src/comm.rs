@@ -38,8 +38,8 @@ pub(crate) struct Connection {
     pub(crate) epoch: u32,
     pub(crate) frames: QueueSender<Frame>,
     pub(crate) payloads: QueueSender<Outgoing>,
-    /// Of the streams that stay idle.
-    nothing: QueueSender<Outgoing>,
+    /// Of the streams that are idle for now: they join the others when it goes.
+    nothing: Option<QueueSender<Outgoing>>,
     /// Messages up to this one have been written, or are being written; the other end cannot have received more.
     pub(crate) written: Arc<AtomicU64>,
     closers: Vec<Closer>,
@@ -120,11 +120,14 @@ impl Connection {
             let (pool, muster) = (pool.clone(), muster.clone());
             match role {
                 Role::Source => {
-                    let payloads = if number < busy { payloads_out.clone() } else { nothing_out.clone() };
+                    let payloads = payloads_out.clone();
+                    let idle = (number >= busy).then(|| nothing_out.clone());
                     let send = move |inputs: &Inputs| {
                         // The unused half stays open with the other.
                         let _receiver = receiver;
                         let _there = muster.join(ThreadKind::CommOut);
+                        // Nothing ever comes.
+                        idle.into_iter().for_each(|nothing| drop(nothing.recv()));
                         payload::send_all(sender, &carriage, &payloads, &pool, inputs)
                     };
                     threads.push(spawn(&format!("haul-out-{number}"), false, Box::new(send))?);
@@ -144,7 +147,7 @@ impl Connection {
             epoch,
             frames,
             payloads,
-            nothing,
+            nothing: Some(nothing),
             written,
             closers,
             arrivals,
@@ -153,6 +156,11 @@ impl Connection {
             writer,
             ending,
         })
+    }
+
+    /// Something came of it: all streams carry payloads.
+    pub(crate) fn brings_something(&mut self) {
+        self.nothing = None;
     }
 
     /// Bytes that have left, or come, of payloads that have not as a whole.

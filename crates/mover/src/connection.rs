@@ -27,6 +27,8 @@ const HANDSHAKE_SHARE_MIN: Duration = Duration::from_secs(5);
 /// How long the next data stream of a connection may take to arrive. For all of them together no number would do: over a long path
 /// each takes several round trips, and there may be 64.
 const GATHER_TIMEOUT: Duration = Duration::from_secs(30);
+/// So often the first connection of a session may break while it is made.
+pub const FIRST_ATTEMPTS: u32 = 3;
 /// So many data streams are dialed at a time: they mostly wait for the other end.
 const DIALED_AT_ONCE: u16 = 8;
 

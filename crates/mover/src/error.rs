@@ -56,10 +56,14 @@ impl From<Failure> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.about.is_empty() {
-            write!(f, "{}: ", self.about)?;
+        let text = self.failure.code.text();
+        match (self.about.as_str(), self.failure.code) {
+            ("", _) => f.write_str(text)?,
+            // Where it is said what is wrong with a command, that something is says nothing.
+            (about, Code::Usage) => f.write_str(about)?,
+            (about, _) => write!(f, "{about}: {text}")?,
         }
-        write!(f, "{}{}", self.failure.code.text(), self.failure.place)?;
+        write!(f, "{}", self.failure.place)?;
         match self.failure.errno {
             errno if errno == 0 || says_as_much(self.failure.code, errno) => Ok(()),
             errno => {

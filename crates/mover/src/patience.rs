@@ -51,6 +51,11 @@ impl InVain {
         (streams >> (2 * self.count).min(31)).max(1)
     }
 
+    /// Has anything come since the last one was lost?
+    pub(crate) fn is_over(&self, progress: u64) -> bool {
+        progress != self.progress
+    }
+
     /// Nothing will come of the next one either.
     pub(crate) fn is_hopeless(&self, patience: Duration, now: Instant) -> bool {
         self.count >= IN_VAIN_MAX && self.tried_for(now) >= patience
@@ -133,6 +138,7 @@ mod tests {
         for number in 0..6 {
             busy.push([64, 4, 1].map(|streams| vain.busy_of(streams)));
             vain.lost(u64::from(number == 4), BRIEF, Instant::now());
+            assert!(!vain.is_over(u64::from(number == 4)) && vain.is_over(7));
         }
         assert_eq!(busy, [[64, 4, 1], [16, 1, 1], [4, 1, 1], [1, 1, 1], [1, 1, 1], [64, 4, 1]]);
     }

@@ -42,6 +42,8 @@ struct Cutting<A> {
     accept: A,
     path: Path,
     counters: Counters,
+    /// What came over each data stream.
+    data: Arc<Mutex<Vec<Counters>>>,
 }
 
 /// What is between the ends.
@@ -50,8 +52,8 @@ struct Path {
     streams: u16,
     /// The first stream of its purpose is cut.
     cut: Option<Cut>,
-    /// Each connection is cut when it has stood for so long.
-    lasts: Option<Duration>,
+    /// So many connections are cut when they have stood for so long.
+    lasts: Option<(Duration, u32)>,
     bytes_per_second: Option<u64>,
 }
 
@@ -64,13 +66,22 @@ impl Path {
 impl<A: Accept> Accept for Cutting<A> {
     fn next(&mut self, timeout: Duration) -> io::Result<(Purpose, Stream)> {
         let (purpose, stream) = self.accept.next(timeout)?;
-        if let (Purpose::Control, Some(lasts)) = (purpose, self.path.lasts) {
-            let closer = stream.closer();
+        if let (Purpose::Control, Some((lasts, left @ 1..))) = (purpose, &mut self.path.lasts) {
+            *left -= 1;
+            let (lasts, closer) = (*lasts, stream.closer());
             std::thread::spawn(move || {
                 std::thread::sleep(lasts);
                 closer.close();
             });
         }
+        let stream = match purpose {
+            Purpose::Control => stream,
+            Purpose::Data(_) => {
+                let counters = Counters::default();
+                self.data.lock().unwrap().push(counters.clone());
+                trace::wrap(stream, &counters)
+            }
+        };
         let stream = match self.path.cut.take_if(|cut| cut.purpose == purpose) {
             Some(Cut { way: Way::ToDialer, byte, .. }) => {
                 fault::sending(stream, When::Byte(byte), Fault::Cut)
@@ -101,6 +112,8 @@ struct Passed {
     connected: u64,
     to_dialer: u64,
     from_dialer: u64,
+    /// What came from the dialer over each data stream.
+    data: Vec<u64>,
 }
 
 /// A session whose connection is cut there, and which comes to a good end all the same.
@@ -118,7 +131,9 @@ fn session_over(dials: Dials, path: Path, spec: &SyntheticSpec) -> Passed {
     let scan = Box::new(storage.scan(Arc::new(AtomicU64::new(1))));
     let (dial, Acceptor { accept, streams }) = local::pair(path.streams);
     let counters = Counters::default();
-    let accept = Acceptor { accept: Cutting { accept, path, counters: counters.clone() }, streams };
+    let data = Arc::default();
+    let cutting = Cutting { accept, path, counters: counters.clone(), data: Arc::clone(&data) };
+    let accept = Acceptor { accept: cutting, streams };
     let (of_source, of_sink): (Box<dyn Connector>, Box<dyn Connector>) = match dials {
         Dials::Source => (Box::new(dial), Box::new(accept)),
         Dials::Sink => (Box::new(accept), Box::new(dial)),
@@ -168,6 +183,7 @@ fn session_over(dials: Dials, path: Path, spec: &SyntheticSpec) -> Passed {
         connected: reported.iter().filter(connected).count() as u64,
         to_dialer: counters.sent_bytes(),
         from_dialer: counters.received_bytes(),
+        data: data.lock().unwrap().iter().map(Counters::received_bytes).collect(),
     }
 }
 
@@ -191,7 +207,7 @@ fn all(cuts: &[(Dials, Cut)]) -> usize {
 fn a_control_stream_may_be_cut_at_any_byte() {
     let mut cuts = Vec::new();
     for dials in [Dials::Source, Dials::Sink] {
-        let Passed { connected, to_dialer, from_dialer } = session(dials, None);
+        let Passed { connected, to_dialer, from_dialer, .. } = session(dials, None);
         assert_eq!(connected, 2, "each end once");
         for (way, bytes) in [(Way::ToDialer, to_dialer), (Way::FromDialer, from_dialer)] {
             assert!(bytes > 500, "{way:?}: {bytes}");
@@ -221,7 +237,19 @@ fn a_data_stream_may_be_cut_at_any_byte() {
 fn on_a_slow_path_that_is_cut_again_and_again_one_stream_brings_what_several_cannot() {
     let spec =
         SyntheticSpec { seed: 2, files: 4, files_per_directory: 7, sizes: Sizes::Cycle(vec![64 << 10]) };
-    let (lasts, bytes_per_second) = (Some(Duration::from_secs(1)), Some(128 << 10));
+    let (lasts, bytes_per_second) = (Some((Duration::from_secs(1), u32::MAX)), Some(128 << 10));
     let path = Path { streams: 4, cut: None, lasts, bytes_per_second };
     assert!(session_over(Dials::Source, path, &spec).connected > 4, "it has been cut");
+}
+
+/// As soon as something has come over it.
+#[test]
+fn a_connection_that_is_good_again_uses_all_its_streams() {
+    let spec =
+        SyntheticSpec { seed: 3, files: 40, files_per_directory: 50, sizes: Sizes::Cycle(vec![64 << 10]) };
+    let (lasts, bytes_per_second) = (Some((Duration::from_millis(30), 2)), Some(1 << 20));
+    let path = Path { streams: 4, cut: None, lasts, bytes_per_second };
+    let Passed { connected, data, .. } = session_over(Dials::Source, path, &spec);
+    assert_eq!((connected, data.len()), (6, 12), "two were cut");
+    assert!(data[8..].iter().all(|bytes| *bytes > 64 << 10), "{data:?}");
 }

@@ -11,14 +11,11 @@ use haul_wire::{FEATURE_PROFILE, Role};
 use super::{Machine, Request, Running};
 use crate::Error;
 use crate::comm::Connection;
-use crate::connection::Established;
+use crate::connection::{Established, FIRST_ATTEMPTS};
 use crate::log::Logger;
 use crate::missing::Missing;
 use crate::patience;
 use crate::report::Report;
-
-/// So often the first connection of a session may break while it is made.
-const FIRST_ATTEMPTS: u32 = 3;
 
 /// So long nothing is asked for where the caller takes nothing.
 const BEHIND_PAUSE: Duration = Duration::from_millis(100);
@@ -174,7 +171,9 @@ impl<M: Machine> Running<M> {
             let told =
                 format!("one connection after the other is lost before anything whole has passed: {cause}");
             let error = Error::new(Code::ConnectionLost, told);
-            return self.stop(error.hint("where it is the path that is slow, try a smaller --object-size"));
+            return self.stop(
+                error.hint("what is durable is so: run the same command again when the path is better"),
+            );
         }
         match self.in_vain.pause(now) {
             None => self.request(),

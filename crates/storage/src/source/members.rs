@@ -308,7 +308,8 @@ fn is_empty(file: impl AsFd) -> Result<(), Failure> {
 pub(super) fn ends_as_it_says(file: &OwnedFd, identity: &Identity) -> Result<(), Failure> {
     match retry_on_intr(|| pread(file, &mut [0; 1], identity.size)) {
         Ok(1) => {
-            // It may just have grown.
+            // It may just have grown, and its client may not know.
+            status::refresh(file);
             check_version(file, identity)?;
             Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error()))
         }
