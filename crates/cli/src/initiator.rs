@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use haul_model::Code;
 use haul_mover::Error;
-use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Greeter, Introduction, TcpDial};
+use haul_mover::connection::{
+    Acceptor, Connector, Dialer, Established, FIRST_ATTEMPTS, Greeter, Introduction, TcpDial,
+};
 use haul_transport::{Bound, Listener, Session, tcp};
 
 use crate::bootstrap::{self, Line};
@@ -17,8 +19,6 @@ const FIRST_CONNECTION_FROM_THERE: Duration = Duration::from_secs(95);
 /// So long it tries once nothing has come through to it, or some streams have: then it waits for the others first.
 const DIALED_BACK: Duration = Duration::from_secs(20);
 const DIALED_BACK_AFTER_SOME: Duration = Duration::from_secs(45);
-/// So many first connections are cut while they are made before that is taken for a firewall's work.
-const CUT_MAX: u32 = 2;
 /// So long it waits to be reached, and a little less.
 const FAR_END_WAITS: Duration = Duration::from_secs(80);
 /// For one address of the other host; where there are many they share the time, since the other way is to be tried, too.
@@ -98,7 +98,8 @@ impl Connector for InitiatorConnector {
             || began.elapsed() < FAR_END_WAITS && dialer.greeter.as_ref().is_some_and(|far| !far.lives());
         let is_cut = result.as_ref().is_err_and(|error| error.failure.code == Code::ConnectionLost);
         self.cut += u32::from(is_cut);
-        let is_in_the_way = |error: &Error| is_blocked(error) || is_cut && self.cut >= CUT_MAX;
+        // The last attempt there is: the path may just be lossy.
+        let is_in_the_way = |error: &Error| is_blocked(error) || is_cut && self.cut >= FIRST_ATTEMPTS;
         match result {
             // Nothing is in the way.
             Err(error) if is_in_the_way(&error) && has_ended() => Err(ended(&self.host)),

@@ -108,7 +108,28 @@ fn counts(stats: &Stats) -> [u64; 4] {
     [stats.files_there(), files_total, stats.bytes_there(), bytes_total]
 }
 
+/// Is there a record of this job?
+pub fn is_known(state: &Path, id: &JobId) -> bool {
+    directory(state, id).join("job.json").exists()
+}
+
 impl Record {
+    /// It has begun, and is not done; a process may be at it.
+    pub fn can_go_on(&self) -> bool {
+        self.state != "done" && !self.has_never_begun() && !self.is_beyond_help()
+    }
+
+    /// All that failed is of a kind that is not copied.
+    pub fn is_beyond_help(&self) -> bool {
+        self.state == "incomplete" && self.files_failed > 0 && self.files_failed == self.beyond_help
+    }
+
+    /// It failed before there was anything to continue.
+    pub fn has_never_begun(&self) -> bool {
+        let Record { sessions, files_total, bytes_total, .. } = *self;
+        self.state == "failed" && sessions <= 1 && files_total == 0 && bytes_total == 0
+    }
+
     /// How far it is.
     pub fn count(&mut self, stats: &Stats) {
         self.set_counts(counts(stats));
@@ -178,6 +199,12 @@ pub struct Record {
     /// As of the last session.
     #[serde(default)]
     pub bytes_total: u64,
+    /// As of the last session.
+    #[serde(default)]
+    pub files_failed: u64,
+    /// Those of them that no further session can copy.
+    #[serde(default)]
+    pub beyond_help: u64,
     /// Why the last session failed.
     #[serde(default)]
     pub error: Option<String>,
@@ -275,6 +302,8 @@ impl Job {
                     files_total: 0,
                     bytes_done: 0,
                     bytes_total: 0,
+                    files_failed: 0,
+                    beyond_help: 0,
                     error: None,
                 }
             }
@@ -320,7 +349,7 @@ impl Job {
         let place = directory(state, id);
         // It can be read who works at it, where no lock can be had.
         if is_running(&place) {
-            return Err(already_running(runner(&place)));
+            return Err(already_running(&place));
         }
         let Some((substitute, cause)) = substitute(&error, required) else { return Err(error) };
         let opened = bring_along(state, &place, &directory(&substitute, id)).and_then(|()| open(&substitute));
@@ -508,9 +537,12 @@ pub fn runner(directory: &Path) -> Option<Runner> {
 const PATIENCE_MOST: Duration = Duration::from_secs(5);
 const PATIENCE_AFAR: Duration = Duration::from_secs(1);
 
-fn already_running(runner: Option<Runner>) -> Error {
-    let who = runner.map_or("another process".to_owned(), |runner| runner.to_string());
-    Error::new(Code::AlreadyRunning, who).hint("watch it with: haul status; end it with: haul stop ID")
+fn already_running(directory: &Path) -> Error {
+    let who = runner(directory).map_or("another process".to_owned(), |runner| runner.to_string());
+    let id = directory.file_name().unwrap_or_default().to_string_lossy();
+    let id: String = id.chars().take(12).collect();
+    Error::new(Code::AlreadyRunning, who)
+        .hint(format!("see it with: haul status; end it with: haul stop {id}"))
 }
 
 /// Makes the directory of a job, and locks it.
@@ -534,7 +566,7 @@ pub fn lock(directory: &Path) -> Result<std::fs::File, Error> {
                 None => PATIENCE_MOST,
             };
             if began.elapsed() >= patience {
-                return Err(already_running(runner));
+                return Err(already_running(directory));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

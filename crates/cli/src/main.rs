@@ -7,6 +7,7 @@
 //! `within` finds a directory that would be copied into itself; `log_show` shows what `log_document` has read of object
 //! logs; `layout` looks up layouts, which `layout_report` shows; `topology` shows the host and serves plans.
 
+mod alike;
 mod bar;
 mod bench;
 mod bootstrap;

@@ -14,7 +14,7 @@ use crate::bench::Measure;
 use crate::job::{self, About, Identity, spelled, this_host};
 use crate::kin::Kin;
 use crate::options::Copy;
-use crate::paths::{Place, absolute, name_of};
+use crate::paths::{Place, absolute, name_of, show};
 use crate::settings::Settings;
 
 /// Which way the data goes.
@@ -51,11 +51,24 @@ pub struct Plan {
     pub preserve: bool,
     /// `-v`
     pub verbose: bool,
+    /// A file of this host with a colon in its name, which was taken for a place on another one.
+    pub colon_here: Option<String>,
     /// Of `haul bench`.
     pub measure: Measure,
 }
 
 impl Plan {
+    /// A host that cannot be reached may be none.
+    pub fn doubt_host(&self, error: Error) -> Error {
+        use Code::{HostUnknown, HostUnreachable, SshFailed};
+        match &self.colon_here {
+            Some(name) if [HostUnknown, HostUnreachable, SshFailed].contains(&error.failure.code) => {
+                error.hint(format!("a file of that name is here: ./{name}"))
+            }
+            _ => error,
+        }
+    }
+
     /// Of this command line.
     pub fn new(arguments: &Copy) -> Result<Plan, Error> {
         let settings = Settings::resolve(arguments)?;
@@ -108,9 +121,16 @@ impl Plan {
             recursive: arguments.recursive,
             preserve: arguments.preserve,
             verbose: arguments.verbose,
+            colon_here: places.iter().chain([&destination]).find_map(colon_here),
             measure: Measure::default(),
         })
     }
+}
+
+fn colon_here(place: &Place) -> Option<String> {
+    let Place::There { host, path } = place else { return None };
+    let name = spelled(host, path.as_bytes());
+    Path::new(OsStr::from_bytes(&name)).symlink_metadata().is_ok().then(|| show(&name))
 }
 
 fn here_at(place: &Place) -> Option<PathBuf> {

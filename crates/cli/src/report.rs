@@ -83,6 +83,8 @@ pub struct Reporter {
     cipher: Option<&'static str>,
     /// Counters of the last progress report.
     pub stats: Stats,
+    /// Of those that failed, how many are of a kind that is not copied.
+    beyond_help: u64,
     json_every: Duration,
     first_object: Option<Duration>,
     log_lost: Option<String>,
@@ -167,6 +169,7 @@ impl Shared {
             connections: 0,
             cipher: None,
             stats: Stats::default(),
+            beyond_help: 0,
             json_every: JSON_PROGRESS,
             first_object: None,
             log_lost: None,
@@ -308,12 +311,18 @@ impl Reporter {
             _ => None,
         };
         let path = typed.as_deref().unwrap_or(path);
+        self.beyond_help += u64::from(failure.code == Code::UnsupportedKind);
         if self.json {
             self.event(failed_event(path, failure));
         } else {
             let error = Error { failure, about: show(path), hint: None };
             self.note(&error.to_string());
         }
+    }
+
+    /// How many of those that failed no further run can copy.
+    pub fn beyond_help(&self) -> u64 {
+        self.beyond_help
     }
 
     fn failed_too(&self, count: u64) {

@@ -27,6 +27,7 @@ use haul_topology::Placer;
 use haul_topology::placer::Told as Placed;
 use haul_transport::{Fingerprint, Identity, Role, Session, StreamKey};
 
+use crate::alike;
 use crate::bench::Measure;
 use crate::bootstrap::{Line, Request, Response, TuningWords, told};
 use crate::congestion::{self, Time};
@@ -86,17 +87,22 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
             run_remote(&plan, host, &mut job, &reporter, &interrupt)
         }
     };
+    let result = result.map_err(|error| plan.doubt_host(error));
     let began = result.is_ok();
+    let failed_with = result.as_ref().err().map(|error| error.failure.code);
     // What was typed wrong says nothing of the job.
-    let mistyped = result.as_ref().err().is_some_and(|error| error.failure.code == Code::Usage);
+    let mistyped = failed_with == Some(Code::Usage);
+    let nowhere = failed_with.is_some_and(|code| [Code::SinkMissing, Code::SinkNotDirectory].contains(&code));
     let is_nothing = |(summary, _): &Ended| found_nothing(summary);
-    let never_was = job.record.sessions == 1 && (mistyped || result.as_ref().is_ok_and(is_nothing));
+    let is_slip = mistyped || nowhere || result.as_ref().is_ok_and(is_nothing);
+    let never_was = job.record.sessions == 1 && is_slip;
     let (summary, mut setup) = match result {
         Ok(ended) => ended,
         Err(error) => (of_one_that_never_began(error), Setup::default()),
     };
     if !never_was && !mistyped {
-        record(&mut job, &summary, began);
+        let beyond_help = reporter.with(|reporter| reporter.beyond_help());
+        record(&mut job, &summary, beyond_help, began);
     }
     let (hangs, is_done) = (summary.hanging > 0, verdict(&summary).0 == "done");
     let keep = move || {
@@ -140,6 +146,7 @@ pub fn found_nothing(summary: &Summary) -> bool {
 fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
     plan.check_policy()?;
     let state = state_directory()?;
+    alike::check(&plan.id, &plan.about)?;
     let required = plan.settings.log_required.value;
     let (mut job, log_trouble) =
         Job::open_anywhere(&state, required, &plan.id, |state| Job::open(state, &plan.id, &plan.about))?;
@@ -160,11 +167,12 @@ fn live(job: &Job, reporter: &Shared) -> Live {
 }
 
 /// The outcome, for `haul status`, and how far it is if a session began. Not being able to keep it does not change the outcome.
-fn record(job: &mut Job, summary: &Summary, began: bool) {
+fn record(job: &mut Job, summary: &Summary, beyond_help: u64, began: bool) {
     let (state, _) = verdict(summary);
     job.record.state = state.into();
     if began {
         job.record.count(&summary.outcome.stats);
+        (job.record.files_failed, job.record.beyond_help) = (summary.outcome.stats.files_failed, beyond_help);
     }
     job.record.error = summary.error.as_ref().map(ToString::to_string);
 }

@@ -42,17 +42,20 @@ impl Found {
     }
 
     fn can_continue(&self) -> bool {
-        !matches!(self.state(), "running" | "done")
+        !matches!(self.state(), "running" | "done") && !self.has_never_begun()
     }
 
     fn has_never_begun(&self) -> bool {
-        let Record { sessions, files_total, bytes_total, .. } = self.record;
-        self.state() == "failed" && sessions <= 1 && files_total == 0 && bytes_total == 0
+        !self.running && self.record.has_never_begun()
+    }
+
+    fn is_beyond_help(&self) -> bool {
+        !self.running && self.record.is_beyond_help()
     }
 
     /// It ended long ago, and there is nothing to continue: it is done, or has never begun.
     fn is_of_the_past(&self, now: u64) -> bool {
-        let needs_nothing = self.state() == "done" || self.has_never_begun();
+        let needs_nothing = self.state() == "done" || self.has_never_begun() || self.is_beyond_help();
         needs_nothing && now.saturating_sub(self.record.updated) >= PAST_SECONDS
     }
 }
@@ -141,6 +144,7 @@ fn event(found: &Found) -> serde_json::Value {
         "files_total": record.files_total,
         "bytes_done": record.bytes_done,
         "bytes_total": record.bytes_total,
+        "files_failed": record.files_failed,
         "error": record.error,
         "state_directory": show(found.directory.as_os_str().as_encoded_bytes()),
     });
@@ -172,7 +176,7 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
         let record = &found.record;
         writeln!(
             out,
-            "{}  {:<11}  {} ago  {} of {}, {} of {}",
+            "{}  {:<11}  {} ago  {} of {}, {} of {}{}",
             &record.job[..12.min(record.job.len())],
             found.state(),
             age(time.saturating_sub(record.updated)),
@@ -180,12 +184,18 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
             counted(record.files_total, "file"),
             size(record.bytes_done),
             size(record.bytes_total),
+            match record.files_failed {
+                0 => String::new(),
+                failed => format!("; {failed} failed"),
+            },
         )?;
         writeln!(out, "    {} -> {}", record.sources.join(" "), record.destination)?;
-        if let Some(error) = &record.error {
+        if let Some(error) = record.error.as_ref().filter(|error| *error != found.state()) {
             writeln!(out, "    {error}")?;
         }
-        if found.can_continue() && !found.has_never_begun() {
+        if found.is_beyond_help() {
+            writeln!(out, "    what failed is neither file, directory nor symlink: it cannot be copied")?;
+        } else if found.can_continue() {
             writeln!(out, "    run the same command again to continue")?;
         }
     }

@@ -40,24 +40,25 @@ pub fn progress_line(stats: &Stats, totals_are_final: bool, rate: f64) -> String
     let done = stats.bytes_there();
     let files = stats.files_there();
     let more = if totals_are_final { "" } else { "+" };
-    let mut line = format!(
-        "{}/s  {} of {}{more}  {files} of {}{more} file{}",
-        size(rate as u64),
-        size(done),
-        size(stats.bytes_total),
-        stats.files_total,
-        if stats.files_total == 1 && totals_are_final { "" } else { "s" },
-    );
-    if stats.files_failed > 0 {
-        line.push_str(&format!("  {} failed", stats.files_failed));
-    }
+    let mut line = format!("{}/s", size(rate as u64));
+    // In front of what may be cut off where a terminal is narrow.
     if !totals_are_final {
         line.push_str("  still scanning");
     } else if rate >= 1.0 && stats.bytes_total > done {
         let left = (stats.bytes_total - done) as f64 / rate;
         // What has failed may be among what is left.
         let at_most = if stats.files_failed > 0 { "at most " } else { "" };
-        line.push_str(&format!("  {at_most}{} left at this rate", duration(left as u64)));
+        line.push_str(&format!("  {at_most}{} left", duration(left as u64)));
+    }
+    line.push_str(&format!(
+        "  {} of {}{more}  {files} of {}{more} file{}",
+        size(done),
+        size(stats.bytes_total),
+        stats.files_total,
+        if stats.files_total == 1 && totals_are_final { "" } else { "s" },
+    ));
+    if stats.files_failed > 0 {
+        line.push_str(&format!("  {} failed", stats.files_failed));
     }
     line
 }
@@ -133,10 +134,22 @@ mod tests {
         let scanning = progress_line(&stats, false, 1e6);
         assert!(scanning.contains("10+ files") && !scanning.contains("left"), "{scanning}");
         let known = progress_line(&stats, true, 1e6);
-        assert!(known.contains("left at this rate") && !known.contains("at most"), "{known}");
+        assert!(known.contains(" left") && !known.contains("at most"), "{known}");
         let failed = Stats { files_failed: 1, ..stats };
         assert!(progress_line(&failed, true, 1e6).contains("at most "));
         assert!(!progress_line(&stats, true, 0.0).contains("left"));
+    }
+
+    /// A terminal has 80 columns.
+    #[test]
+    fn how_long_it_takes_is_seen_however_much_there_is() {
+        let (files_total, bytes_total) = (80_000_000, 999 << 40);
+        let (files_done, bytes_done, files_failed) = (12_345_678, 123 << 40, 1234);
+        let stats =
+            Stats { files_total, bytes_total, files_done, bytes_done, files_failed, ..Stats::default() };
+        let line = progress_line(&stats, true, 1.1e8);
+        let left = line.find("left").unwrap();
+        assert!(left < 40 && line.find("files").unwrap() < 78, "{line}");
     }
 
     #[test]

@@ -380,6 +380,20 @@ fn a_first_connection_that_is_cut_while_it_is_made_is_tried_again() {
     }
 }
 
+/// This end is behind a translator of addresses.
+#[test]
+fn where_all_connections_are_cut_and_nobody_can_dial_back_it_ends_soon_and_says_why() {
+    let bed = Bed::new();
+    let meddler = Arc::new(Cuts { connections: usize::MAX, come: AtomicUsize::new(0) });
+    let began = Instant::now();
+    let elsewhere = [("SSH_CONNECTION", "192.0.2.1 5000 127.0.0.1 22")];
+    let output = bed.push_with(&elsewhere, meddler.clone(), &[]);
+    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert!(said(&output).contains("may cut connections"), "{}", said(&output));
+    assert_eq!(meddler.come.load(Ordering::SeqCst), 3, "tries");
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+}
+
 /// It counts connections.
 struct OnlyControl;
 

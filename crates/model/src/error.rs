@@ -76,10 +76,10 @@ table! {
     16 SourceDirectory   "source-directory"    User    Never     3 "is a directory, and -r was not given";
     17 SourceTwice       "source-twice"        User    Never     3 "an earlier SOURCE has another file of this name";
     18 SourceTooLarge    "source-too-large"    User    Never     3 "is too large for objects of this size: a larger --object-size is needed";
-    20 SinkPermission    "sink-permission"     Sink    Never     3 "permission denied at the sink";
-    21 SinkNoSpace       "sink-no-space"       Sink    Rerun     1 "no space left at the sink";
-    22 SinkQuota         "sink-quota"          Sink    Rerun     1 "quota exceeded at the sink";
-    23 SinkReadOnly      "sink-read-only"      Sink    Rerun     1 "the sink's file system is read-only";
+    20 SinkPermission    "sink-permission"     Sink    Never     3 "permission denied at the destination";
+    21 SinkNoSpace       "sink-no-space"       Sink    Rerun     1 "no space left at the destination";
+    22 SinkQuota         "sink-quota"          Sink    Rerun     1 "quota exceeded at the destination";
+    23 SinkReadOnly      "sink-read-only"      Sink    Rerun     1 "the destination's file system is read-only";
     24 SinkWrite         "sink-write"          Sink    Again     3 "cannot be written";
     25 SinkNotDirectory  "sink-not-directory"  Sink    Never     3 "a file or symlink stands where a directory must be";
     26 SinkIsDirectory   "sink-is-directory"   Sink    Never     3 "a directory stands where a file must be";
@@ -87,7 +87,7 @@ table! {
     28 SinkSync          "sink-sync"           Sink    Again     3 "could not be made durable";
     29 SinkMissing       "sink-missing"        User    Never     1 "no such directory at the destination";
     30 Confinement       "confinement"         Peer    Never     3 "would leave the destination";
-    31 NameInvalid       "name-invalid"        Sink    Never     3 "has a name, or as a symlink a target, that the sink cannot store";
+    31 NameInvalid       "name-invalid"        Sink    Never     3 "has a name, or as a symlink a target, that the destination cannot store";
     32 SinkAttributes    "sink-attributes"     Sink    Never     3 "attributes could not be set";
     33 SinkSpecial       "sink-special"        Sink    Never     3 "a device, fifo or socket stands there";
     34 SinkHangs         "sink-hangs"          Sink    Rerun     1 "half of the buffers wait for files that the destination never makes";

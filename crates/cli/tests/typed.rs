@@ -1,0 +1,64 @@
+//! What is typed otherwise, or wrong: nothing is begun by mistake, and messages say what it is.
+
+mod support;
+
+use std::fs;
+
+use support::{Bed, code, says, stderr};
+
+/// With one file that cannot be copied: a directory stands where it must be.
+fn unfinished(bed: &Bed) {
+    bed.write("data/x/one", b"1");
+    bed.write("data/y", b"2");
+    fs::create_dir_all(bed.path("copy/data/y")).unwrap();
+    assert_eq!(code(&bed.haul(&["cp", "-r", "-q", "data", "copy"])), 3);
+}
+
+#[test]
+fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
+    let bed = Bed::new();
+    unfinished(&bed);
+    for typed in [["data/", "copy/"], ["./data", "copy"], ["data", "copy/."], ["data", ".//copy"]] {
+        let output = bed.haul(&["cp", "-r", typed[0], typed[1]]);
+        says(&output, 2, &["only in how it was typed", "haul stop "]);
+    }
+    // What it told works.
+    let output = bed.haul(&["cp", "-r", "data/", "copy/"]);
+    let text = stderr(&output);
+    let id = text.split("haul stop ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+    assert_eq!(code(&bed.haul(&["stop", id, "--discard"])), 0);
+    fs::remove_dir(bed.path("copy/data/y")).unwrap();
+    assert_eq!(code(&bed.haul(&["cp", "-r", "data/", "copy/"])), 0);
+    // Once it is done anything may be typed.
+    assert_eq!(code(&bed.haul(&["cp", "-r", "data", "copy"])), 0);
+}
+
+#[test]
+fn what_no_further_run_can_copy_is_told_as_that() {
+    let bed = Bed::new();
+    bed.write("data/file", b"1");
+    rustix::fs::mkfifoat(rustix::fs::CWD, bed.path("data/fifo"), rustix::fs::Mode::from(0o600)).unwrap();
+    assert_eq!(code(&bed.haul(&["cp", "-r", "data", "copy"])), 3);
+    let status = String::from_utf8(bed.haul(&["status"]).stdout).unwrap();
+    assert!(status.contains("; 1 failed") && status.contains("cannot be copied"), "{status}");
+    assert!(!status.contains("run the same command"), "{status}");
+    assert_eq!(code(&bed.haul(&["cp", "-r", "data/", "other/"])), 3, "nothing is left to continue");
+}
+
+#[test]
+fn a_slip_leaves_no_transfer_and_is_told_for_what_it_is() {
+    let bed = Bed::new();
+    bed.write("file", b"1");
+    bed.write("12:00", b"2");
+    for (words, expected, text) in [
+        (&["cp", "file", "nowhere/copy"][..], 1, "no such directory at the destination"),
+        (&["stop", "zzz"], 2, "zzz: no such transfer\n"),
+        (&["cp", "--ssh", "false", "12:00", "copy"], 4, "a file of that name is here: ./12:00"),
+    ] {
+        let output = bed.haul(words);
+        says(&output, expected, &[text]);
+        assert!(!stderr(&output).contains("well formed"), "{}", stderr(&output));
+    }
+    let status = String::from_utf8(bed.haul(&["status", "--all"]).stdout).unwrap();
+    assert!(!status.contains("nowhere"), "{status}");
+}
