@@ -1,28 +1,33 @@
 //! Commands that differ in nothing but how their paths are typed.
 //!
 //! `haul cp -r data copy` and, once `copy` is there, `haul cp -r data/ copy/` (what a shell completes) are different commands: the
-//! second one would make a whole copy in `copy/data`, beside what is unfinished. Whoever continues does not want that.
+//! second one would make a whole copy in `copy/data`, beside what is unfinished. Whoever continues does not want that. So a record has,
+//! beside the job's id, what that would be if all paths were typed plainly ([`plain_id`]).
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 
-use crate::job::{About, Record, is_known, places, read_record};
-use crate::paths::unhex;
+use crate::job::{Identity, already_running, is_known, places};
+use crate::status::known_transfers;
 
 /// Refuses a new transfer where an unfinished one is typed in another way.
-pub fn check(id: &JobId, about: &About) -> Result<(), Error> {
+pub fn check(id: &JobId, plain_id: &str) -> Result<(), Error> {
     let Ok(places) = places() else { return Ok(()) };
     if places.iter().any(|state| is_known(state, id)) {
         return Ok(());
     }
-    let typed = about.sources.iter().chain([&about.destination]).cloned().collect::<Vec<_>>();
-    let unfinished = places
-        .iter()
-        .filter_map(|state| std::fs::read_dir(state.join("jobs")).ok())
-        .flat_map(|entries| entries.flatten())
-        .filter_map(|entry| read_record(&entry.path()))
-        .find(|record| record.can_go_on() && record.recursive == about.recursive && is_alike(record, &typed));
-    let Some(record) = unfinished else { return Ok(()) };
+    let is_alike = |alike: &Option<String>| alike.as_deref() == Some(plain_id);
+    let (transfers, _) = known_transfers(&places);
+    let found = transfers.into_iter().find(|it| is_alike(&it.record.alike) && it.can_go_on());
+    let Some(found) = found else { return Ok(()) };
+    if found.running {
+        return Err(already_running(&found.directory));
+    }
+    let record = &found.record;
     let other = format!("{} -> {}", record.sources.join(" "), record.destination);
     let id = &record.job[..12.min(record.job.len())];
     let error = Error::new(
@@ -32,40 +37,41 @@ pub fn check(id: &JobId, about: &About) -> Result<(), Error> {
     Err(error.hint(format!("type it like that to continue, or forget it: haul stop {id} --discard")))
 }
 
-fn is_alike(record: &Record, typed: &[Vec<u8>]) -> bool {
-    let known = record.paths.iter().map(|path| unhex(path)).collect::<Option<Vec<_>>>();
-    known.is_some_and(|known| all_plain(&known) == all_plain(typed))
-}
-
-/// DEST is the last of them: a dot at its end says nothing, either.
-fn all_plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut plain: Vec<Vec<u8>> = paths.iter().map(|path| self::plain(path)).collect();
-    if let Some(destination) = plain.last_mut()
-        && destination.ends_with(b"/.")
-    {
-        destination.truncate(destination.len() - 2);
+/// The id that the same command has if its paths are typed plainly.
+pub fn plain_id(identity: &Identity<'_>) -> String {
+    let mut sources = Vec::with_capacity(identity.sources.len());
+    for (host, path) in &identity.sources {
+        // A symlink is copied as a link, and with a slash behind it as what it leads to; of another host nobody knows.
+        let may_be_link = identity.recursive && (!host.is_empty() || is_link(path));
+        let mut plain = plain(path);
+        plain.extend((may_be_link && path.ends_with(b"/")).then_some(b'/'));
+        sources.push((*host, plain));
     }
-    plain
+    let (host, destination) = &identity.destination;
+    let mut destination = plain(destination);
+    // A dot at the end of a SOURCE means what is in it.
+    if destination == b"." || destination.ends_with(b"/.") {
+        destination.pop();
+        destination = plain(&destination);
+    }
+    let plain =
+        Identity { sources, destination: (host, destination), host: identity.host.clone(), ..*identity };
+    plain.id().to_string()
 }
 
-/// Without what says nothing: `./`, `//`, a slash at the end. A dot at the end of a SOURCE does.
+fn is_link(path: &[u8]) -> bool {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    Path::new(OsStr::from_bytes(&path[..end])).is_symlink()
+}
+
+/// Without what says nothing: `./`, `//`, slashes at the end.
 fn plain(path: &[u8]) -> Vec<u8> {
-    let last = path.split(|byte| *byte == b'/').count() - 1;
-    let mut plain = Vec::with_capacity(path.len());
-    for (number, part) in path.split(|byte| *byte == b'/').enumerate() {
-        let says_nothing = part.is_empty() && number > 0 || part == b"." && number < last;
-        if says_nothing {
-            continue;
-        }
-        // Of another host's path the first part has the host in front.
-        let part =
-            part.strip_suffix(b".").filter(|host| host.ends_with(b":") && number < last).unwrap_or(part);
-        if number > 0 && !plain.ends_with(b":") {
-            plain.push(b'/');
-        }
-        plain.extend_from_slice(part);
-    }
-    plain
+    let mut parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+    let last = parts.pop();
+    parts.retain(|part| *part != b".");
+    let last = last.filter(|last| *last != b"." || !path.ends_with(b"/"));
+    let relative = parts.into_iter().chain(last).collect::<Vec<_>>().join(&b'/');
+    if path.starts_with(b"/") { [b"/", &relative[..]].concat() } else { relative }
 }
 
 #[cfg(test)]
@@ -74,35 +80,70 @@ mod tests {
 
     #[test]
     fn what_is_typed_otherwise_is_the_same() {
-        let is_same = |one: &str, other: &str| plain(one.as_bytes()) == plain(other.as_bytes());
-        for (one, other) in [
-            ("/a/b", "/a/b/"),
-            ("/a/b", "/a//b//"),
-            ("/a/b", "/a/./b"),
-            ("/a/b", "/./a/b/"),
-            ("host:a/b", "host:a/b/"),
-            ("host:a", "host:./a"),
-            ("host:/a", "host:/a/"),
-            ("host:~/a", "host:~/a//"),
+        let text = |path: &str| String::from_utf8(plain(path.as_bytes())).unwrap();
+        for (typed, expected) in [
+            ("/a/b", "/a/b"),
+            ("/a/b/", "/a/b"),
+            ("//a///b//", "/a/b"),
+            ("/./a/./b", "/a/b"),
+            ("a/b/", "a/b"),
+            ("./a", "a"),
+            ("./", ""),
+            ("", ""),
+            ("/", "/"),
+            ("~/a//", "~/a"),
+            ("/a/12:/b", "/a/12:/b"),
+            ("/a/..", "/a/.."),
+            ("/a/.b", "/a/.b"),
+            ("/a/b/.", "/a/b/."),
+            (".", "."),
         ] {
-            assert!(
-                is_same(one, other),
-                "{one} {other}: {:?} {:?}",
-                plain(one.as_bytes()),
-                plain(other.as_bytes())
-            );
+            assert_eq!(text(typed), expected, "{typed}");
         }
-        for (one, other) in [
-            ("/a/b", "/a/c"),
-            ("/a/b", "/a/b/."),
-            ("/a/..", "/a"),
-            ("host:a", "host:/a"),
-            ("host:", "host:/"),
-            ("host:a", "other:a"),
-            ("/a/.b", "/a/b"),
-            ("host:.", "host:"),
+    }
+
+    fn id(sources: &[(&str, &str)], destination: (&str, &str), recursive: bool, preserve: bool) -> String {
+        let bytes = |path: &str| path.as_bytes().to_vec();
+        let sources = sources.iter().map(|(host, path)| (*host, bytes(path))).collect();
+        let destination = (destination.0, bytes(destination.1));
+        plain_id(&Identity { sources, destination, recursive, preserve, host: None })
+    }
+
+    #[test]
+    fn what_means_something_else_is_another_transfer() {
+        let known = id(&[("", "/a")], ("host", "b"), true, false);
+        for same in [("/a/", "b/"), ("//a", "./b"), ("/./a", "b/."), ("/a//", "b//./")] {
+            assert_eq!(id(&[("", same.0)], ("host", same.1), true, false), known, "{same:?}");
+        }
+        for other in [
+            id(&[("", "/a")], ("host", "/b"), true, false),
+            id(&[("", "/a")], ("other", "b"), true, false),
+            id(&[("", "/a/.")], ("host", "b"), true, false),
+            id(&[("", "/a")], ("host", "b"), false, false),
+            id(&[("", "/a")], ("host", "b"), true, true),
+            id(&[("", "/a"), ("", "/a")], ("host", "b"), true, false),
         ] {
-            assert!(!is_same(one, other), "{one} {other}");
+            assert_ne!(other, known);
+        }
+        // The home directory.
+        let homes = ["", ".", "./", "./."].map(|home| id(&[("", "/a")], ("host", home), true, false));
+        assert!(homes.iter().all(|home| *home == homes[0]));
+        assert_ne!(homes[0], id(&[("", "/a")], ("host", "/"), true, false));
+        // Of another host nobody knows what is a link.
+        let far = |path| id(&[("host", path)], ("", "/b"), true, false);
+        assert_ne!(far("a"), far("a/"));
+        assert_eq!(far("./a"), far("a"));
+        let scratch = tempfile::tempdir().unwrap();
+        let (directory, link) = (scratch.path().join("directory"), scratch.path().join("link"));
+        std::fs::create_dir(&directory).unwrap();
+        std::os::unix::fs::symlink(&directory, &link).unwrap();
+        for (path, recursive, is_same) in
+            [(&directory, true, true), (&link, true, false), (&link, false, true)]
+        {
+            let path = path.to_str().unwrap();
+            let ids = [path.to_owned(), format!("{path}/")]
+                .map(|it| id(&[("", &it)], ("", "/b"), recursive, false));
+            assert_eq!(ids[0] == ids[1], is_same, "{path} {recursive}");
         }
     }
 }

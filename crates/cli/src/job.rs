@@ -114,11 +114,6 @@ pub fn is_known(state: &Path, id: &JobId) -> bool {
 }
 
 impl Record {
-    /// It has begun, and is not done; a process may be at it.
-    pub fn can_go_on(&self) -> bool {
-        self.state != "done" && !self.has_never_begun() && !self.is_beyond_help()
-    }
-
     /// All that failed is of a kind that is not copied.
     pub fn is_beyond_help(&self) -> bool {
         self.state == "incomplete" && self.files_failed > 0 && self.files_failed == self.beyond_help
@@ -176,6 +171,9 @@ pub struct Record {
     /// Bytes of all SOURCEs and DEST as they are shown, in hex.
     #[serde(default)]
     pub paths: Vec<String>,
+    /// The id of the same command with its paths typed plainly; of older versions nobody knows.
+    #[serde(default)]
+    pub alike: Option<String>,
     /// Where the command was typed, if that counts. What cannot be read of it is only advice.
     #[serde(default, deserialize_with = "kin::if_readable")]
     pub kin: Option<Kin>,
@@ -236,6 +234,8 @@ pub struct About {
     pub destination_here: Option<PathBuf>,
     /// `-r`
     pub recursive: bool,
+    /// See [`Record::alike`].
+    pub alike: String,
     /// Where the command was typed, if that counts.
     pub kin: Option<Kin>,
 }
@@ -293,6 +293,7 @@ impl Job {
                     decision: None,
                     recursive: about.recursive,
                     paths: Vec::new(),
+                    alike: None,
                     kin: None,
                     state: "running".into(),
                     started: now(),
@@ -311,6 +312,7 @@ impl Job {
         let before = Default::default();
         let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock, before };
         job.record.kin.clone_from(&about.kin);
+        job.record.alike = Some(about.alike.clone());
         job.record.paths = about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect();
         // How far a session was that was killed; one that had not begun knows nothing.
         let mut killed = job.record.clone();
@@ -537,7 +539,8 @@ pub fn runner(directory: &Path) -> Option<Runner> {
 const PATIENCE_MOST: Duration = Duration::from_secs(5);
 const PATIENCE_AFAR: Duration = Duration::from_secs(1);
 
-fn already_running(directory: &Path) -> Error {
+/// What whoever comes second is told.
+pub fn already_running(directory: &Path) -> Error {
     let who = runner(directory).map_or("another process".to_owned(), |runner| runner.to_string());
     let id = directory.file_name().unwrap_or_default().to_string_lossy();
     let id: String = id.chars().take(12).collect();

@@ -10,6 +10,7 @@ use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
+use crate::alike::plain_id;
 use crate::bench::Measure;
 use crate::job::{self, About, Identity, spelled, this_host};
 use crate::kin::Kin;
@@ -111,6 +112,7 @@ impl Plan {
                 destination: spelled(identity.destination.0, &identity.destination.1),
                 destination_here,
                 recursive: arguments.recursive,
+                alike: plain_id(&identity),
                 kin,
             },
             names: places.iter().map(|place| name_of(place.path())).collect(),
@@ -277,13 +279,17 @@ pub fn root_error(failure: &RootFailure) -> Error {
             Some(format!("make it first: mkdir -p {dashes}{}", quoted_here(&about)))
         }
         Code::SinkNotDirectory => Some("name a directory as DEST, or a new name".into()),
-        Code::Usage => Some("two SOURCEs have the same name; copy them to different directories".into()),
+        Code::Usage => Some("copy them to different directories".into()),
         Code::SinkPermission if is_not_listed(&failure.path) => Some(
             "you may write to it, but not list it, which haul has to: chmod +r, or choose another directory"
                 .into(),
         ),
         Code::SinkPermission => Some("choose a directory that you may write to".into()),
         _ => None,
+    };
+    let about = match failure.failure.code {
+        Code::Usage => format!("{about}: two SOURCEs have the same name"),
+        _ => about,
     };
     // A destination that cannot be used fails the whole job, whatever the row says of single files.
     Error { failure: failure.failure, about, hint }

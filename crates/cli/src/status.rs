@@ -23,12 +23,16 @@ use crate::paths::{hex, json as json_line, name_of, show, unhex};
 use crate::report::ended;
 use crate::told::{counted, size};
 
-struct Found {
-    directory: PathBuf,
+/// A transfer, as its record has it.
+pub struct Found {
+    /// Of the record.
+    pub directory: PathBuf,
     /// What was known of it at another place, and is older.
     older: Vec<PathBuf>,
-    record: Record,
-    running: bool,
+    /// The latest one.
+    pub record: Record,
+    /// A process is at it.
+    pub running: bool,
 }
 
 impl Found {
@@ -39,6 +43,12 @@ impl Found {
             (false, "running") => "interrupted",
             (false, state) => state,
         }
+    }
+
+    /// It has begun, and is neither done nor all that can be done.
+    pub fn can_go_on(&self) -> bool {
+        let needs_nothing = self.state() == "done" || self.has_never_begun() || self.is_beyond_help();
+        self.running || !needs_nothing
     }
 
     fn can_continue(&self) -> bool {
@@ -55,8 +65,7 @@ impl Found {
 
     /// It ended long ago, and there is nothing to continue: it is done, or has never begun.
     fn is_of_the_past(&self, now: u64) -> bool {
-        let needs_nothing = self.state() == "done" || self.has_never_begun() || self.is_beyond_help();
-        needs_nothing && now.saturating_sub(self.record.updated) >= PAST_SECONDS
+        !self.can_go_on() && now.saturating_sub(self.record.updated) >= PAST_SECONDS
     }
 }
 
@@ -64,18 +73,24 @@ impl Found {
 const PAST_SECONDS: u64 = 86_400;
 
 fn all() -> Result<Vec<Found>, Error> {
-    let mut all: Vec<Found> = Vec::new();
-    let mut wrong = None;
-    for place in places()? {
-        match below(&place.join("jobs")) {
-            Ok(found) => all.extend(found),
-            Err(error) => wrong = Some(error),
-        }
-    }
+    let (all, wrong) = known_transfers(&places()?);
     match wrong {
         Some(error) if all.is_empty() => return Err(error),
         Some(error) => crate::report::error(&error),
         None => {}
+    }
+    Ok(all)
+}
+
+/// All that is known at these places, the latest of each transfer; and why it cannot be known at one of them.
+pub fn known_transfers(places: &[PathBuf]) -> (Vec<Found>, Option<Error>) {
+    let mut all: Vec<Found> = Vec::new();
+    let mut wrong = None;
+    for place in places {
+        match below(&place.join("jobs")) {
+            Ok(found) => all.extend(found),
+            Err(error) => wrong = Some(error),
+        }
     }
     all.sort_by_key(|found| std::cmp::Reverse((found.running, found.record.updated)));
     let mut latest: HashMap<String, Found> = HashMap::new();
@@ -90,7 +105,7 @@ fn all() -> Result<Vec<Found>, Error> {
     latest.sort_by(|one, other| {
         (other.record.updated, &one.record.job).cmp(&(one.record.updated, &other.record.job))
     });
-    Ok(latest)
+    (latest, wrong)
 }
 
 fn below(jobs: &Path) -> Result<Vec<Found>, Error> {

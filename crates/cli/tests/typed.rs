@@ -22,6 +22,8 @@ fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
         let output = bed.haul(&["cp", "-r", typed[0], typed[1]]);
         says(&output, 2, &["only in how it was typed", "haul stop "]);
     }
+    // Another mode is another transfer.
+    assert_eq!(code(&bed.haul(&["cp", "-rp", "-q", "data", "copy"])), 3);
     // What it told works.
     let output = bed.haul(&["cp", "-r", "data/", "copy/"]);
     let text = stderr(&output);
@@ -31,6 +33,22 @@ fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
     assert_eq!(code(&bed.haul(&["cp", "-r", "data/", "copy/"])), 0);
     // Once it is done anything may be typed.
     assert_eq!(code(&bed.haul(&["cp", "-r", "data", "copy"])), 0);
+}
+
+#[test]
+fn one_that_runs_is_told_as_that() {
+    let bed = Bed::new();
+    bed.write("data/file", &vec![1; 8 << 20]);
+    let words = ["cp", "-r", "-q", "--bandwidth", "2MiB", "data", "copy"];
+    let mut running = bed.command().args(words).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while !bed.path("copy").exists() && began.elapsed().as_secs() < 30 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = bed.haul(&["cp", "-r", "./data", "copy"]);
+    says(&output, 1, &["already running", "haul stop "]);
+    assert!(!stderr(&output).contains("--discard"));
+    assert!(running.wait().unwrap().success());
 }
 
 #[test]

@@ -516,6 +516,7 @@ impl<M: Machine> Running<M> {
             return;
         }
         self.heard = Instant::now();
+        self.comm_logs_since = None;
         match self.receive(header, &body) {
             Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
             Ok(Some(Message::Profile(profile))) => self.master.profiler.hear(*profile),
