@@ -1,28 +1,25 @@
 //! Commands that differ in nothing but how their paths are typed.
 //!
 //! `haul cp -r data copy` and, once `copy` is there, `haul cp -r data/ copy/` (what a shell completes) are different commands: the
-//! second one would make a whole copy in `copy/data`, beside what is unfinished. Whoever continues does not want that. So a record has,
-//! beside the job's id, what that would be if all paths were typed plainly ([`plain_id`]).
+//! second one would make a whole copy in `copy/data`, beside what is unfinished. Whoever continues does not want that.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 
-use crate::job::{Identity, already_running, is_known, places};
-use crate::status::known_transfers;
+use crate::job::{Identity, already_running, directory, is_known, places};
+use crate::status::{self, Found};
 
-/// Refuses a new transfer where an unfinished one is typed in another way.
-pub fn check(id: &JobId, plain_id: &str) -> Result<(), Error> {
+/// Refuses a new transfer where an unfinished one is typed in one of these ways.
+pub fn check(id: &JobId, typed_otherwise: &[JobId]) -> Result<(), Error> {
     let Ok(places) = places() else { return Ok(()) };
     if places.iter().any(|state| is_known(state, id)) {
         return Ok(());
     }
-    let is_alike = |alike: &Option<String>| alike.as_deref() == Some(plain_id);
-    let (transfers, _) = known_transfers(&places);
-    let found = transfers.into_iter().find(|it| is_alike(&it.record.alike) && it.can_go_on());
+    let found = typed_otherwise.iter().find_map(|other| latest(&places, other).filter(Found::can_go_on));
     let Some(found) = found else { return Ok(()) };
     if found.running {
         return Err(already_running(&found.directory));
@@ -37,26 +34,96 @@ pub fn check(id: &JobId, plain_id: &str) -> Result<(), Error> {
     Err(error.hint(format!("type it like that to continue, or forget it: haul stop {id} --discard")))
 }
 
-/// The id that the same command has if its paths are typed plainly.
-pub fn plain_id(identity: &Identity<'_>) -> String {
-    let mut sources = Vec::with_capacity(identity.sources.len());
-    for (host, path) in &identity.sources {
-        // A symlink is copied as a link, and with a slash behind it as what it leads to; of another host nobody knows.
-        let may_be_link = identity.recursive && (!host.is_empty() || is_link(path));
-        let mut plain = plain(path);
-        plain.extend((may_be_link && path.ends_with(b"/")).then_some(b'/'));
-        sources.push((*host, plain));
-    }
+/// A transfer may be known at two places.
+fn latest(places: &[PathBuf], id: &JobId) -> Option<Found> {
+    let found = places.iter().filter_map(|state| status::at(directory(state, id)));
+    found.max_by_key(|found| (found.running, found.record.updated))
+}
+
+/// The same command with its paths typed in other ways: with a slash at the end or without, with `./` before or without. All SOURCEs in the
+/// same way, as they mostly come from one pattern.
+pub fn typed_otherwise(identity: &Identity<'_>) -> Vec<JobId> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let here = here.as_os_str().as_bytes();
     let (host, destination) = &identity.destination;
-    let mut destination = plain(destination);
-    // A dot at the end of a SOURCE means what is in it.
-    if destination == b"." || destination.ends_with(b"/.") {
-        destination.pop();
-        destination = plain(&destination);
+    // A dot at the end of a SOURCE means what is in it; of DEST it says nothing.
+    let destination = Typed::of(here, host, destination, true);
+    let source = |(host, path): &'_ (&str, Vec<u8>)| Typed::of(here, host, path, false);
+    let sources: Vec<_> = identity.sources.iter().map(source).collect();
+    // A symlink is copied as a link, and with a slash behind it as what it leads to; of another host nobody knows.
+    let may_be_link = || {
+        identity.sources.iter().any(|(host, path)| !host.is_empty() || is_link(path)) && identity.recursive
+    };
+    let slash = identity.sources.first().is_some_and(|(_, path)| path.ends_with(b"/"));
+    let ends: &[&str] = if !may_be_link() {
+        &["", "/"]
+    } else if slash {
+        &["/"]
+    } else {
+        &[""]
+    };
+    let own = identity.id();
+    let mut ids = Vec::new();
+    for begin in ["", "./"] {
+        for end in ends {
+            let mut spelled = Vec::with_capacity(sources.len());
+            for (typed, (host, _)) in sources.iter().zip(&identity.sources) {
+                spelled.push((*host, typed.spelled(begin, end)));
+            }
+            for begin in ["", "./"] {
+                for end in ["", "/", "/."] {
+                    let destination = (*host, destination.spelled(begin, end));
+                    let (sources, host) = (spelled.clone(), identity.host.clone());
+                    ids.push(Identity { sources, destination, host, ..*identity }.id());
+                }
+            }
+        }
     }
-    let plain =
-        Identity { sources, destination: (host, destination), host: identity.host.clone(), ..*identity };
-    plain.id().to_string()
+    ids.sort_unstable_by_key(|id| id.0);
+    ids.dedup();
+    ids.retain(|id| *id != own);
+    ids
+}
+
+/// A path in its parts.
+struct Typed {
+    /// The working directory and a slash, if the path is in it.
+    here: Vec<u8>,
+    /// Without `./` before and slashes behind.
+    plain: Vec<u8>,
+    /// It is typed with all that leads to it, or is nothing but such signs.
+    is_fixed: [bool; 2],
+}
+
+impl Typed {
+    fn of(here: &[u8], host: &str, path: &[u8], ends_in_dot: bool) -> Typed {
+        let here = [here, b"/"].concat();
+        let below = path.strip_prefix(&here[..]).filter(|_| host.is_empty());
+        let mut plain = below.unwrap_or(path);
+        while let Some(rest) = plain.strip_prefix(b"./") {
+            plain = rest;
+            while let [b'/', rest @ ..] = plain {
+                plain = rest;
+            }
+        }
+        loop {
+            plain = match plain {
+                [rest @ .., b'/'] => rest,
+                [rest @ .., b'/', b'.'] if ends_in_dot => rest,
+                _ => break,
+            }
+        }
+        let is_nothing = plain.is_empty() || plain == b".";
+        let here = if below.is_some() { here } else { Vec::new() };
+        let plain = if is_nothing { below.unwrap_or(path) } else { plain };
+        Typed { here, plain: plain.to_vec(), is_fixed: [is_nothing || plain.starts_with(b"/"), is_nothing] }
+    }
+
+    fn spelled(&self, begin: &str, end: &str) -> Vec<u8> {
+        let [begin, end] = [(begin, self.is_fixed[0]), (end, self.is_fixed[1])]
+            .map(|(sign, is_fixed)| if is_fixed { "" } else { sign });
+        [&self.here, begin.as_bytes(), &self.plain, end.as_bytes()].concat()
+    }
 }
 
 fn is_link(path: &[u8]) -> bool {
@@ -64,75 +131,70 @@ fn is_link(path: &[u8]) -> bool {
     Path::new(OsStr::from_bytes(&path[..end])).is_symlink()
 }
 
-/// Without what says nothing: `./`, `//`, slashes at the end.
-fn plain(path: &[u8]) -> Vec<u8> {
-    let mut parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
-    let last = parts.pop();
-    parts.retain(|part| *part != b".");
-    let last = last.filter(|last| *last != b"." || !path.ends_with(b"/"));
-    let relative = parts.into_iter().chain(last).collect::<Vec<_>>().join(&b'/');
-    if path.starts_with(b"/") { [b"/", &relative[..]].concat() } else { relative }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_typed_otherwise_is_the_same() {
-        let text = |path: &str| String::from_utf8(plain(path.as_bytes())).unwrap();
-        for (typed, expected) in [
-            ("/a/b", "/a/b"),
-            ("/a/b/", "/a/b"),
-            ("//a///b//", "/a/b"),
-            ("/./a/./b", "/a/b"),
-            ("a/b/", "a/b"),
-            ("./a", "a"),
-            ("./", ""),
-            ("", ""),
-            ("/", "/"),
-            ("~/a//", "~/a"),
-            ("/a/12:/b", "/a/12:/b"),
-            ("/a/..", "/a/.."),
-            ("/a/.b", "/a/.b"),
-            ("/a/b/.", "/a/b/."),
-            (".", "."),
-        ] {
-            assert_eq!(text(typed), expected, "{typed}");
-        }
-    }
-
-    fn id(sources: &[(&str, &str)], destination: (&str, &str), recursive: bool, preserve: bool) -> String {
+    fn identity<'a>(source: (&'a str, &str), destination: (&'a str, &str), recursive: bool) -> Identity<'a> {
         let bytes = |path: &str| path.as_bytes().to_vec();
-        let sources = sources.iter().map(|(host, path)| (*host, bytes(path))).collect();
-        let destination = (destination.0, bytes(destination.1));
-        plain_id(&Identity { sources, destination, recursive, preserve, host: None })
+        let (sources, destination) =
+            (vec![(source.0, bytes(source.1))], (destination.0, bytes(destination.1)));
+        Identity { sources, destination, recursive, preserve: false, host: Some(b"here".to_vec()) }
+    }
+
+    fn is_alike(one: &Identity<'_>, other: &Identity<'_>) -> bool {
+        typed_otherwise(one).contains(&other.id())
     }
 
     #[test]
-    fn what_means_something_else_is_another_transfer() {
-        let known = id(&[("", "/a")], ("host", "b"), true, false);
-        for same in [("/a/", "b/"), ("//a", "./b"), ("/./a", "b/."), ("/a//", "b//./")] {
-            assert_eq!(id(&[("", same.0)], ("host", same.1), true, false), known, "{same:?}");
+    fn what_means_the_same_is_found_however_it_is_typed_and_nothing_else() {
+        let here = std::env::current_dir().unwrap();
+        let here = |path: &str| format!("{}/{path}", here.display());
+        let of = |source: &str, to: &str| (here(source), to.to_owned());
+        let typed = [
+            of("a", "b"),
+            of("a/", "b"),
+            of("./a", "b/"),
+            of("./a/", "./b"),
+            of("a", "./b/"),
+            of("a/", "b/."),
+            of("a//", "b//"),
+        ];
+        for (number, (source, to)) in typed.iter().enumerate() {
+            let one = identity(("", source), ("host", to), true);
+            for (other, (source, to)) in typed.iter().enumerate() {
+                let other_one = identity(("", source), ("host", to), true);
+                // Whoever types two slashes types one the next time.
+                if number != other && other < 6 {
+                    assert!(is_alike(&one, &other_one), "{:?} {:?}", typed[number], typed[other]);
+                }
+            }
+            for (source, to, recursive) in [
+                (&*here("a/."), "b", true),
+                (&here("c"), "b", true),
+                (&here("a"), "/b", true),
+                (&here("a"), "b", false),
+                ("/a", "b", true),
+            ] {
+                assert!(!is_alike(&one, &identity(("", source), ("host", to), recursive)), "{source} {to}");
+            }
+            let source = here("a");
+            assert!(!is_alike(&one, &identity(("", &source), ("other", "b"), true)));
+            let known = identity(("", &source), ("host", "b"), true);
+            assert!(!is_alike(&one, &Identity { host: None, ..known }), "on another host");
+            let known = identity(("", &source), ("host", "b"), true);
+            assert!(!is_alike(&one, &Identity { preserve: true, ..known }));
         }
-        for other in [
-            id(&[("", "/a")], ("host", "/b"), true, false),
-            id(&[("", "/a")], ("other", "b"), true, false),
-            id(&[("", "/a/.")], ("host", "b"), true, false),
-            id(&[("", "/a")], ("host", "b"), false, false),
-            id(&[("", "/a")], ("host", "b"), true, true),
-            id(&[("", "/a"), ("", "/a")], ("host", "b"), true, false),
-        ] {
-            assert_ne!(other, known);
-        }
-        // The home directory.
-        let homes = ["", ".", "./", "./."].map(|home| id(&[("", "/a")], ("host", home), true, false));
-        assert!(homes.iter().all(|home| *home == homes[0]));
-        assert_ne!(homes[0], id(&[("", "/a")], ("host", "/"), true, false));
-        // Of another host nobody knows what is a link.
-        let far = |path| id(&[("host", path)], ("", "/b"), true, false);
-        assert_ne!(far("a"), far("a/"));
-        assert_eq!(far("./a"), far("a"));
+        // A home directory is nobody's root.
+        let home = |path| identity(("", "/a"), ("host", path), true);
+        assert!(["/", "/.", "//"].iter().all(|root| !is_alike(&home(""), &home(root))));
+    }
+
+    #[test]
+    fn a_slash_behind_what_may_be_a_link_says_something() {
+        let far = |path| identity(("host", path), ("", "/b"), true);
+        assert!(!is_alike(&far("a"), &far("a/")));
+        assert!(is_alike(&far("./a"), &far("a")));
         let scratch = tempfile::tempdir().unwrap();
         let (directory, link) = (scratch.path().join("directory"), scratch.path().join("link"));
         std::fs::create_dir(&directory).unwrap();
@@ -141,9 +203,10 @@ mod tests {
             [(&directory, true, true), (&link, true, false), (&link, false, true)]
         {
             let path = path.to_str().unwrap();
-            let ids = [path.to_owned(), format!("{path}/")]
-                .map(|it| id(&[("", &it)], ("", "/b"), recursive, false));
-            assert_eq!(ids[0] == ids[1], is_same, "{path} {recursive}");
+            let slashed = format!("{path}/");
+            let ids = [path, &slashed].map(|path| identity(("", path), ("", "/b"), recursive));
+            assert_eq!(is_alike(&ids[0], &ids[1]), is_same, "{path} {recursive}");
+            assert_eq!(is_alike(&ids[1], &ids[0]), is_same, "{path} {recursive}");
         }
     }
 }

@@ -171,9 +171,6 @@ pub struct Record {
     /// Bytes of all SOURCEs and DEST as they are shown, in hex.
     #[serde(default)]
     pub paths: Vec<String>,
-    /// The id of the same command with its paths typed plainly; of older versions nobody knows.
-    #[serde(default)]
-    pub alike: Option<String>,
     /// Where the command was typed, if that counts. What cannot be read of it is only advice.
     #[serde(default, deserialize_with = "kin::if_readable")]
     pub kin: Option<Kin>,
@@ -234,8 +231,6 @@ pub struct About {
     pub destination_here: Option<PathBuf>,
     /// `-r`
     pub recursive: bool,
-    /// See [`Record::alike`].
-    pub alike: String,
     /// Where the command was typed, if that counts.
     pub kin: Option<Kin>,
 }
@@ -293,7 +288,6 @@ impl Job {
                     decision: None,
                     recursive: about.recursive,
                     paths: Vec::new(),
-                    alike: None,
                     kin: None,
                     state: "running".into(),
                     started: now(),
@@ -312,7 +306,6 @@ impl Job {
         let before = Default::default();
         let mut job = Job { directory, record, log_trouble: None, kept: Duration::ZERO, lock, before };
         job.record.kin.clone_from(&about.kin);
-        job.record.alike = Some(about.alike.clone());
         job.record.paths = about.sources.iter().chain([&about.destination]).map(|path| hex(path)).collect();
         // How far a session was that was killed; one that had not begun knows nothing.
         let mut killed = job.record.clone();

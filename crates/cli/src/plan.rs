@@ -10,7 +10,7 @@ use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::alike::plain_id;
+use crate::alike::typed_otherwise;
 use crate::bench::Measure;
 use crate::job::{self, About, Identity, spelled, this_host};
 use crate::kin::Kin;
@@ -46,6 +46,8 @@ pub struct Plan {
     pub about: About,
     /// Which job it is.
     pub id: JobId,
+    /// And would be, if the paths were typed in another way.
+    pub typed_otherwise: Vec<JobId>,
     /// `-r`
     pub recursive: bool,
     /// `-p`
@@ -107,12 +109,12 @@ impl Plan {
         };
         Ok(Plan {
             id: known_as.unwrap_or(own),
+            typed_otherwise: typed_otherwise(&identity),
             about: About {
                 sources: identity.sources.iter().map(|(host, path)| spelled(host, path)).collect(),
                 destination: spelled(identity.destination.0, &identity.destination.1),
                 destination_here,
                 recursive: arguments.recursive,
-                alike: plain_id(&identity),
                 kin,
             },
             names: places.iter().map(|place| name_of(place.path())).collect(),

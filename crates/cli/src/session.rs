@@ -146,7 +146,7 @@ pub fn found_nothing(summary: &Summary) -> bool {
 fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
     plan.check_policy()?;
     let state = state_directory()?;
-    alike::check(&plan.id, &plan.about.alike)?;
+    alike::check(&plan.id, &plan.typed_otherwise)?;
     let required = plan.settings.log_required.value;
     let (mut job, log_trouble) =
         Job::open_anywhere(&state, required, &plan.id, |state| Job::open(state, &plan.id, &plan.about))?;

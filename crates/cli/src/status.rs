@@ -73,24 +73,18 @@ impl Found {
 const PAST_SECONDS: u64 = 86_400;
 
 fn all() -> Result<Vec<Found>, Error> {
-    let (all, wrong) = known_transfers(&places()?);
-    match wrong {
-        Some(error) if all.is_empty() => return Err(error),
-        Some(error) => crate::report::error(&error),
-        None => {}
-    }
-    Ok(all)
-}
-
-/// All that is known at these places, the latest of each transfer; and why it cannot be known at one of them.
-pub fn known_transfers(places: &[PathBuf]) -> (Vec<Found>, Option<Error>) {
     let mut all: Vec<Found> = Vec::new();
     let mut wrong = None;
-    for place in places {
+    for place in places()? {
         match below(&place.join("jobs")) {
             Ok(found) => all.extend(found),
             Err(error) => wrong = Some(error),
         }
+    }
+    match wrong {
+        Some(error) if all.is_empty() => return Err(error),
+        Some(error) => crate::report::error(&error),
+        None => {}
     }
     all.sort_by_key(|found| std::cmp::Reverse((found.running, found.record.updated)));
     let mut latest: HashMap<String, Found> = HashMap::new();
@@ -105,7 +99,15 @@ pub fn known_transfers(places: &[PathBuf]) -> (Vec<Found>, Option<Error>) {
     latest.sort_by(|one, other| {
         (other.record.updated, &one.record.job).cmp(&(one.record.updated, &other.record.job))
     });
-    (latest, wrong)
+    Ok(latest)
+}
+
+/// The transfer of which the record is there.
+pub fn at(directory: PathBuf) -> Option<Found> {
+    let mut record = read_record(&directory)?;
+    let running = is_running(&directory);
+    record.look_at_progress(&directory, running);
+    Some(Found { running, directory, record, older: Vec::new() })
 }
 
 fn below(jobs: &Path) -> Result<Vec<Found>, Error> {
@@ -116,14 +118,8 @@ fn below(jobs: &Path) -> Result<Vec<Found>, Error> {
         }
         Err(error) => return Err(Error::os(Code::StateDamaged, jobs.display().to_string(), &error)),
     };
-    let found = entries.flatten().filter(|entry| !is_gone(&entry.file_name())).filter_map(|entry| {
-        let directory = entry.path();
-        let mut record = read_record(&directory)?;
-        let running = is_running(&directory);
-        record.look_at_progress(&directory, running);
-        Some(Found { running, directory, record, older: Vec::new() })
-    });
-    Ok(found.collect())
+    let entries = entries.flatten().filter(|entry| !is_gone(&entry.file_name()));
+    Ok(entries.filter_map(|entry| at(entry.path())).collect())
 }
 
 /// `haul status`
