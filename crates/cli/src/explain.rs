@@ -15,6 +15,7 @@ use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::json;
 
+use crate::alike;
 use crate::engines;
 use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
@@ -52,6 +53,9 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         Direction::Push(host) => format!("this host reads, {host} writes (started through ssh)"),
         Direction::Pull(host) => format!("{host} reads (started through ssh), this host writes"),
     };
+    if let Err(error) = alike::check(&plan.id, &plan.typed_otherwise) {
+        return Ok(report::not_begun(&error));
+    }
     let (job, record) = known(&plan)?;
     let earlier = match &record {
         Some(record) => {

@@ -19,8 +19,10 @@ fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
     let bed = Bed::new();
     unfinished(&bed);
     for typed in [["data/", "copy/"], ["./data", "copy"], ["data", "copy/."], ["data", ".//copy"]] {
-        let output = bed.haul(&["cp", "-r", typed[0], typed[1]]);
-        says(&output, 2, &["only in how it was typed", "haul stop "]);
+        for verb in ["explain", "cp"] {
+            let output = bed.haul(&[verb, "-r", typed[0], typed[1]]);
+            says(&output, 2, &["only in how it was typed", "haul stop "]);
+        }
     }
     // Another mode is another transfer.
     assert_eq!(code(&bed.haul(&["cp", "-rp", "-q", "data", "copy"])), 3);
