@@ -172,7 +172,7 @@ impl<M: Machine> Running<M> {
                 format!("one connection after the other is lost before anything whole has passed: {cause}");
             let error = Error::new(Code::ConnectionLost, told);
             return self.stop(
-                error.hint("what is durable is so: run the same command again when the path is better"),
+                error.hint("what is durable stays: run the same command again when the path is better"),
             );
         }
         match self.in_vain.pause(now) {

@@ -7,8 +7,8 @@
 //!    equals they take turns. A queue (target, gate and class) is first in, first out, so what is pushed in the order of
 //!    a file is read in that order.
 //! 2. **Share.** A target holds at most a third of the threads or slots, whichever are fewer, lost ones included, and
-//!    at least 1 beside those that it has lost. This holds from the moment at which another target has had an object or a bundle; a file system that
-//!    is one target has all of them. (What was under way at that moment is not taken back.)
+//!    at least 1 beside those that it has lost. This holds from the moment at which another target has had an object or a
+//!    bundle; a file system that is one target has all of them. (What was under way at that moment is not taken back.)
 //! 3. **Nothing waits for ever.** A request that takes longer than a bound is [written off](Scheduler::expire). A target
 //!    that has lost [`Config::lost_per_target`] threads, each to another file ([`Scheduler::excuse`]), and has answered
 //!    nothing that began since, or twice its share and those, is dead: what is queued for it is
