@@ -623,6 +623,13 @@ fn is_at_work(summary: &Summary) -> bool {
     files_done > 0 || files_failed > 0 || bytes_sent > 0
 }
 
+/// A SOURCE that is not there, or that cannot be copied so: there is nothing to go on with.
+pub fn found_nothing(summary: &Summary) -> bool {
+    let Stats { files_failed, files_total, directories, bytes_total, .. } = summary.outcome.stats;
+    let is_over = summary.outcome.failure.is_none() && summary.hanging == 0;
+    is_over && files_failed > 0 && files_total <= files_failed && (directories, bytes_total) == (0, 0)
+}
+
 /// State and exit code.
 pub fn verdict(summary: &Summary) -> (&'static str, u8) {
     match summary.outcome.failure {

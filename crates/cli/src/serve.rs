@@ -34,7 +34,7 @@ use crate::options::Seating;
 use crate::plan::{
     check_can_become, check_tree_can_become, decision, is_file, is_something_else, is_tree, labels,
 };
-use crate::session::{EndEngines, Ends, Spill, found_nothing, greeting_bytes, response};
+use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
 use crate::settings::{HANG_AFTER_SECONDS, RECONNECT_SECONDS_MAX, slots_far_here, slots_here};
 use crate::within::{self, Marker};
 use crate::{placement, policy, report};
@@ -352,7 +352,7 @@ fn run(
     let (state, code) = report::verdict(&summary);
     let is_done = state == "done" && summary.hanging == 0;
     // The initiator forgets such a job: nobody would ever come back for it.
-    if is_done || is_new && found_nothing(&summary) {
+    if is_done || is_new && report::found_nothing(&summary) {
         claimed.owner.remove();
     }
     // The lock goes with the process: threads that storage has not let go may still write.

@@ -42,7 +42,7 @@ use crate::plan::{
     Direction, Plan, check_can_become, check_tree_can_become, decision, decision_word, error_of_host,
     is_file, is_something_else, is_tree, labels, root_error,
 };
-use crate::report::{End, Setup, Shared, verdict};
+use crate::report::{End, Setup, Shared, found_nothing, verdict};
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::{ResolvedHost, Ssh};
 use crate::typed::Typed;
@@ -133,13 +133,6 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
         }),
     }
     Ok(reporter.with(|reporter| reporter.finish(&summary, &setup)))
-}
-
-/// A SOURCE that is not there, or that cannot be copied so: there is nothing to go on with.
-pub fn found_nothing(summary: &Summary) -> bool {
-    let Stats { files_failed, files_total, directories, bytes_total, .. } = summary.outcome.stats;
-    let is_over = summary.outcome.failure.is_none() && summary.hanging == 0;
-    is_over && files_failed > 0 && files_total <= files_failed && (directories, bytes_total) == (0, 0)
 }
 
 /// The state directory, and the job in it.

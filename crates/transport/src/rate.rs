@@ -150,21 +150,6 @@ impl Sender for RateSender {
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn what_did_not_leave_is_no_debt() {
-        let limit = Limit::new(NonZeroU64::new(1000).unwrap());
-        let closed = Arc::new(Gate::default());
-        closed.open();
-        let sender = |closed: &Arc<Gate>| {
-            let (stream, _other) = crate::memory::pair(1 << 20);
-            RateSender { lower: stream.split().0, limit: limit.clone(), closed: Arc::clone(closed) }
-        };
-        for _ in 0..64 {
-            assert!(sender(&closed).wait(10_000).is_err());
-        }
-        assert!(lock(&limit.0).take(50, Instant::now()).is_zero(), "no more than a burst");
-    }
-
     use super::*;
 
     fn bucket(bytes_per_second: u64) -> Bucket {
@@ -206,5 +191,20 @@ mod tests {
         assert_eq!(bucket.take(50_000, later), Duration::ZERO);
         let wait = bucket.take(10_000, later);
         assert!(wait.abs_diff(Duration::from_millis(10)) < Duration::from_micros(10), "{wait:?}");
+    }
+
+    #[test]
+    fn what_did_not_leave_is_no_debt() {
+        let limit = Limit::new(NonZeroU64::new(1000).unwrap());
+        let closed = Arc::new(Gate::default());
+        closed.open();
+        let sender = |closed: &Arc<Gate>| {
+            let (stream, _other) = crate::memory::pair(1 << 20);
+            RateSender { lower: stream.split().0, limit: limit.clone(), closed: Arc::clone(closed) }
+        };
+        for _ in 0..64 {
+            assert!(sender(&closed).wait(10_000).is_err());
+        }
+        assert!(lock(&limit.0).take(50, Instant::now()).is_zero(), "no more than a burst");
     }
 }
