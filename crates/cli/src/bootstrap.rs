@@ -20,7 +20,7 @@ const MARK: &str = "HAUL1 ";
 /// Of what the other end says this much is shown.
 const TOLD_CHARACTERS_MAX: usize = 2000;
 /// More than this is no greeting.
-const LINE_BYTES_MAX: u64 = 64 << 20;
+pub const LINE_BYTES_MAX: u64 = 64 << 20;
 /// What a far end says is short; only the initiator has many SOURCEs to name.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 

@@ -17,24 +17,20 @@ const ONE_EVENT: Duration = Duration::from_secs(1);
 pub struct Interrupt {
     stopper: Arc<Mutex<Option<Stopper>>>,
     asked: Arc<AtomicBool>,
-    /// What is waited for that nothing else would end: the ssh that is connecting, and the one that is asked for a host's name;
-    /// 0: none.
-    connecting: Arc<[AtomicI32; 2]>,
+    /// The ssh that is told something, and takes nothing before it is connected; 0: none.
+    connecting: Arc<AtomicI32>,
 }
 
 impl Interrupt {
-    /// Does what may wait for these, unless it is interrupted.
+    /// Does what may wait for this process, unless it is interrupted.
     pub fn while_connecting<T>(
         &self,
-        waits_for: [i32; 2],
+        waits_for: i32,
         act: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let wait_for = |pids: [i32; 2]| {
-            self.connecting.iter().zip(pids).for_each(|(held, pid)| held.store(pid, Ordering::SeqCst));
-        };
-        wait_for(waits_for);
+        self.connecting.store(waits_for, Ordering::SeqCst);
         let done = self.check().and_then(|()| act());
-        wait_for([0, 0]);
+        self.connecting.store(0, Ordering::SeqCst);
         done
     }
 
@@ -57,11 +53,9 @@ impl Interrupt {
                     continue;
                 }
                 first = Some(Instant::now());
-                for ssh in connecting.iter() {
-                    if let Some(ssh) = rustix::process::Pid::from_raw(ssh.load(Ordering::SeqCst)) {
-                        // It may have ended by itself.
-                        let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
-                    }
+                if let Some(ssh) = rustix::process::Pid::from_raw(connecting.load(Ordering::SeqCst)) {
+                    // It may have ended by itself.
+                    let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
                 }
                 if let Ok(stopper) = stopper.lock()
                     && let Some(stopper) = stopper.as_ref()

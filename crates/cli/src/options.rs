@@ -111,10 +111,11 @@ pub struct Copy {
     /// network at the end that writes]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// Bytes of an object, a power of two from 64KiB to 64MiB
+    /// Bytes of an object, a power of two from 64KiB to 64MiB [default: 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub object_size: Option<u64>,
     /// Files up to this size, and to that of an object, travel in bundles; 0: only empty ones
+    /// [default: 4MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub bundle_below: Option<u64>,
     /// Threads of each end that read or write contents [default: two for each target, one for each core at least]
@@ -127,7 +128,7 @@ pub struct Copy {
     /// Through the page cache or past it: buffered, direct or auto: measured for each device [default: auto]
     #[arg(long, value_enum, value_name = "IO", hide_possible_values = true)]
     pub io: Option<IoWord>,
-    /// What is done about storage targets that are slow: adaptive, lads, layout or none
+    /// What is done about storage targets that are slow: adaptive, lads, layout or none [default: adaptive]
     #[arg(long, value_enum, value_name = "POLICY")]
     pub congestion: Option<Congestion>,
     /// T: a MiB that takes a storage target longer than this is slow, e.g. 20ms; for lads and adaptive [default: 3 times the
@@ -164,6 +165,7 @@ pub struct Copy {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub spill_max: Option<u64>,
     /// Seconds to go on trying after the connection was lost, or while every new one is lost at once
+    /// [default: 120]
     #[arg(long, value_name = "SECONDS")]
     pub reconnect: Option<u64>,
     /// TCP port for data at the end that listens
@@ -172,31 +174,33 @@ pub struct Copy {
     /// TCP ports for data at the end that listens; the first free one is used
     #[arg(long, value_name = "FIRST-LAST", value_parser = parse_ports)]
     pub port_range: Option<(u16, u16)>,
-    /// Which end listens for the data connections
+    /// Which end listens for the data connections [default: auto]
     #[arg(long, value_enum)]
     pub listen: Option<Listen>,
-    /// How to start ssh, e.g. --ssh 'ssh -F my_config'
+    /// How to start ssh, e.g. --ssh 'ssh -F my_config' [default: ssh]
     #[arg(long, value_name = "CMD")]
     pub ssh: Option<String>,
-    /// Where haul is on the other host
+    /// Where haul is on the other host [default: haul]
     #[arg(long, value_name = "PATH")]
     pub haul_path: Option<String>,
     /// Bytes of contents a second that are sent at most, e.g. 100MiB or 2Gbit
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub bandwidth: Option<u64>,
     /// How many files share an object log: one, K, or all; none: nothing is logged, nothing can be resumed
+    /// [default: universal]
     #[arg(long, value_enum, value_name = "MECHANISM", hide_possible_values = true)]
     #[arg(help_heading = "Object log")]
     pub log_mechanism: Option<LogMechanism>,
-    /// K: files that share one log of the transaction mechanism
+    /// K: files that share one log of the transaction mechanism [default: 4]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     #[arg(help_heading = "Object log")]
     pub log_transaction_files: Option<u32>,
-    /// How durable objects are written down: char, int, enc, binary, bit8 or bit64
+    /// How durable objects are written down: char, int, enc, binary, bit8 or bit64 [default: bit64]
     #[arg(long, value_enum, value_name = "METHOD", hide_possible_values = true)]
     #[arg(help_heading = "Object log")]
     pub log_method: Option<LogMethod>,
     /// Which thread writes the log: one of its own, or comm: the one that receives the acknowledgement
+    /// [default: thread]
     #[arg(long, value_enum, value_name = "WRITER", hide_possible_values = true)]
     #[arg(help_heading = "Object log")]
     pub log_writer: Option<LogWriter>,

@@ -36,11 +36,11 @@ impl Place {
         let shown = show(bytes);
         let host = std::str::from_utf8(&bytes[..colon])
             .map_err(|_| Error::new(Code::Usage, format!("{shown}: a host name is text")))?;
-        // A host that begins with a dash would be an option to ssh.
-        let wrong = host.is_empty()
-            || host.starts_with('-')
-            || host.contains(|c: char| c.is_whitespace() || c.is_control())
-            || host.rsplit('@').next().is_none_or(|name| name.is_empty() || name.starts_with('-'));
+        // A host that begins with a dash would be an option to ssh, which is given an address without its brackets.
+        let bare = host.replace(['[', ']'], "");
+        let wrong = bare.starts_with('-')
+            || bare.contains(|c: char| c.is_whitespace() || c.is_control())
+            || bare.rsplit('@').next().is_none_or(|name| name.is_empty() || name.starts_with('-'));
         if wrong {
             return Err(Error::new(Code::Usage, format!("{shown}: not a host name"))
                 .hint(format!("a file of this name is ./{shown}")));
@@ -56,6 +56,19 @@ impl Place {
                 .hint(format!("say where that is; a file of this name is {host}:./{name}")));
         }
         Ok(Place::There { host: host.to_owned(), path: OsStr::from_bytes(path).to_owned() })
+    }
+
+    /// The name that it gets in a directory. A home directory on another host has none that is known here.
+    pub fn name(&self) -> SourceName {
+        match name_of(self.path()) {
+            SourceName::Named(name) if name == b"~" && self.is_home_there() => SourceName::Contents,
+            name => name,
+        }
+    }
+
+    fn is_home_there(&self) -> bool {
+        let Place::There { path, .. } = self else { return false };
+        path.as_bytes().strip_prefix(b"~").is_some_and(|rest| rest.iter().all(|byte| *byte == b'/'))
     }
 
     /// The path, wherever it is.
@@ -235,7 +248,8 @@ mod tests {
         for path in ["x", "./a:b", "/a:b", "dir/a:b", "[x]"] {
             assert_eq!(parse(path).unwrap(), Place::Here(path.into()), "{path}");
         }
-        for wrong in ["", ":x", "-oProxyCommand=id:x", "a@-b:x", "a b:x", "@:x", "a@:x"] {
+        let dashes = ["-oProxyCommand=id:x", "a@-b:x", "[-oProxyCommand=id]:x", "a@[-b]:x", "[[-b]]:x"];
+        for wrong in ["", ":x", "a b:x", "@:x", "a@:x", "[]:x"].iter().chain(&dashes) {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
@@ -248,6 +262,17 @@ mod tests {
         }
         for path in [".", "/", "a/.", "a/..", "..", "a/./"] {
             assert_eq!(name_of(OsStr::new(path)), SourceName::Contents, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_home_directory_elsewhere_gives_its_contents() {
+        let name = |text: &str| Place::parse(OsStr::new(text)).unwrap().name();
+        for home in ["host:", "host:~", "host:~/", "host:~//", "host:~/."] {
+            assert_eq!(name(home), SourceName::Contents, "{home}");
+        }
+        for (path, named) in [("host:~/data", "data"), ("host:a/~", "~"), ("./~", "~")] {
+            assert_eq!(name(path), SourceName::Named(named.into()), "{path}");
         }
     }
 

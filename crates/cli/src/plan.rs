@@ -117,7 +117,7 @@ impl Plan {
                 recursive: arguments.recursive,
                 kin,
             },
-            names: places.iter().map(|place| name_of(place.path())).collect(),
+            names: places.iter().map(Place::name).collect(),
             sources: places.iter().map(|place| place.path().to_owned()).collect(),
             destination: destination.path().to_owned(),
             direction,
@@ -261,6 +261,10 @@ pub fn is_file(sources: &[OsString], recursive: bool) -> bool {
 }
 
 /// For the record and the greeting.
+pub fn decision_of(word: &str) -> Option<Decision> {
+    [Decision::Into, Decision::As].into_iter().find(|decision| decision_word(*decision) == word)
+}
+
 pub fn decision_word(decision: Decision) -> &'static str {
     match decision {
         Decision::Into => "into",

@@ -3,7 +3,6 @@
 use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -572,7 +571,7 @@ impl Reporter {
                 "writer": log.writer,
                 "bytes_peak": log.bytes_peak,
                 "files_peak": log.files_peak,
-                "location": show(log.location.as_os_str().as_bytes()),
+                "location": log.location.to_string_lossy(),
                 "lost": log.lost.as_ref().map(|cause| show(cause.as_bytes())),
             })
         });

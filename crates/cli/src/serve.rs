@@ -12,6 +12,7 @@ use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_MAX};
 use haul_model::{Code, HashKind, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Greeter, Introduction, TcpDial};
 use haul_mover::end::Common;
@@ -111,7 +112,6 @@ fn at_home(path: OsString) -> OsString {
 }
 
 fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
-    use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX};
     let fits = words.object_bytes.is_power_of_two()
         && (OBJECT_BYTES_MIN..=OBJECT_BYTES_MAX).contains(&words.object_bytes)
         && (2..=SLOTS_MAX).contains(&words.slots)
@@ -140,8 +140,12 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
             };
             Ok((tuning, log))
         }
-        _ => Err(Error::new(Code::LimitExceeded, "the greeting asks for more than is allowed")),
+        _ => Err(too_much()),
     }
+}
+
+fn too_much() -> Error {
+    Error::new(Code::LimitExceeded, "the greeting asks for more than is allowed")
 }
 
 fn log_settings(words: &TuningWords) -> Option<log::Settings> {
@@ -185,6 +189,9 @@ fn run(
         _ => return Err(Error::new(Code::Protocol, "the greeting names no role")),
     };
     go_home();
+    if !(1..=STREAMS_MAX as u16).contains(&request.streams) {
+        return Err(too_much());
+    }
     let (mut tuning, log) = tuning(&request.tuning)?;
     if request.tuning.memory_grows {
         tuning.slots = slots_here(tuning.slots, tuning.object_bytes);

@@ -39,12 +39,12 @@ use crate::paths::{hex, unhex};
 use crate::patience;
 use crate::placement::{self, LENDS, WITHIN_PROCESS};
 use crate::plan::{
-    Direction, Plan, check_can_become, check_tree_can_become, decision, decision_word, error_of_host,
-    is_file, is_something_else, is_tree, labels, root_error,
+    Direction, Plan, check_can_become, check_tree_can_become, decision, decision_of, decision_word,
+    error_of_host, is_file, is_something_else, is_tree, labels, root_error,
 };
 use crate::report::{End, Setup, Shared, found_nothing, verdict};
 use crate::settings::{Settings, slots_far_here};
-use crate::ssh::{ResolvedHost, Ssh};
+use crate::ssh::{Silence, Ssh};
 use crate::typed::Typed;
 use crate::within::{self, Mark, Marker, Presence};
 use crate::{past, report};
@@ -634,7 +634,6 @@ fn run_remote(
         &settings.haul_path.value,
         reporter.with(|reporter| reporter.bar()),
     )?;
-    let resolved_host = ResolvedHost::ask(&settings.ssh.value, host);
     let ends = ends(plan, job);
     let identity = Identity::generate().map_err(stream)?;
     let key = plain.then(StreamKey::generate).transpose().map_err(stream)?;
@@ -681,16 +680,18 @@ fn run_remote(
     let presence = Presence::new(session);
     // A request can be longer than what a pipe holds while nobody reads.
     let patience = tuning.hangs_after.unwrap_or_default().max(answers_within());
-    let tell = || {
+    let tell = |silence| {
         let what = if push { "DEST" } else { "SOURCE" };
-        reporter.with(|reporter| {
-            reporter.note(&format!("{host} has the request and looks at {what}; no answer yet"))
-        });
+        let told = match silence {
+            Silence::OfLogin => {
+                format!("ssh to {host} has not started haul there yet: it connects or logs in")
+            }
+            Silence::OfStorage => format!("{host} has the request and looks at {what}; no answer yet"),
+        };
+        reporter.with(|reporter| reporter.note(&told));
     };
-    let answer = interrupt.while_connecting([ssh.pid(), resolved_host.pid()], || {
-        ssh.write(&Line::Request(Box::new(request)))?;
-        ssh.answer(patience, tell)
-    });
+    let sent = interrupt.while_connecting(ssh.pid(), || ssh.write(&Line::Request(Box::new(request))));
+    let answer = sent.and_then(|()| ssh.answer(patience, interrupt, tell));
     drop(presence);
     let hashed_early = begun.as_mut().map_or(0, Reading::end_hashing);
     interrupt.check()?;
@@ -707,16 +708,13 @@ fn run_remote(
     }
     let decided = match decided {
         Some(decided) => decided,
-        None => decision(&plan.destination, &plan.names, false, response.decision.as_deref())?,
+        None => decision_of(response.decision.as_deref().unwrap_or_default())
+            .ok_or_else(|| Error::new(Code::Protocol, "the other end has not said what becomes of DEST"))?,
     };
     store_decision(job, decided)?;
     let roots = labels(decided, &plan.names, &plan.destination);
     reporter.with(|reporter| reporter.set_typed(Typed::new(plan, decided, &roots)));
-    let (resolved_host, is_shared) =
-        interrupt.while_connecting([0, resolved_host.pid()], || Ok(resolved_host.wait_for_all()))?;
-    if is_shared {
-        ssh.may_have_others();
-    }
+    let resolved_host = ssh.host_name();
     interrupt.check()?;
     let peer: Fingerprint =
         response.fingerprint.parse().map_err(|error| Error::stream("the greeting", &error))?;

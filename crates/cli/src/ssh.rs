@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,11 @@ use haul_mover::Error;
 use haul_storage::local::keep_descriptor_limit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bar::Bar;
 use crate::bootstrap::{self, Line};
+use crate::interrupt::Interrupt;
 
 /// How much of what ssh says is kept to explain a failure.
 const STDERR_LINES_MAX: usize = 20;
@@ -28,13 +31,19 @@ pub struct Ssh {
     output: BufReader<ChildStdout>,
     /// Of a line that has not ended yet.
     begun: Vec<u8>,
+    /// What has come that is no greeting, in bytes.
+    passed_over: usize,
     said: Arc<Mutex<Vec<String>>>,
     host: String,
     haul_path: String,
     /// As a user would type it, with the host.
     by_hand: String,
-    /// Other sessions go through its connection, perhaps.
-    may_have_others: bool,
+    /// What it would connect to.
+    resolved: ResolvedHost,
+    /// It has started haul there.
+    has_reached: bool,
+    /// It was not waited for any more.
+    is_interrupted: bool,
 }
 
 /// Splits `--ssh CMD` as a shell would do with quotes and backslashes; nothing is expanded, no shell is run.
@@ -96,21 +105,60 @@ const OPTIONS: [&str; 2] = ["-oClearAllForwardings=yes", "-oPermitLocalCommand=n
 
 /// A far end that answers later is told of.
 const TELL_AFTER: Duration = Duration::from_secs(5);
+/// So is one that is not there yet: who is asked for a password needs some time.
+const TELL_OF_LOGIN_AFTER: Duration = Duration::from_secs(15);
+/// That the command is interrupted is noticed within this, whatever ssh does.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What ssh says of a host it says at once, unless its configuration runs something first: that ran when it connected, too.
+pub const RESOLVES_WITHIN: Duration = Duration::from_secs(10);
+/// A command that starts ssh for us, and what it starts in turn.
+const FAMILY_MAX: usize = 64;
 
-/// Others may have other options.
-fn is_openssh(program: &str) -> bool {
-    Path::new(program).file_name() == Some("ssh".as_ref())
+/// With what is added to the words of `--ssh`: flags behind the ssh (others, before it, have other options), and options at the end.
+fn with_options(words: &[String]) -> Vec<&str> {
+    let is_ssh = |word: &String| Path::new(word).file_name() == Some("ssh".as_ref());
+    let words = words.iter();
+    let Some(at) = words.clone().position(is_ssh) else { return words.map(String::as_str).collect() };
+    let (before, behind) = words.as_slice().split_at(at + 1);
+    let before = before.iter().map(String::as_str).chain(FLAGS);
+    before.chain(behind.iter().map(String::as_str)).chain(OPTIONS).collect()
+}
+
+/// Can ssh ask somebody for a password?
+fn can_ask() -> bool {
+    let has_terminal = || std::fs::File::options().read(true).write(true).open("/dev/tty").is_ok();
+    std::env::var_os("SSH_ASKPASS").is_some() || has_terminal()
+}
+
+/// A process with all that it has started, directly or not.
+fn family(pid: i32) -> Vec<i32> {
+    let mut family = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = family.get(next).copied().filter(|_| family.len() < FAMILY_MAX) {
+        let children =
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        family.extend(children.split_ascii_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+        next += 1;
+    }
+    family
+}
+
+/// Asks it to end, with what it has started.
+fn end_family(child: &Child) {
+    let pid = child.id().try_into().unwrap_or(0);
+    for pid in family(pid).into_iter().filter_map(Pid::from_raw) {
+        // It may have ended by itself.
+        let _ = kill_process(pid, Signal::TERM);
+    }
 }
 
 impl Ssh {
     /// Starts `haul serve --stdio` on `host`. What it says on stderr appears above `bar`.
     pub fn start(command: &str, host: &str, haul_path: &str, bar: Bar) -> Result<Ssh, Error> {
         let words = split_command(command)?;
-        let [flags, options] = if is_openssh(&words[0]) { [&FLAGS[..], &OPTIONS] } else { [&[][..]; 2] };
-        let mut child = keep_descriptor_limit(&mut Command::new(&words[0]))
-            .args(flags)
+        let words = with_options(&words);
+        let mut child = keep_descriptor_limit(&mut Command::new(words[0]))
             .args(&words[1..])
-            .args(options)
             .arg("-T")
             .arg("--")
             .arg(ssh_host(host))
@@ -133,18 +181,21 @@ impl Ssh {
             child,
             input,
             begun: Vec::new(),
+            passed_over: 0,
             output,
             said,
             host: host.to_owned(),
             haul_path: haul_path.to_owned(),
             by_hand,
-            may_have_others: false,
+            resolved: ResolvedHost::ask(command, host),
+            has_reached: false,
+            is_interrupted: false,
         })
     }
 
-    /// Other sessions of the user may go through its connection: then it ends with the last of them.
-    pub fn may_have_others(&mut self) {
-        self.may_have_others = true;
+    /// The name or address that it connects to, by its own configuration; the host as it was typed if it says nothing.
+    pub fn host_name(&mut self) -> String {
+        self.resolved.answer(RESOLVES_WITHIN).0.clone()
     }
 
     /// Of the ssh that was started; it is not waited for before this is dropped.
@@ -168,31 +219,54 @@ impl Ssh {
     }
 
     /// What the far end answers to the request; if it has ended instead, why. Until it has the request ssh may ask for a password, for
-    /// as long as it likes. What takes long then is told of with `tell`, and what takes longer than `patience` is not
-    /// waited for: storage there hangs, or the host has gone.
-    pub fn answer(&mut self, patience: Duration, tell: impl FnOnce()) -> Result<Line, Error> {
-        match self.read()? {
-            Line::Reached {} => {}
-            line => return Ok(line),
+    /// as long as it likes, if there is somebody to ask. What takes long is told of with `tell`, and what takes longer than
+    /// `patience` is not waited for: storage there hangs, or the host has gone.
+    pub fn answer(
+        &mut self,
+        patience: Duration,
+        interrupt: &Interrupt,
+        mut tell: impl FnMut(Silence),
+    ) -> Result<Line, Error> {
+        let began = Instant::now();
+        let limit = (!can_ask()).then(|| began + patience);
+        let mut come = self.answer_by(Some(began + TELL_OF_LOGIN_AFTER.min(patience)), interrupt)?;
+        if come.is_none() {
+            tell(Silence::OfLogin);
+            come = self.answer_by(limit, interrupt)?;
+        }
+        let seconds = patience.as_secs();
+        match come {
+            Some(Line::Reached {}) => self.has_reached = true,
+            Some(line) => return Ok(line),
+            None => {
+                let about = format!("{}: ssh has started nothing there for {seconds} s", self.host);
+                return Err(Error::new(Code::PeerSilent, about)
+                    .hint(format!("try it by hand: {} true", self.by_hand)));
+            }
         }
         let began = Instant::now();
-        let told_after = TELL_AFTER.min(patience);
-        if let Some(line) = self.answer_by(began + told_after)? {
+        if let Some(line) = self.answer_by(Some(began + TELL_AFTER.min(patience)), interrupt)? {
             return Ok(line);
         }
-        tell();
-        if let Some(line) = self.answer_by(began + patience)? {
+        tell(Silence::OfStorage);
+        if let Some(line) = self.answer_by(Some(began + patience), interrupt)? {
             return Ok(line);
         }
-        let _ = self.child.kill();
-        let seconds = patience.as_secs();
         Err(Error::new(Code::PeerSilent, format!("{} has not answered for {seconds} s", self.host))
             .hint("what is copied there, or its home directory, is on storage that does not answer"))
     }
 
     /// Its answer, if it comes until then. What else is said there is none.
-    fn answer_by(&mut self, deadline: Instant) -> Result<Option<Line>, Error> {
-        while Instant::now() < deadline && self.says_something(deadline)? {
+    fn answer_by(&mut self, deadline: Option<Instant>, interrupt: &Interrupt) -> Result<Option<Line>, Error> {
+        while deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            if let Err(interrupted) = interrupt.check() {
+                self.is_interrupted = true;
+                return Err(interrupted);
+            }
+            let soon = Instant::now() + LOOK_EVERY;
+            if !self.says_something(deadline.map_or(soon, |deadline| deadline.min(soon)))? {
+                continue;
+            }
             let unreadable = |error| Error::os(Code::SshFailed, "reading from ssh", &error);
             let come = self.output.fill_buf().map_err(unreadable)?;
             if come.is_empty() {
@@ -209,15 +283,12 @@ impl Ssh {
             if let Some(line) = bootstrap::read_at_most(&mut &line[..], bootstrap::ANSWER_BYTES_MAX)? {
                 return Ok(Some(line));
             }
+            self.passed_over += line.len();
+            if self.passed_over as u64 > bootstrap::LINE_BYTES_MAX {
+                return Err(Error::new(Code::LimitExceeded, "ssh printed too much before the greeting"));
+            }
         }
         Ok(None)
-    }
-
-    fn read(&mut self) -> Result<Line, Error> {
-        match bootstrap::read_at_most(&mut self.output, bootstrap::ANSWER_BYTES_MAX)? {
-            Some(line) => Ok(line),
-            None => Err(self.why_ended()),
-        }
     }
 
     /// Whether something comes until then, if only the end.
@@ -263,12 +334,9 @@ impl Ssh {
                 "{} is there and cannot be run: see its mode, how its file system is mounted (noexec), and whether it was built for that processor",
                 self.haul_path
             )),
-            127 => {
-                let path = &self.haul_path;
-                Error::new(Code::PeerMissing, format!("{host}: {path}")).hint(format!(
-                    "copy it there: scp $(command -v haul) {host}:haul, then add --haul-path ./haul"
-                ))
-            }
+            // What csh says, which has no code for it.
+            1 if said.last().is_some_and(|last| last.ends_with("Command not found.")) => self.missing(),
+            127 => self.missing(),
             255 if says("Could not resolve") || says("Name or service not known") => {
                 Error::new(Code::HostUnknown, host.clone())
                     .hint("check the spelling, or the Host lines of your ssh configuration")
@@ -291,6 +359,17 @@ impl Ssh {
         }
     }
 
+    /// Other sessions of the user may go through its connection: then it ends with the last of them. Not while it asks for a password.
+    fn is_for_others(&mut self) -> bool {
+        (self.has_reached || !self.is_interrupted) && self.resolved.answer(Duration::from_secs(1)).1
+    }
+
+    fn missing(&self) -> Error {
+        let (host, path) = (&self.host, &self.haul_path);
+        Error::new(Code::PeerMissing, format!("{host}: {path}"))
+            .hint(format!("copy it there: scp $(command -v haul) {host}:haul, then add --haul-path ./haul"))
+    }
+
     fn wait(&mut self, time: Duration) -> Option<i32> {
         let deadline = Instant::now() + time;
         while Instant::now() < deadline {
@@ -307,11 +386,24 @@ impl Ssh {
 impl Drop for Ssh {
     fn drop(&mut self) {
         self.input = None;
-        if self.wait(Duration::from_secs(3)).is_none() && !self.may_have_others {
+        if self.is_interrupted && !self.is_for_others() {
+            // It may be another program that has started ssh, which then waits for its user.
+            end_family(&self.child);
+        }
+        if self.wait(Duration::from_secs(3)).is_none() && !self.is_for_others() {
+            end_family(&self.child);
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
+}
+
+/// What is waited for longer than a user would expect.
+pub enum Silence {
+    /// ssh has not started haul there.
+    OfLogin,
+    /// It has, and haul looks at its storage.
+    OfStorage,
 }
 
 /// ssh and the far end speak to the user directly; the last lines are kept to explain a failure.
@@ -344,7 +436,8 @@ fn line_of(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
 /// The name or address that ssh would connect to, by its own configuration.
 pub struct ResolvedHost {
     typed: String,
-    asked: Option<Child>,
+    asked: Option<(Child, Receiver<String>)>,
+    answer: Option<(String, bool)>,
 }
 
 impl ResolvedHost {
@@ -354,36 +447,40 @@ impl ResolvedHost {
             let mut ssh = Command::new(&words[0]);
             ssh.args(&words[1..]).args(["-G", "--", &ssh_host(host)]);
             ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-            keep_descriptor_limit(&mut ssh).spawn().ok()
+            let mut asked = keep_descriptor_limit(&mut ssh).spawn().ok()?;
+            let output = asked.stdout.take()?;
+            let (sender, answer) = sync_channel(1);
+            let read = move || {
+                let mut text = Vec::new();
+                let _ = output.take(bootstrap::LINE_BYTES_MAX).read_to_end(&mut text);
+                let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
+            };
+            let _ = std::thread::Builder::new().name("haul-ssh-name".into()).spawn(read);
+            Some((asked, answer))
         });
-        ResolvedHost { typed: ssh_host(host.rsplit('@').next().unwrap_or(host)), asked }
+        let typed = ssh_host(host.rsplit('@').next().unwrap_or(host));
+        ResolvedHost { typed, asked, answer: None }
     }
 
-    /// Of the ssh that was asked; 0: none.
-    pub fn pid(&self) -> i32 {
-        self.asked.as_ref().and_then(|asked| asked.id().try_into().ok()).unwrap_or(0)
-    }
-
-    /// What ssh said; the host as it was typed if it said nothing.
-    pub fn wait(self) -> String {
-        self.wait_for_all().0
-    }
-
-    /// With whether a connection that it makes is one that other sessions of the user may go through (`ControlMaster`).
-    pub fn wait_for_all(mut self) -> (String, bool) {
-        let output = self.asked.take().and_then(|asked| asked.wait_with_output().ok());
-        let lines: Vec<String> =
-            output.iter().flat_map(|output| output.stdout.lines().map_while(Result::ok)).collect();
-        let told = |word: &str| lines.iter().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
-        let name = told("hostname").map(str::trim).filter(|name| !name.is_empty());
-        let is_shared = told("controlmaster").is_some_and(|how| !matches!(how.trim(), "no" | "false"));
-        (name.unwrap_or(&self.typed).to_owned(), is_shared)
+    /// What ssh said, if it does within this; the host as it was typed if it said nothing. With whether a connection that it makes is
+    /// one that other sessions of the user may go through (`ControlMaster`).
+    pub fn answer(&mut self, within: Duration) -> &(String, bool) {
+        let (asked, typed) = (&mut self.asked, &self.typed);
+        self.answer.get_or_insert_with(|| {
+            let text = asked.as_ref().and_then(|(_, answer)| answer.recv_timeout(within).ok());
+            let text = text.unwrap_or_default();
+            let told = |word: &str| text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
+            let name = told("hostname").map(str::trim).filter(|name| !name.is_empty());
+            let is_shared = told("controlmaster").is_some_and(|how| !matches!(how.trim(), "no" | "false"));
+            (name.unwrap_or(typed).to_owned(), is_shared)
+        })
     }
 }
 
 impl Drop for ResolvedHost {
     fn drop(&mut self) {
-        if let Some(asked) = &mut self.asked {
+        if let Some((asked, _)) = &mut self.asked {
+            end_family(asked);
             let _ = asked.kill();
             let _ = asked.wait();
         }
@@ -407,6 +504,17 @@ mod tests {
         );
         assert!(split_command("  ").is_err());
         assert!(split_command("ssh 'x").is_err());
+    }
+
+    #[test]
+    fn what_ssh_must_not_forward_is_said_to_it_whatever_starts_it() {
+        let with = |command: &str| with_options(&split_command(command).unwrap()).join(" ");
+        let options = OPTIONS.join(" ");
+        assert_eq!(with("ssh"), format!("ssh -a -x {options}"));
+        assert_eq!(with("/usr/bin/ssh -A -J jump"), format!("/usr/bin/ssh -a -x -A -J jump {options}"));
+        assert_eq!(with("timeout 60 env X=1 ssh -v"), format!("timeout 60 env X=1 ssh -a -x -v {options}"));
+        assert_eq!(with("ssh -A bastion ssh"), format!("ssh -a -x -A bastion ssh {options}"));
+        assert_eq!(with("rsh -l me"), "rsh -l me");
     }
 
     #[test]

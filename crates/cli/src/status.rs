@@ -157,8 +157,11 @@ fn event(found: &Found) -> serde_json::Value {
         "bytes_total": record.bytes_total,
         "files_failed": record.files_failed,
         "error": record.error,
-        "state_directory": show(found.directory.as_os_str().as_encoded_bytes()),
+        "state_directory": found.directory.to_string_lossy(),
     });
+    if found.directory.to_str().is_none() {
+        event["state_directory_hex"] = hex(found.directory.as_os_str().as_encoded_bytes()).into();
+    }
     // What people see is escaped.
     if let Some(paths) = record.paths.iter().map(|path| unhex(path)).collect::<Option<Vec<_>>>()
         && let Some((destination, sources)) = paths.split_last()

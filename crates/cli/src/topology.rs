@@ -30,7 +30,7 @@ use crate::paths::{self, Place, json as json_line};
 use crate::report::ended;
 use crate::settings::configuration;
 use crate::signals;
-use crate::ssh::ResolvedHost;
+use crate::ssh::{RESOLVES_WITHIN, ResolvedHost};
 
 /// How long the load is looked at.
 const LOOK: Duration = Duration::from_millis(300);
@@ -247,7 +247,8 @@ fn reach(
 
 /// The first address of `[user@]host`, which may be an alias that ssh knows.
 fn resolve(host: &str) -> Result<IpAddr, Error> {
-    let name = &*ResolvedHost::ask("ssh", host).wait();
+    let mut asked = ResolvedHost::ask("ssh", host);
+    let name = &*asked.answer(RESOLVES_WITHIN).0;
     let mut found =
         (name, SOME_PORT).to_socket_addrs().map_err(|error| Error::os(Code::HostUnknown, name, &error))?;
     found.next().map(|address| address.ip()).ok_or_else(|| Error::new(Code::HostUnknown, name))

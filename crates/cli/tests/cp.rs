@@ -407,6 +407,12 @@ fn options_stand_anywhere_and_home_is_that_of_the_far_host() {
     let pull = bed.haul(&[&["cp"], &far[..], &["localhost:~/there/file", "back"]].concat());
     assert_eq!(code(&pull), 0, "{}", stderr(&pull));
     assert_eq!(fs::read(bed.path("back")).unwrap(), b"content");
+    // A directory of this name would be a trap.
+    fs::create_dir(bed.path("homes")).unwrap();
+    let pull = bed.haul(&[&["cp", "-r"], &far[..], &["localhost:~/", "homes"]].concat());
+    assert_eq!(code(&pull), 0, "{}", stderr(&pull));
+    assert_eq!(fs::read(bed.path("homes/there/file")).unwrap(), b"content");
+    assert!(!bed.path("homes/~").exists());
 }
 
 /// The other end may be on this host, whatever the user calls it.
@@ -506,16 +512,24 @@ fn status_leaves_out_what_was_done_long_ago_unless_it_is_asked_for() {
 fn what_connects_for_ever_can_be_interrupted() {
     let bed = Bed::new();
     bed.write("file", b"content");
-    let mut command = bed.command();
-    command.args(["cp", "--ssh", "sh -c 'exec sleep 100'", "file", "localhost:/nowhere"]);
-    let child = command.stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(700));
-    let began = Instant::now();
-    let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(code(&output), 130, "{}", stderr(&output));
-    assert!(began.elapsed() < Duration::from_secs(10));
+    // Also where a program has started ssh that does not hand on what it is told.
+    for ssh in ["sh -c 'exec sleep 100'", "sh -c 'sleep 100.25; true'"] {
+        let mut command = bed.command();
+        command.args(["cp", "--ssh", ssh, "file", "localhost:/nowhere"]);
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        let began = Instant::now();
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 130, "{ssh}: {}", stderr(&output));
+        assert!(began.elapsed() < Duration::from_secs(10), "{ssh}");
+    }
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let still = processes.filter(|process| {
+        fs::read(process.path().join("cmdline")).is_ok_and(|words| words.starts_with(b"sleep\x00100.25"))
+    });
+    assert_eq!(still.count(), 0, "what they have started ends, too");
 }
 
 #[test]

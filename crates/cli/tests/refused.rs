@@ -274,6 +274,71 @@ fn a_far_end_that_has_the_request_and_does_not_answer_is_told_of_and_not_waited_
     assert!(!stderr(&output).contains("already"), "{}", stderr(&output));
 }
 
+#[test]
+fn a_login_that_hangs_is_told_of_and_waited_for_where_somebody_can_be_asked() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let asked = "case \" $* \" in *\" -G \"*) echo hostname localhost; exit;; esac";
+    let program = script(&bed, "ssh", &format!("{asked}\nsleep 8\nexec '{haul}' bench shell \"$@\""));
+    let there = format!("localhost:{}", bed.path("copy").display());
+    for (asks, expected) in [(None, 4), (Some("/bin/true"), 0)] {
+        // Without a terminal.
+        let mut command = haul_testkit::alone("setsid", bed.directory.path());
+        command.args(["--wait", haul, "cp", "--ssh", &program, "--haul-path", haul, "--hang-after", "6"]);
+        command.args(["file", &there]).env("HAUL_TEST_ANSWERS_WITHIN", "2");
+        asks.map(|program| command.env("SSH_ASKPASS", program));
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(code(&output), expected, "{said}");
+        assert!(said.contains("ssh to localhost has not started haul there yet"), "{said}");
+        assert_eq!(said.contains("ssh has started nothing there for 6 s"), expected == 4, "{said}");
+    }
+}
+
+#[test]
+fn a_haul_that_csh_does_not_find_is_missing() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let asked = "case \" $* \" in *\" -G \"*) echo hostname localhost; exit;; esac";
+    let program = script(&bed, "ssh", &format!("{asked}\necho 'haul: Command not found.' >&2; exit 1"));
+    let output = bed.haul(&["cp", "--ssh", &program, "file", "host:copy"]);
+    let said = stderr(&output);
+    assert_eq!(code(&output), 4, "{said}");
+    assert!(said.contains("copy it there: scp") && said.contains("--haul-path"), "{said}");
+}
+
+/// Whatever it said then would be about another host.
+#[test]
+fn a_far_end_that_does_not_say_what_becomes_of_the_destination_is_not_guessed_for() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let forget = "sed -u 's/\"decision\":\"[a-z]*\"/\"decision\":null/'";
+    let program = script(&bed, "ssh", &format!("'{haul}' bench shell \"$@\" | {forget}"));
+    let there = format!("localhost:{}", bed.path("copy").display());
+    let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &there]);
+    let said = stderr(&output);
+    assert_eq!(code(&output), 1, "{said}");
+    assert!(said.contains("has not said what becomes of DEST"), "{said}");
+}
+
+#[test]
+fn a_greeting_that_asks_for_no_stream_or_for_too_many_is_refused() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    for streams in ["0", "65"] {
+        let other = format!("sed -u 's/\"streams\":[0-9]*/\"streams\":{streams}/'");
+        let program = script(&bed, "ssh", &format!("{other} | '{haul}' bench shell \"$@\""));
+        let there = format!("localhost:{}", bed.path("copy").display());
+        let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &there]);
+        let said = stderr(&output);
+        assert_eq!(code(&output), 1, "{said}");
+        assert!(said.contains("asks for more than is allowed"), "{said}");
+    }
+}
+
 /// It says something before it goes, or not; nobody waits for its connection.
 #[test]
 fn a_far_end_that_ends_before_it_connects_has_ended_and_no_firewall_is_in_its_way() {
@@ -310,8 +375,9 @@ fn an_ssh_through_which_other_sessions_go_is_left_alone() {
     let bed = Bed::new();
     bed.write("file", b"content");
     let haul = env!("CARGO_BIN_EXE_haul");
-    for (master, lives) in [("auto", true), ("false", false)] {
-        let ended = bed.path(master);
+    let cases = [("auto", "", true), ("false", "", false), ("auto", "no/such/directory/", true)];
+    for (case, (master, below, lives)) in cases.into_iter().enumerate() {
+        let ended = bed.path(&format!("ended-{case}"));
         let program = script(
             &bed,
             "ssh",
@@ -321,12 +387,12 @@ fn an_ssh_through_which_other_sessions_go_is_left_alone() {
                 ended.display()
             ),
         );
-        let to = format!("localhost:{}", bed.path(&format!("copy-{master}")).display());
+        let to = format!("localhost:{}", bed.path(&format!("{below}copy-{case}")).display());
         let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &to]);
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert_eq!(code(&output) == 0, below.is_empty(), "{}", stderr(&output));
         assert!(!ended.exists(), "it is not waited for");
         std::thread::sleep(std::time::Duration::from_secs(4));
-        assert_eq!(ended.exists(), lives, "{master}");
+        assert_eq!(ended.exists(), lives, "{master} {below}");
     }
 }
 

@@ -35,6 +35,36 @@ fn on_host_with(bed: &Bed, host: &str, script: &str, arguments: &[&str]) -> Outp
     command.output().unwrap()
 }
 
+/// A script opens them.
+#[test]
+fn directories_are_told_as_they_are_called() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    for name in [&b"back\\slash"[..], b"no\xfftext"] {
+        let state = bed.path("states").join(OsStr::from_bytes(name));
+        let haul = |arguments: &[&str]| {
+            let output = bed.command().env("HAUL_STATE_DIR", &state).args(arguments).output().unwrap();
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            stdout(&output)
+        };
+        haul(&["cp", "file", "copy"]);
+        let event: serde_json::Value = serde_json::from_str(haul(&["status", "--json"]).trim()).unwrap();
+        let told = event["state_directory"].as_str().unwrap();
+        let bytes = match event["state_directory_hex"].as_str() {
+            Some(hex) => (0..hex.len())
+                .step_by(2)
+                .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+                .collect(),
+            None => told.as_bytes().to_vec(),
+        };
+        let told = PathBuf::from(OsStr::from_bytes(&bytes));
+        assert!(told.starts_with(&state) && told.is_dir(), "{told:?}");
+    }
+}
+
 #[test]
 fn what_a_path_means_on_one_host_decides_nothing_on_another() {
     let bed = Bed::new();
