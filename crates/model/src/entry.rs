@@ -50,8 +50,16 @@ pub struct Identity {
     pub mtime: Timestamp,
     /// Last status change: catches edits that put mtime back.
     pub ctime: Timestamp,
-    /// Inode number: catches a file that was replaced.
+    /// Inode number: catches a file that was replaced. 0 where a file has another one whenever the kernel has forgotten it.
     pub inode: u64,
+}
+
+impl Identity {
+    /// Is what is `seen` later the same version?
+    pub fn is_still(&self, seen: &Identity) -> bool {
+        let inode = if self.inode == 0 { 0 } else { seen.inode };
+        *self == Identity { inode, ..*seen }
+    }
 }
 
 /// One entry of the dataset.

@@ -26,7 +26,7 @@ pub fn object_range(size: u64, object_bytes: u32, index: u32) -> (u64, u32) {
 /// A lost entry costs a resend; a wrongly believed one costs the data.
 pub fn believe(logged: &Logged, identity: &Identity, slot_bytes: u32, planted: Planted) -> bool {
     let objects = identity.size.div_ceil(u64::from(logged.object_bytes.max(1)));
-    (logged.identity == *identity || planted.has(Bug::LogWithoutIdentity))
+    (identity.is_still(&logged.identity) || planted.has(Bug::LogWithoutIdentity))
         && (is_object_size(logged.object_bytes, slot_bytes) || planted.has(Bug::LogOfOtherObjectSize))
         && (logged.done.len() == objects || planted.has(Bug::LogWithoutIdentity))
 }

@@ -45,6 +45,29 @@ const OF_ONE_HOST: [u64; 9] = [
     0x7366_746E, // NTFS
 ];
 
+/// Those where a file has its number no longer than the kernel remembers it.
+const NUMBERS_PASS: [u64; 5] = [
+    FUSE,
+    0x4D44,      // FAT
+    0x2011_BAB0, // exFAT
+    0xFF53_4D42, // SMB, which may have them from its server, or not
+    0xFE53_4D42,
+];
+
+const FUSE: u64 = 0x6573_5546;
+
+/// Does a file have the same number there for as long as it is there?
+pub(crate) fn numbers_stay(descriptor: impl AsFd) -> rustix::io::Result<bool> {
+    let descriptor = descriptor.as_fd();
+    let kind = kind(descriptor)?;
+    Ok(!NUMBERS_PASS.contains(&kind) || kind == FUSE && crate::layout::is_gluster(descriptor))
+}
+
+/// Can what the descriptor holds, with this device and number now, be what had those before?
+pub(crate) fn may_be(descriptor: impl AsFd, now: (u64, u64), before: (u64, u64)) -> bool {
+    now == before || now.0 == before.0 && !numbers_stay(descriptor).unwrap_or(true)
+}
+
 /// Is the path on a file system that no other host has? Of most that are not named here (NFS, Lustre, whatever FUSE mounts) others
 /// may have the same. None if there is no such path.
 pub fn is_of_one_host(path: &Path) -> Option<bool> {

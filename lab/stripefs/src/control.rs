@@ -9,6 +9,7 @@
 //! | `unknown_pool=ignore`, `=refuse` | a layout with a pool that does not exist is taken, or fails with `EINVAL` |
 //! | `group_lock=held`, `=free` | whoever reads or writes with `O_NONBLOCK` is refused with `EAGAIN`; others need not wait |
 //! | `sizes=told`, `=halved` | files show their size, or half of it |
+//! | `numbers=stay`, `=pass` | what is looked up again has the same inode number, or another one |
 //! | `modes=kept`, `=refused` | modes can be set, or are refused with `EPERM` and always 0755 |
 //! | `case=kept`, `=ignored` | names that differ in the case of ASCII letters are different, or the same |
 //! | `colons=taken`, `=refused` | names may have colons in them, or are refused with `EINVAL` |
@@ -70,6 +71,8 @@ fn behaviour(word: &str) -> Option<(Switch, bool)> {
         "modes=refused" => (|it| &it.behaviour.refuse_modes, true),
         "sizes=told" => (|it| &it.behaviour.halve_sizes, false),
         "sizes=halved" => (|it| &it.behaviour.halve_sizes, true),
+        "numbers=stay" => (|it| &it.behaviour.other_numbers, false),
+        "numbers=pass" => (|it| &it.behaviour.other_numbers, true),
         "case=kept" => (|it| &it.names.fold_case, false),
         "case=ignored" => (|it| &it.names.fold_case, true),
         "colons=taken" => (|it| &it.names.refuse_colons, false),

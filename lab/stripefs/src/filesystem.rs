@@ -97,6 +97,8 @@ pub(crate) struct Behaviour {
     pub refuse_modes: AtomicBool,
     /// Files show half of their size.
     pub halve_sizes: AtomicBool,
+    /// What is looked up from now on has another inode number than before.
+    pub other_numbers: AtomicBool,
 }
 
 pub(crate) struct Shared {

@@ -21,8 +21,8 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use crate::answers::{
-    BLOCK_BYTES, FRESH, Found, answer_attribute, answer_entry, attributes_of, kind_of, owner, refusal,
-    time_spec,
+    BLOCK_BYTES, FRESH, Found, answer_attribute, answer_entry, answer_looked_up, attributes_of, kind_of,
+    owner, refusal, time_spec,
 };
 use crate::buffers::REQUEST_BYTES_MAX;
 use crate::filesystem::StripeFs;
@@ -159,7 +159,10 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.node(parent).and_then(|parent| self.filesystem.shared().names.lookup(&parent, name)) {
-            Ok((node, status)) => answer_entry(reply, (node, self.shown(status))),
+            Ok((node, status)) => {
+                let other = self.filesystem.shared().behaviour.other_numbers.load(Ordering::Relaxed);
+                answer_looked_up(reply, (node, self.shown(status)), other);
+            }
             Err(errno) => reply.error(refusal(errno)),
         }
     }

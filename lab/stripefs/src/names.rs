@@ -24,6 +24,8 @@ const NUMBERS_AT_ONCE: u64 = 10_000;
 
 /// The kernel's number of the root.
 pub const ROOT: u64 = 1;
+/// In the second number of a node.
+pub const OTHER: u64 = 1 << 62;
 
 /// Who makes something, and how it is protected.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +95,7 @@ impl Names {
     /// A node that the kernel knows. `ESTALE` if it does not.
     pub fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.get(&number).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
+        nodes.get(&(number & !OTHER)).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
     }
 
     /// The name as it is kept, or will be.
@@ -123,12 +125,12 @@ impl Names {
     /// The kernel forgets so many of the times that it was told.
     pub fn forget(&self, number: u64, times: u64) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, count)) = nodes.get_mut(&number)
+        if let Some((_, count)) = nodes.get_mut(&(number & !OTHER))
             && number != ROOT
         {
             *count = count.saturating_sub(times);
             if *count == 0 {
-                nodes.remove(&number);
+                nodes.remove(&(number & !OTHER));
             }
         }
     }

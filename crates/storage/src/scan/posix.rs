@@ -25,6 +25,7 @@ use super::listing::{Listing, Scratch};
 use super::merged::Merged;
 use super::{OWNER_SOCKET, SCAN_BATCH, STATE_NEW, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, look_beneath, open_beneath, source_failure};
+use crate::local;
 use crate::placing::{Objects, Placing};
 use crate::sink::SourceName;
 use crate::source::{Directories, Noatime, Place, Status, link_target};
@@ -53,6 +54,8 @@ pub struct PosixScan {
     placed: Option<Placed>,
     merged: Option<Merged>,
     pace: Pace,
+    /// Whether files keep their numbers on the file system that was met last.
+    numbers: Option<(u64, bool)>,
 }
 
 /// Which files' layouts are looked at.
@@ -168,6 +171,7 @@ impl PosixScan {
             placed: None,
             merged: None,
             pace: Pace::default(),
+            numbers: None,
         }
     }
 
@@ -422,6 +426,9 @@ impl PosixScan {
             if entry.kind != Kind::Directory && self.gives_way(name, status) {
                 return Err(Code::SourceTwice.into());
             }
+            if entry.kind == Kind::File && !self.numbers_stay(at, status) {
+                entry.identity.inode = 0;
+            }
             if entry.kind == Kind::Symlink {
                 entry.link_target = at.link_target()?;
             }
@@ -446,6 +453,24 @@ impl PosixScan {
                 None
             }
         }
+    }
+
+    /// Does a file have the same number for as long as it is there?
+    fn numbers_stay(&mut self, at: At<'_>, status: &Status) -> bool {
+        let device = status.place().device;
+        if let Some((_, stay)) = self.numbers.filter(|(known, _)| *known == device) {
+            return stay;
+        }
+        let stay = match at {
+            At::Root { path, .. } => {
+                fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).and_then(local::numbers_stay)
+            }
+            At::Below { directory, .. } => local::numbers_stay(directory),
+        };
+        // Compared in vain a number costs a resend, not compared it can cost the data.
+        let stay = stay.unwrap_or(true);
+        self.numbers = Some((device, stay));
+        stay
     }
 
     /// How a file lies, and what it is striped as if it is large enough for objects of its own and that was chosen for it. What
@@ -612,7 +637,7 @@ fn climb(directories: &Directories, child: Held, parent: &Frame) -> Option<Held>
     let descriptor = directories
         .retry_without_cache(|| retry_on_intr(|| fs::openat(&child.descriptor, c"..", flags, Mode::empty())))
         .ok()?;
-    if Status::of(&descriptor).ok()?.place() != parent.place {
+    if !Status::of(&descriptor).ok()?.place().may_be(parent.place, &descriptor) {
         return None;
     }
     let mut listing = child.listing;

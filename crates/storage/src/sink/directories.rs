@@ -281,7 +281,10 @@ impl Directories {
 /// Fails unless `descriptor` is the directory that it was.
 pub(crate) fn check_identity(descriptor: &OwnedFd, identity: (u64, u64)) -> Result<(), Failure> {
     let now = status(descriptor.as_fd()).map_err(sink_failure)?;
-    if (now.device, now.inode) == identity { Ok(()) } else { Err(Code::SinkMoved.into()) }
+    match local::may_be(descriptor, (now.device, now.inode), identity) {
+        true => Ok(()),
+        false => Err(Code::SinkMoved.into()),
+    }
 }
 
 /// A directory that was there does not open any more.

@@ -155,7 +155,8 @@ impl Directories {
         let (mut held, steps) = self.climb(id)?;
         for step in steps.into_iter().rev() {
             let opened = self.retry_without_cache(|| self.open_step(held.as_deref(), &step))?;
-            if Status::of(&opened).map_err(source_failure)?.place() != step.place {
+            let now = Status::of(&opened).map_err(source_failure)?.place();
+            if !now.may_be(step.place, &opened) {
                 return Err(Code::SourceChanged.into());
             }
             let opened = Arc::new(opened);

@@ -87,7 +87,7 @@ pub(crate) fn open_regular(
 /// Is the descriptor a regular file of this version? Its status.
 pub(crate) fn check_version(descriptor: &OwnedFd, identity: &Identity) -> Result<Status, Failure> {
     let status = Status::of(descriptor).map_err(crate::confine::source_failure)?;
-    if status.kind() == Kind::File && status.identity() == *identity {
+    if status.kind() == Kind::File && identity.is_still(&status.identity()) {
         Ok(status)
     } else {
         Err(Code::SourceChanged.into())

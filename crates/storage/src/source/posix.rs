@@ -288,7 +288,7 @@ impl PosixSource {
         let location = self.directories.locate(entry)?;
         status::refresh_name(location.directory(), location.name, location.follow);
         let now = self.look(entry)?;
-        if now.kind() == Kind::File && now.identity() == entry.identity {
+        if now.kind() == Kind::File && entry.identity.is_still(&now.identity()) {
             Ok(())
         } else {
             Err(Code::SourceChanged.into())
@@ -298,6 +298,9 @@ impl PosixSource {
     fn restat(&self, entry: &Entry) -> Result<Box<Entry>, Failure> {
         let status = self.look(entry)?;
         let mut now = status.entry(entry.id, entry.parent, &entry.name)?;
+        if entry.identity.inode == 0 {
+            now.identity.inode = 0;
+        }
         if now.kind == Kind::Symlink {
             let location = self.directories.locate(entry)?;
             now.link_target = link_target(location.directory(), location.name)?;

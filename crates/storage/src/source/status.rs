@@ -11,6 +11,7 @@ use rustix::fs::{self, AtFlags, FileType, Stat, StatxFlags};
 use rustix::io::Errno;
 
 use crate::confine::source_failure;
+use crate::local;
 
 /// The answer of one `fstat` or `fstatat`.
 pub(crate) struct Status(Stat);
@@ -127,6 +128,13 @@ pub(crate) struct Place {
     pub device: u64,
     /// `st_ino`.
     pub inode: u64,
+}
+
+impl Place {
+    /// Can what `held` holds, which is here now, be what was there before? Not everywhere does it keep its number.
+    pub fn may_be(self, before: Place, held: impl AsFd) -> bool {
+        local::may_be(held, (self.device, self.inode), (before.device, before.inode))
+    }
 }
 
 /// Where the symlink `name` in `directory` points.

@@ -1,0 +1,107 @@
+//! Where a file has its number no longer than the kernel remembers it (FAT, much of FUSE), another number is no other file.
+
+mod sink_support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+use std::time::Duration;
+
+use haul_buffers::Pool;
+use haul_model::EntryId;
+use haul_model::op::SinkOp;
+use haul_storage::conformance_sink::Driver;
+use haul_storage::conformance_source::{confirm, read_members, read_object, restat, scan_all};
+use haul_storage::sink::{Decision, PosixSink, SinkRoot, SourceName, SyncMode};
+use haul_storage::source::{PosixSource, Root, SourceOptions};
+use haul_stripefs::{Mount, Options, StripeFs, control};
+use sink_support::Scratch;
+
+struct Mounted {
+    // Unmounted first.
+    _mount: Mount,
+    filesystem: StripeFs,
+    _scratch: tempfile::TempDir,
+    data: PathBuf,
+}
+
+impl Mounted {
+    fn new() -> Mounted {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let filesystem = StripeFs::open(&Options::new(vec![at("target")], at("mds"))).unwrap();
+        fs::create_dir(at("data")).unwrap();
+        let mount = Mount::new(&filesystem, &at("data")).expect("FUSE can be mounted");
+        Mounted { _mount: mount, filesystem, data: at("data"), _scratch: scratch }
+    }
+
+    /// From now on all have other numbers.
+    fn forget(&self) {
+        control::execute(&self.filesystem, "numbers=pass").unwrap();
+        // Until what was known of them is old.
+        thread::sleep(Duration::from_millis(1100));
+    }
+}
+
+#[test]
+fn a_file_with_another_number_is_the_file_that_it_was() {
+    let mounted = Mounted::new();
+    let path = mounted.data.join("below/file");
+    fs::create_dir(mounted.data.join("below")).unwrap();
+    fs::write(&path, vec![7; 100_000]).unwrap();
+    thread::sleep(Duration::from_millis(30));
+    let pool = Pool::new(1, 1 << 20).unwrap();
+    for root in [mounted.data.clone(), path.clone()] {
+        control::execute(&mounted.filesystem, "numbers=stay").unwrap();
+        thread::sleep(Duration::from_millis(1100));
+        let open = || {
+            let options = SourceOptions { recursive: true, ..SourceOptions::default() };
+            PosixSource::new(vec![Root::new(root.to_str().unwrap())], options)
+        };
+        let source = open();
+        let found = scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1);
+        let (_, entry) = &found.files[0];
+        let number = fs::metadata(&path).unwrap().ino();
+        mounted.forget();
+        assert_ne!(fs::metadata(&path).unwrap().ino(), number);
+        // In this session, and for what a log of it says to the next.
+        assert_eq!(confirm(&source, &pool, entry), Ok(()));
+        assert!(read_object(&source, &pool, entry, 0, 100_000, true).is_ok());
+        assert!(read_members(&source, &pool, &[Arc::clone(entry)]).1[0].is_ok());
+        assert_eq!(restat(&source, &pool, entry).unwrap().identity, entry.identity);
+        let again = scan_all(&mut open().scan(Arc::new(AtomicU64::new(1))), 1);
+        assert!(again.files[0].1.identity.is_still(&entry.identity));
+    }
+    // What has changed is told all the same.
+    let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], SourceOptions::default());
+    let (_, entry) = &scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1).files[0];
+    fs::rename(&path, mounted.data.join("below/old")).unwrap();
+    fs::write(&path, vec![8; 100_000]).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    assert!(confirm(&source, &pool, entry).is_err());
+}
+
+#[test]
+fn a_directory_with_another_number_was_not_moved() {
+    let mounted = Mounted::new();
+    let scratch = Scratch::new(SyncMode::Measured);
+    let names = [SourceName::Named(b"top".to_vec())];
+    let root = SinkRoot::open(&mounted.data, Decision::Into, &names).unwrap();
+    let driver = Driver::new(Box::new(PosixSink::open(root, scratch.settings(*b"one.")).unwrap()));
+    let top = driver.directory(EntryId::root(0), b"");
+    let below = driver.directory(top, b"below");
+    driver.put_member(below, b"file", b"content");
+    for id in [below, top] {
+        driver.end(id);
+        driver.run(SinkOp::Forget { id });
+    }
+    mounted.forget();
+    assert_eq!(driver.finish(), []);
+    for name in ["top", "top/below"] {
+        let found = fs::metadata(mounted.data.join(name)).unwrap();
+        assert_eq!((found.permissions().mode() & 0o7777, found.mtime()), (0o755, 1_500_000_000), "{name}");
+    }
+}
