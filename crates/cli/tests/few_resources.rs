@@ -116,6 +116,28 @@ fn is_copied_with_few_descriptors(on: &str) {
 }
 
 /// A pool takes what is there beside the stacks and heaps of threads, and what is named after its slots is one of them.
+/// Whatever is to be opened when there are no more.
+#[test]
+fn no_directory_is_blamed_for_descriptors_that_are_missing() {
+    let bed = tempfile::tempdir().unwrap();
+    let tree = bed.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    (0..10).for_each(|number| fs::write(tree.join(number.to_string()), b"content").unwrap());
+    let mut refused = 0;
+    for descriptors in 6..20 {
+        let mut command = haul_testkit::alone("bash", bed.path());
+        command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$@\""), "bash"]);
+        command.args([env!("CARGO_BIN_EXE_haul"), "cp", "-r", "-q"]).arg(&tree);
+        let ended = command.arg(bed.path().join(descriptors.to_string())).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        for wrong in ["panicked", "free some space", "damaged", "state directory"] {
+            assert!(!said.contains(wrong), "{descriptors}: {said}");
+        }
+        refused += usize::from(said.contains("ulimit"));
+    }
+    assert!(refused > 0, "there were always enough");
+}
+
 #[test]
 fn with_few_addresses_there_are_fewer_buffers() {
     let bed = tempfile::tempdir().unwrap();

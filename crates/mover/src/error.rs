@@ -26,6 +26,11 @@ impl Error {
 
     /// Of a system call.
     pub fn os(code: Code, about: impl Into<String>, error: &io::Error) -> Self {
+        let of_state = matches!(code, Code::StateUnwritable | Code::LogUnwritable | Code::LogDamaged);
+        if of_state && lacks_descriptors(error) {
+            // There is nothing wrong with the directory.
+            return Error::os(Code::SystemRefused, about, error).hint("allow more open files (ulimit -n)");
+        }
         // What it is about says more than where it was noticed, and it may be nobody's mistake.
         let failure = Failure { code, errno: error.raw_os_error().unwrap_or(0), place: Place::default() };
         let about = match error.raw_os_error() {
@@ -41,11 +46,17 @@ impl Error {
         Error { failure: code.into(), about: format!("{about}: {error}"), hint: None }
     }
 
-    /// With a hint.
+    /// With a hint, if there is none yet: who was nearer to the cause knows better.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.hint.get_or_insert_with(|| hint.into());
         self
     }
+}
+
+/// This process, or this host, has as many open as it may.
+pub(crate) fn lacks_descriptors(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [Errno::MFILE, Errno::NFILE].into_iter().any(|lacks| errno == Some(lacks.raw_os_error()))
 }
 
 impl From<Failure> for Error {

@@ -26,6 +26,7 @@ use haul_wire::LogStatus;
 
 use crate::Error;
 use crate::durable::{self, StatePoint};
+use crate::error::lacks_descriptors;
 use crate::master::{Input, Inputs};
 use crate::muster::Muster;
 use crate::threads;
@@ -238,7 +239,8 @@ impl SourceLog {
             // What is durable is known there alone: to begin anew would be to throw it away.
             Err(error)
                 if settings.required
-                    || [Code::LogVersion, Code::LogDamaged].contains(&error.failure.code) =>
+                    || [Code::LogVersion, Code::LogDamaged, Code::SystemRefused]
+                        .contains(&error.failure.code) =>
             {
                 Err(error)
             }
@@ -266,8 +268,11 @@ fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStor
     })?;
     // Whether something can be written is known before the first file moves.
     let trouble = store.probe().err().map(|error| unwritable(&error));
-    let told = |error: &haul_objectlog::Error<std::io::Error>| {
-        Error::new(error.code(), format!("{}: {error}", directory.display()))
+    let told = |error: &haul_objectlog::Error<std::io::Error>| match error {
+        haul_objectlog::Error::Store { error: why, .. } if lacks_descriptors(why) => {
+            Error::os(error.code(), directory.display().to_string(), why)
+        }
+        _ => Error::new(error.code(), format!("{}: {error}", directory.display())),
     };
     let (log, _replay) = ObjectLog::open(store, config).map_err(|error| told(&error))?;
     let is_to_be_read = |error: &&haul_objectlog::Error<std::io::Error>| match error {
@@ -366,17 +371,30 @@ const WAITING_MAX: usize = if cfg!(test) { 100 } else { 1 << 20 };
 /// How long the next of the last of them may take.
 const FINISH_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How long it may take over some of them while others wait.
-pub(crate) const SERVE_MAX: Duration = FINISH_MAX;
+const SERVE_MAX: Duration = FINISH_MAX;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-const NO_ANSWER: &str = "its storage does not answer";
+pub(crate) const NO_ANSWER: &str = "its storage does not answer";
 
 /// The log of a session that runs.
 pub(crate) struct Logger {
     required: bool,
     shared: Arc<Mutex<LogSummary>>,
     work: Work,
-    /// The thread of a log that was lost as its storage did not answer.
+    /// The thread of a log that was given up as its storage did not answer.
     left: Option<JoinHandle<()>>,
+    /// That it does not answer was told.
+    is_lost: bool,
+}
+
+/// How the log stands that the comm thread writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CommStands {
+    /// It writes nothing, if there is such a log.
+    Free,
+    /// It is at it.
+    Busy,
+    /// Its storage does not answer.
+    Stuck,
 }
 
 enum Work {
@@ -391,8 +409,7 @@ enum Work {
         keeper: CommLog,
         /// Until the comm thread comes for them.
         waiting: Vec<LogOp>,
-        /// See [`Progress`].
-        ended: Arc<AtomicU64>,
+        progress: Progress,
     },
 }
 
@@ -422,8 +439,8 @@ impl Progress {
 
 impl Work {
     fn comm(keeper: Keeper) -> Work {
-        let ended = Arc::clone(&keeper.ended);
-        Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new(), ended }
+        let progress = Progress { ended: Arc::clone(&keeper.ended), seen: None };
+        Work::Comm { keeper: CommLog(Arc::new(Mutex::new(keeper))), waiting: Vec::new(), progress }
     }
 }
 
@@ -470,7 +487,7 @@ impl Logger {
         let lost = summary.lost.is_some();
         let shared = Arc::new(Mutex::new(summary));
         let Some(log) = kept else {
-            let logger = Logger { required, shared, work: Work::None, left: None };
+            let logger = Logger { required, shared, work: Work::None, left: None, is_lost: false };
             return (logger, Box::new(Found(HashMap::new())));
         };
         let found = log.iter().filter(|(_, logged)| logged.binding.hash_kind == hash.number()).map(
@@ -512,27 +529,39 @@ impl Logger {
                 }
             }
         };
-        (Logger { required, shared, work, left: None }, found)
+        (Logger { required, shared, work, left: None, is_lost: false }, found)
     }
 
     /// Takes an operation over; never blocks. Where so much waits, or so long, that its storage must be hanging, the log is lost, and why.
+    /// Where it answers after all it goes on with what has waited, as long as that is not too much.
     pub(crate) fn run(&mut self, op: LogOp) -> Option<String> {
-        if let Work::Thread { operations, progress, .. } = &mut self.work
-            && (operations.len() >= WAITING_MAX || progress.has_stopped(!operations.is_empty()))
-        {
-            // Its thread ends by itself, if ever.
-            if let Work::Thread { thread, .. } = std::mem::replace(&mut self.work, Work::None) {
+        let mut lost = None;
+        if let Work::Thread { operations, progress, .. } = &mut self.work {
+            let is_too_much = operations.len() >= WAITING_MAX;
+            if progress.has_stopped(!operations.is_empty()) || is_too_much {
+                lost = self.lose();
+            }
+            if is_too_much && let Work::Thread { thread, .. } = std::mem::replace(&mut self.work, Work::None)
+            {
+                // It ends by itself, if ever.
                 self.left = Some(thread);
             }
-            lock(&self.shared).lost = Some(NO_ANSWER.into());
-            return Some(NO_ANSWER.into());
         }
         match &mut self.work {
             Work::None => {}
             Work::Thread { operations, .. } => drop(operations.send(op)),
             Work::Comm { waiting, .. } => waiting.push(op),
         }
-        None
+        lost
+    }
+
+    /// Its storage does not answer: why it is lost, the first time.
+    pub(crate) fn lose(&mut self) -> Option<String> {
+        if std::mem::replace(&mut self.is_lost, true) {
+            return None;
+        }
+        lock(&self.shared).lost = Some(NO_ANSWER.into());
+        Some(NO_ANSWER.into())
     }
 
     /// For the comm thread of the control stream, if it is to write.
@@ -543,11 +572,14 @@ impl Logger {
         }
     }
 
-    /// The comm thread is at it.
-    pub(crate) fn is_written_by_comm(&self) -> bool {
-        match &self.work {
-            Work::Comm { keeper, .. } => matches!(keeper.0.try_lock(), Err(TryLockError::WouldBlock)),
-            Work::None | Work::Thread { .. } => false,
+    /// How the comm thread stands now.
+    pub(crate) fn comm_stands(&mut self) -> CommStands {
+        let Work::Comm { keeper, progress, .. } = &mut self.work else { return CommStands::Free };
+        let is_busy = matches!(keeper.0.try_lock(), Err(TryLockError::WouldBlock));
+        match (is_busy, progress.has_stopped(is_busy)) {
+            (false, _) => CommStands::Free,
+            (true, false) => CommStands::Busy,
+            (true, true) => CommStands::Stuck,
         }
     }
 
@@ -572,15 +604,24 @@ impl Logger {
     /// Everything that was taken over is written and durable on return, unless the log's storage does not answer. Also whether a thread
     /// is left that waits for that.
     pub(crate) fn finish(self) -> (LogSummary, bool) {
-        let Logger { shared, work, left, .. } = self;
+        let Logger { shared, mut work, mut left, .. } = self;
         let began = Instant::now();
+        let has_stopped = match &mut work {
+            Work::Thread { operations, progress, .. } => progress.has_stopped(!operations.is_empty()),
+            Work::None | Work::Comm { .. } => false,
+        };
         let ending = match work {
             Work::None => None,
+            // It was waited for long enough.
+            Work::Thread { thread, .. } if has_stopped => {
+                left = Some(thread);
+                None
+            }
             Work::Thread { operations, thread, progress } => {
                 drop(operations);
                 Some((thread, progress.ended))
             }
-            Work::Comm { keeper, waiting, ended } => {
+            Work::Comm { keeper, waiting, progress: Progress { ended, .. } } => {
                 let close = move || {
                     let mut keeper = lock(&keeper.0);
                     keeper.write_all(waiting);
@@ -729,6 +770,24 @@ impl Keeper {
             lock(&self.shared).lost = Some(cause.clone());
             let _ = self.inputs.send(Input::LogLost { cause });
         }
+    }
+}
+
+/// A log in this directory that the comm thread writes.
+#[cfg(test)]
+pub(crate) fn written_by_comm(directory: &Path) -> (Logger, CommLog) {
+    let keeper = tests::keeper(directory);
+    let (shared, work) = (Arc::clone(&keeper.shared), Work::comm(keeper));
+    let logger = Logger { required: false, shared, work, left: None, is_lost: false };
+    let comm = logger.comm().expect("there is one");
+    (logger, comm)
+}
+
+#[cfg(test)]
+impl CommLog {
+    /// As long as its storage does not answer.
+    pub(crate) fn held(&self) -> impl Sized + '_ {
+        lock(&self.0)
     }
 }
 

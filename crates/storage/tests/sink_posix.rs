@@ -640,6 +640,26 @@ fn the_sweep_waits_for_all_sources_that_share_a_directory() {
     assert_eq!(names(&scratch.destination), [b"file".to_vec()].into());
 }
 
+/// A kill between the two calls that put it in the place of another one leaves it there.
+#[test]
+fn a_symlink_that_was_begun_beside_the_destination_goes_with_the_next_session() {
+    let scratch = Scratch::new(SyncMode::EachFile);
+    let sources = [SourceName::Named(b"link".to_vec())];
+    let begun = {
+        let other = [SourceName::Named(b"file".to_vec())];
+        let driver = Driver::new(Box::new(scratch.posix(ONE, &other, None)));
+        let token = driver.start(&driver.file(EntryId::root(0), b"", 2 * OBJECT as usize));
+        scratch.destination.join(format!(".haul-{token}"))
+    };
+    let _ = fs::remove_file(&begun);
+    symlink("nowhere", &begun).unwrap();
+    let driver = Driver::new(Box::new(scratch.posix(TWO, &sources, None)));
+    let link = driver.symlink(EntryId::root(0), b"", b"target");
+    assert_eq!(driver.prepare(&link, None, false), Prepared::Made);
+    assert_eq!(driver.finish(), []);
+    assert_eq!(names(&scratch.destination), [b"link".to_vec()].into());
+}
+
 #[test]
 fn left_over_files_are_listed_and_removed_without_following_links() {
     let scratch = Scratch::new(SyncMode::EachFile);

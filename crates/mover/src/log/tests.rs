@@ -30,13 +30,14 @@ fn hanging() -> (Logger, QueueSender<()>) {
             shared,
             work: Work::Thread { operations, thread, progress: Progress::default() },
             left: None,
+            is_lost: false,
         },
         storage,
     )
 }
 
 /// Of a log in this directory.
-fn keeper(directory: &Path) -> Keeper {
+pub(super) fn keeper(directory: &Path) -> Keeper {
     Keeper {
         log: open_log(directory, Config::default()).unwrap().0,
         hash: HashKind::default(),
@@ -106,7 +107,7 @@ fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for
     let directory = tempfile::tempdir().unwrap();
     let keeper = keeper(directory.path());
     let (shared, work) = (Arc::clone(&keeper.shared), Work::comm(keeper));
-    let logger = Logger { required: false, shared, work, left: None };
+    let mut logger = Logger { required: false, shared, work, left: None, is_lost: false };
     let (begins, begun) = bounded(0);
     let (storage, answers) = bounded::<()>(0);
     let comm = logger.comm().unwrap();
@@ -117,12 +118,50 @@ fn a_log_that_does_not_answer_is_lost_and_neither_fills_memory_nor_is_waited_for
     });
     begun.recv().unwrap();
     let (ended, ends) = bounded(1);
-    assert!(logger.is_written_by_comm());
+    assert!(logger.comm_stands() == CommStands::Busy);
     std::thread::spawn(move || ended.send(is_given_up(logger.finish())));
     let is_given_up = ends.recv_timeout(FINISH_MAX * 10);
     drop(storage);
     writes.join().unwrap();
     assert_eq!(is_given_up, Ok(true));
+}
+
+#[test]
+fn a_log_that_was_lost_for_a_while_has_all_of_it_in_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut logger, hung) = hanging();
+    let (operations, queue) = unbounded();
+    let (storage, answers) = bounded::<()>(0);
+    let writer = Keeper { shared: Arc::clone(&logger.shared), ..keeper(directory.path()) };
+    let progress = Progress { ended: Arc::clone(&writer.ended), seen: None };
+    let run = move || {
+        let _ = answers.recv();
+        writer.run(&queue);
+    };
+    logger.work = Work::Thread { operations, thread: std::thread::spawn(run), progress };
+    drop(hung);
+    let (identity, token) = (haul_model::Identity::default(), haul_model::Token([7; 16]));
+    let id = EntryId(1);
+    let begin = LogOp::Begin { id, path: b"file".to_vec(), identity, object_bytes: 4096, objects: 3, token };
+    assert_eq!(logger.run(begin), None);
+    let began = Instant::now();
+    while logger.run(LogOp::Record { id, index: 0 }).is_none() {
+        assert!(began.elapsed() < SERVE_MAX * 10);
+        std::thread::sleep(SERVE_MAX / 50);
+    }
+    // Later the server is back.
+    assert_eq!(logger.run(LogOp::Record { id, index: 2 }), None, "it is told once");
+    drop(storage);
+    let Work::Thread { operations, .. } = &logger.work else { panic!("it is given up") };
+    let began = Instant::now();
+    while !operations.is_empty() && began.elapsed() < FINISH_MAX * 10 {
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    let (summary, is_left) = logger.finish();
+    assert_eq!((summary.lost.as_deref(), is_left), (Some(NO_ANSWER), false));
+    let log = open_log(directory.path(), Config::default()).unwrap().0;
+    let durable: Vec<_> = log.iter().map(|(path, logged)| (path.to_vec(), logged.done.count())).collect();
+    assert_eq!(durable, [(b"file".to_vec(), 2)]);
 }
 
 /// Its thread is still there, and whoever goes may not say that nothing writes any more.

@@ -196,7 +196,7 @@ pub struct PosixSink {
     /// Several sources may end up in one directory: left-over files are only known when all of them have ended, and only then
     /// may it be closed to us.
     may_meet: bool,
-    /// A SOURCE is a file: its unfinished file lies beside the destination.
+    /// A SOURCE is a file or a symlink: its unfinished file lies beside the destination.
     holder_has_files: AtomicBool,
     directories: Directories,
     file_systems: FileSystems,
@@ -206,7 +206,7 @@ pub struct PosixSink {
     /// Unfinished files of earlier sessions that this one goes on with.
     resumed: Mutex<HashSet<Token>>,
     /// Unfinished files that this session cannot go on with and a later one may.
-    spared: Mutex<HashSet<Token>>,
+    spared: Mutex<sweep::Spared>,
     /// Files that have their final name, which could not be made durable: they may be written again.
     named_in_vain: Mutex<HashSet<EntryId>>,
     /// Descriptors that written members may hold until they are synced, and how many do.
@@ -268,7 +268,7 @@ impl PosixSink {
             names: Names::default(),
             states: Mutex::new(HashMap::new()),
             resumed: Mutex::new(HashSet::new()),
-            spared: Mutex::new(HashSet::new()),
+            spared: Mutex::default(),
             named_in_vain: Mutex::new(HashSet::new()),
             member_descriptors_max: budget.members,
             member_descriptors: AtomicUsize::new(0),

@@ -157,9 +157,16 @@ impl PosixSink {
     ) -> Result<Prepared, Failure> {
         let prepared = self.prepare_file_or_fail(entry, resume, object_bytes);
         if let Some(token) = resume.filter(|token| prepared.is_err() && self.tokens.is_of_job(*token)) {
-            lock(&self.spared).insert(token);
+            lock(&self.spared).add(token);
         }
         prepared
+    }
+
+    /// What is begun of an entry lies in its directory, which may be the one that holds the SOURCEs.
+    fn look_beside_destination(&self, directory: &Arc<Directory>) {
+        if Arc::ptr_eq(directory, &self.holder) {
+            self.holder_has_files.store(true, Ordering::Relaxed);
+        }
     }
 
     fn prepare_file_or_fail(
@@ -169,9 +176,7 @@ impl PosixSink {
         object_bytes: Option<u32>,
     ) -> Result<Prepared, Failure> {
         let (directory, name) = self.locate(entry)?;
-        if Arc::ptr_eq(&directory, &self.holder) {
-            self.holder_has_files.store(true, Ordering::Relaxed);
-        }
+        self.look_beside_destination(&directory);
         self.drop_earlier(entry.id, resume);
         // Nothing is in a directory that this session made but what this session puts there.
         if !directory.made {
@@ -391,6 +396,7 @@ impl PosixSink {
         if target.is_empty() || target.contains(&0) || target.len() >= LINK_TARGET_BYTES_MAX {
             return Err(Code::NameInvalid.into());
         }
+        self.look_beside_destination(&directory);
         self.drop_earlier(entry.id, None);
         let held = self.directories.descriptor(&directory)?;
         let failures = directory.sync_failures();
