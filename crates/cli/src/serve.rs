@@ -135,6 +135,7 @@ fn tuning(words: &TuningWords) -> Result<(Tuning, log::Settings), Error> {
                 }),
                 bundle_bytes_max: words.bundle_bytes_max,
                 reconnect: Duration::from_secs(words.reconnect_seconds),
+                unattended: true,
                 report_done: words.report_done,
                 bandwidth: words.bandwidth,
             };
@@ -365,6 +366,10 @@ fn run(
     // The lock goes with the process: threads that storage has not let go may still write.
     std::mem::forget(claimed);
     report::mistake_of_other_end(&summary);
+    if let Some(error) = summary.error.as_ref().filter(|_| summary.untold) {
+        // Over ssh it may be heard.
+        too_late(error);
+    }
     if engines.is_unusual() {
         // ssh may have gone; then nobody listens.
         ends.engines.told().1.iter().for_each(report::note_of_far_end);

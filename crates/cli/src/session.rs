@@ -150,7 +150,14 @@ fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
 /// It reports like one that failed at once.
 fn of_one_that_never_began(error: Error) -> Summary {
     let outcome = Outcome { failure: Some(error.failure), stats: Stats::default() };
-    Summary { outcome, error: Some(error), profiles: Profiles::default(), log: None, hanging: 0 }
+    Summary {
+        outcome,
+        error: Some(error),
+        profiles: Profiles::default(),
+        log: None,
+        hanging: 0,
+        untold: false,
+    }
 }
 
 /// Keeps how far it is for `haul status`.

@@ -559,6 +559,7 @@ impl Settings {
             hangs_after: self.hang_after.value.map(Duration::from_secs),
             bundle_bytes_max: self.bundle_below.value.min(self.object_bytes.value),
             reconnect: Duration::from_secs(self.reconnect.value),
+            unattended: false,
             report_done,
             bandwidth: self.bandwidth.value,
         }

@@ -56,6 +56,8 @@ pub struct Tuning {
     pub bundle_bytes_max: u64,
     /// How long to go on trying after a connection was lost.
     pub reconnect: Duration,
+    /// Nobody waits for this process: a sink that has ended well stays for a connection as long as for any other.
+    pub unattended: bool,
     /// Report each file that is done.
     pub report_done: bool,
     /// Payload bytes a second that a source sends at most, over all its streams.
@@ -168,6 +170,8 @@ pub struct Summary {
     pub log: Option<LogSummary>,
     /// Threads that wait for storage that has not answered: the process cannot end before it does.
     pub hanging: usize,
+    /// It has failed, and the other end may not have heard of it.
+    pub untold: bool,
 }
 
 /// An end that runs.
@@ -231,6 +235,7 @@ impl Running {
             profiles: Profiles::default(),
             log: None,
             hanging: 0,
+            untold: false,
         })
     }
 }
@@ -410,11 +415,11 @@ fn launch<M: Machine + Send + 'static>(
     let run = move || {
         let ends: crossbeam_channel::Sender<()> = ends;
         let _seat = master.muster.placer.seat(ThreadKind::Master);
-        let Ended { outcome, error, profiles, log, hanging } = master.run();
+        let Ended { outcome, error, profiles, log, hanging, untold } = master.run();
         drop(ends);
         // The session is over, however long it takes until the last of it can be told.
         let _ = delivery.join();
-        Summary { outcome, error, profiles, log, hanging }
+        Summary { outcome, error, profiles, log, hanging, untold }
     };
     let thread = threads::start(name, run)?;
     Ok(Running { inputs, thread, ended })

@@ -24,7 +24,7 @@ use haul_wire::{FrameHeader, LogStatus, Message, Role};
 use crate::comm::Weight;
 use crate::connection::{Connector, Established, Introduction};
 use crate::end::Profiles;
-use crate::log::{LogSummary, Logger, SERVE_MAX};
+use crate::log::{CommStands, LogSummary, Logger, NO_ANSWER};
 use crate::missing::Missing;
 use crate::muster::Muster;
 use crate::neighbours::{BEAT_MILLIS, Heard, Neighbours};
@@ -83,7 +83,7 @@ const STOOD_STILL_MIN: Duration = Duration::from_secs(2);
 /// How long the other end may take to confirm that it has heard how the session ended: of a failure,
 const FAREWELL_OF_FAILURE_MAX: Duration = Duration::from_secs(2);
 /// and of success. Longer than [`SILENCE_MAX`], so that both have noticed that their connection is lost, and made another one.
-const FAREWELL_MAX: Duration = Duration::from_secs(40);
+const FAREWELL_MAX: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 40 });
 /// The other end closes its streams once it has confirmed: that may be noticed in sending before the confirmation is read.
 const CONFIRMATION_MAX: Duration = Duration::from_secs(1);
 /// How long the last messages have in any case to leave, and at most.
@@ -159,6 +159,8 @@ pub(crate) struct Ended {
     pub(crate) log: Option<LogSummary>,
     /// Threads that storage has not let go.
     pub(crate) hanging: usize,
+    /// It has failed, and the other end may not have heard of it.
+    pub(crate) untold: bool,
 }
 
 /// A message as it came: decoded it would take up to ten times as much memory.
@@ -210,7 +212,7 @@ struct Running<M: Machine> {
     put_aside: VecDeque<PutAside>,
     /// The thread that receives was given something to log, and has not been heard of since.
     is_logging: bool,
-    /// Since when the comm thread has been found to write the log at each look.
+    /// Since when the storage of the log that the comm thread writes does not answer.
     comm_logs_since: Option<Instant>,
     /// Of the last connection.
     written: Arc<AtomicU64>,
@@ -307,16 +309,33 @@ impl<M: Machine> Running<M> {
     /// This process was stopped for so long, and what came meanwhile is still to be read.
     fn stood_still(&mut self, time: Duration) {
         self.heard += time;
+        // Nor was anything tried.
+        if let Wire::Wanted { since, .. } | Wire::Ending { since } = &mut self.wire {
+            *since += time;
+        }
         self.master.profiler.stood_still(time);
     }
 
-    /// While the comm thread writes the log it hears nothing; for as long as a log may take.
-    fn wait_for_comm_log(&mut self) {
-        if !self.master.logger.as_ref().is_some_and(Logger::is_written_by_comm) {
+    /// While the comm thread writes the log it hears nothing. Is there no sense in waiting on?
+    fn waits_in_vain_for_comm_log(&mut self) -> bool {
+        let Some(logger) = &mut self.master.logger else { return false };
+        let stands = logger.comm_stands();
+        if stands != CommStands::Stuck {
             self.comm_logs_since = None;
-        } else if self.comm_logs_since.get_or_insert_with(Instant::now).elapsed() < SERVE_MAX {
-            self.heard = Instant::now();
         }
+        if stands == CommStands::Free {
+            return false;
+        }
+        self.heard = Instant::now();
+        if stands == CommStands::Busy {
+            return false;
+        }
+        let lost = logger.lose();
+        let since = *self.comm_logs_since.get_or_insert_with(Instant::now);
+        if let Some(cause) = lost {
+            self.on_log_lost(cause);
+        }
+        since.elapsed() >= self.master.tuning.reconnect
     }
 
     /// What the machine waits for, as far as it can tell.
@@ -516,7 +535,6 @@ impl<M: Machine> Running<M> {
             return;
         }
         self.heard = Instant::now();
-        self.comm_logs_since = None;
         match self.receive(header, &body) {
             Ok(Some(Message::Log(status))) if M::ROLE == Role::Sink => self.on_peer_log(*status),
             Ok(Some(Message::Profile(profile))) => self.master.profiler.hear(*profile),
@@ -595,7 +613,9 @@ impl<M: Machine> Running<M> {
                     return self.on_lost(epoch, cause);
                 }
             }
-            self.wait_for_comm_log();
+            if self.waits_in_vain_for_comm_log() {
+                return self.stop(Error::new(Code::LogUnwritable, NO_ANSWER));
+            }
             // What waits may be what was not heard.
             let last = self.put_aside.back().and_then(|message| message.weight.as_ref());
             let full = last.is_some_and(Weight::is_too_much);
@@ -653,12 +673,11 @@ impl<M: Machine> Running<M> {
         if failed {
             self.master.workers.abort();
         }
-        let deadline = Instant::now() + if failed { FAREWELL_OF_FAILURE_MAX } else { FAREWELL_MAX };
-        if failed {
-            self.tell_of_failure(deadline)
-        } else {
-            self.tell_of_success(deadline)
-        }
+        let deadline = match failed {
+            true => self.tell_of_failure(),
+            false => self.tell_of_success(),
+        };
+        let untold = failed && !self.master.link.is_settled();
         // Whoever still reports has nobody to report to.
         let inputs = self.master.inputs;
         let drain = threads::start("haul-drain", move || inputs.into_iter().for_each(drop));
@@ -680,11 +699,12 @@ impl<M: Machine> Running<M> {
             Some(error) if error.failure.code == failure.code => error,
             _ => failure.into(),
         });
-        Ended { outcome, error, profiles, log, hanging }
+        Ended { outcome, error, profiles, log, hanging, untold }
     }
 
     /// If the connection is lost, too, the other end finds out by itself that this one has gone.
-    fn tell_of_failure(&mut self, deadline: Instant) {
+    fn tell_of_failure(&mut self) -> Instant {
+        let deadline = Instant::now() + FAREWELL_OF_FAILURE_MAX;
         self.confirm(1);
         while matches!(self.wire, Wire::Up(_)) && !self.master.link.is_settled() && Instant::now() < deadline
         {
@@ -694,14 +714,20 @@ impl<M: Machine> Running<M> {
                 _ => {}
             }
         }
+        deadline
     }
 
     /// An other end that does not hear of it would have to take it for a failure: a lost connection is made again for this as for
     /// anything else.
-    fn tell_of_success(&mut self, deadline: Instant) {
+    fn tell_of_success(&mut self) -> Instant {
         let mut lost: Option<(Instant, u32, String)> = None;
+        let mut deadline = Instant::now() + FAREWELL_MAX;
         self.confirm(1);
         while !self.master.link.is_settled() && !self.stopped && Instant::now() < deadline {
+            // As long as for any other connection, where nobody waits for this process.
+            if M::ROLE == Role::Sink && self.master.tuning.unattended && !matches!(self.wire, Wire::Up(_)) {
+                deadline = Instant::now() + FAREWELL_MAX;
+            }
             match self.master.inputs.recv_timeout(TICK) {
                 Ok(Input::Frame { epoch, header, body, .. }) => self.on_last_frame(epoch, &header, &body),
                 // Nothing comes over the others any more.
@@ -717,13 +743,14 @@ impl<M: Machine> Running<M> {
                 _ => {}
             }
             if self.master.link.is_settled() {
-                return;
+                break;
             }
             if let Some((_, epoch, cause)) = lost.take_if(|(until, ..)| *until <= Instant::now()) {
                 self.on_lost(epoch, cause);
             }
             self.tick_if_due();
         }
+        deadline
     }
 
     fn on_last_frame(&mut self, epoch: u32, header: &FrameHeader, body: &[u8]) {

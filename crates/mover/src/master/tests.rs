@@ -120,6 +120,7 @@ fn master() -> (Running<Told>, Queue<Request>) {
             policy: haul_protocol::scheduler::Policy::Lads(Default::default()),
             bundle_bytes_max: 0,
             reconnect: Duration::from_secs(5),
+            unattended: false,
             report_done: false,
             bandwidth: None,
         },
@@ -270,6 +271,103 @@ fn an_end_that_was_busy_does_not_take_the_other_one_for_silent() {
     running.heard = long_ago;
     running.tick();
     assert!(!matches!(running.wire, Wire::Up(_)));
+}
+
+#[test]
+fn time_in_which_an_end_was_stopped_is_none_in_which_it_tried_to_connect() {
+    let (mut running, _requests) = master();
+    let stopped = running.master.tuning.reconnect * 3;
+    let since = Instant::now().checked_sub(stopped).unwrap();
+    let unreachable = || Error::new(Code::ConnectionLost, "nobody is there");
+    for (stood_still, goes_on) in [(stopped, true), (Duration::ZERO, false)] {
+        (running.wire, running.retry_at) = (Wire::Wanted { since, first: false }, None);
+        running.stood_still(stood_still);
+        running.on_unreachable(unreachable());
+        assert_eq!((running.retry_at.is_some(), running.stopped), (goes_on, !goes_on));
+    }
+}
+
+/// As for a router that starts again just then.
+#[test]
+fn a_far_sink_that_ends_while_the_path_is_dark_stays_until_it_is_light() {
+    for unattended in [true, false] {
+        let (mut running, requests) = master();
+        running.master.tuning.reconnect = FAREWELL_MAX * 4;
+        running.master.tuning.unattended = unattended;
+        let (of_control, _of_data) = up(&mut running);
+        let mut link = ended_well(&mut running);
+        drop(of_control);
+        let inputs = running.master.inputs_sender.clone();
+        let dark = Instant::now() + FAREWELL_MAX * 3 / 2;
+        let peer = std::thread::spawn(move || {
+            let mut tries = 0;
+            while requests.recv_timeout(FAREWELL_MAX).is_ok() {
+                tries += 1;
+                if Instant::now() < dark {
+                    let error = Error::new(Code::ConnectionLost, "nothing passes");
+                    let _ = inputs.send(Input::Connected(Box::new(Err(error))));
+                    continue;
+                }
+                let (control, of_control) = memory::pair(1 << 20);
+                let (data, _of_data) = memory::pair(1 << 20);
+                link.disconnected();
+                link.connected(2, 0).unwrap();
+                let (peer, shared) = (connect(Role::Source), false);
+                let established =
+                    Established { epoch: 2, peer, peer_received: 0, control, data: vec![data], shared };
+                let _ = inputs.send(Input::Connected(Box::new(Ok(established))));
+                let (mut control, mut receiver, _closer) = of_control.split();
+                let mut bytes = [0; FRAME_HEADER_BYTES];
+                receiver.receive(&mut bytes).unwrap();
+                let header = FrameHeader::decode(&bytes).unwrap();
+                let mut body = vec![0; header.length as usize];
+                receiver.receive(&mut body).unwrap();
+                let told = link.receive(&header, &body);
+                put(&mut *control, link.confirmation(1).unwrap());
+                while receiver.receive_some(&mut bytes).is_ok_and(|count| count > 0) {}
+                return (tries, told);
+            }
+            (tries, Ok(None))
+        });
+        let began = Instant::now();
+        let ended = running.farewell();
+        let took = began.elapsed();
+        let (tries, told) = peer.join().unwrap();
+        assert!(ended.error.is_none() && tries > 1, "{tries} tries");
+        let finished = Ok(Some(Message::Finished(FailedPaths::default())));
+        assert_eq!(told == finished, unattended, "{told:?}");
+        assert_eq!(took > FAREWELL_MAX * 3 / 2, unattended, "{took:?}");
+    }
+}
+
+#[test]
+fn a_log_that_the_comm_thread_writes_and_that_hangs_is_told_as_such() {
+    let (mut running, _requests) = master();
+    let (told, reports) = crossbeam_channel::unbounded();
+    let tell = move |report| match report {
+        Report::LogLost { cause } => drop(told.send(cause)),
+        Report::Reconnecting { cause } => panic!("{cause}"),
+        _ => {}
+    };
+    let (queue, delivery) = ReportQueue::start(Box::new(tell)).unwrap();
+    running.master.reports = queue;
+    running.master.tuning.reconnect = Duration::from_secs(1);
+    let directory = tempfile::tempdir().unwrap();
+    let (logger, comm) = crate::log::written_by_comm(directory.path());
+    running.master.logger = Some(logger);
+    let (_of_control, _of_data) = up(&mut running);
+    let _hangs = comm.held();
+    let began = Instant::now();
+    while !running.stopped && began.elapsed() < SILENCE_MAX {
+        running.heard = Instant::now().checked_sub(SILENCE_MAX * 2).unwrap();
+        running.tick();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let failure = running.last_error.take().map(|error| error.failure.code);
+    assert_eq!((running.stopped, failure), (true, Some(Code::LogUnwritable)));
+    drop(running);
+    delivery.join().expect("no connection is lost for it");
+    assert_eq!(reports.try_iter().count(), 1);
 }
 
 #[test]

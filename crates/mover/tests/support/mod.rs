@@ -21,6 +21,7 @@ pub fn tuning(slots: u32, object_bytes: u32) -> Tuning {
         policy: Policy::Adaptive(Adaptive::default()),
         bundle_bytes_max: object_bytes.into(),
         reconnect: Duration::from_secs(1),
+        unattended: false,
         report_done: false,
         bandwidth: None,
     }
