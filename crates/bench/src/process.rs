@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 
+use crate::evaluation::say;
+
 /// How often a condition that has no file descriptor is looked at again.
 pub const POLL: Duration = Duration::from_millis(2);
 const KILL_LIMIT: Duration = Duration::from_secs(30);
@@ -223,7 +225,7 @@ impl Guarded {
         if self.status().is_none() {
             let _ = self.child.kill();
             if self.wait(KILL_LIMIT).is_none() {
-                eprintln!("process {} was killed, and does not end", self.pid());
+                say(&format!("process {} was killed, and does not end", self.pid()));
             }
         }
     }
@@ -266,7 +268,7 @@ pub fn end_all_on_signal(leave_nothing: fn()) {
         let mut signal = 0;
         // SAFETY: both pointers are to live locals.
         unsafe { libc::sigwait(&set, &mut signal) };
-        eprintln!("\nended by signal {signal}; ending what was started");
+        say(&format!("ended by signal {signal}; ending what was started"));
         end_all(leave_nothing, 130)
     });
 }

@@ -96,9 +96,21 @@ pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
             "stood still for {stood_still:.1} s of {seconds:.1} s\n      this process was stopped, or the host had no time for it"
         ));
     }
-    let Some((bottleneck, why)) = bottleneck::name(profiles, around) else { return several(&waits, seconds) };
+    let named = match bottleneck::name(profiles, around) {
+        Some(named) => held_up(named, seconds),
+        None => several(&waits, seconds)?,
+    };
+    Some(match profiles.stood_still_for_long() {
+        Some(time) => {
+            format!("{named}\n      (this process stood still for {:.1} s of it)", time.as_secs_f64())
+        }
+        None => named,
+    })
+}
+
+fn held_up((bottleneck, why): (Bottleneck, Why), seconds: f64) -> String {
     let (what, hint) = words(bottleneck);
-    Some(match why {
+    match why {
         Why::Waited(share) => {
             format!("mostly waited for {what} ({:.0} % of {seconds:.1} s)\n      {hint}", share * 100.0)
         }
@@ -107,7 +119,7 @@ pub fn verdict(profiles: &Profiles, around: &Around) -> Option<String> {
             share * 100.0,
             fewer(bottleneck)
         ),
-    })
+    }
 }
 
 fn several(waits: &Waits, seconds: f64) -> Option<String> {

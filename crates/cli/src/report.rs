@@ -153,8 +153,7 @@ impl Shared {
     /// A reporter for the job of a command that was started then.
     pub fn new(job: String, started: Instant, [json, verbose, quiet]: [bool; 3]) -> Self {
         let bar = Bar::new(!json && !quiet && io::stderr().is_terminal());
-        let now = Instant::now();
-        let rate = Rate { since: now, at: now, bytes: 0, value: 0.0 };
+        let rate = Rate::begun();
         Shared(Arc::new(Mutex::new(Reporter {
             json,
             verbose,
@@ -234,7 +233,10 @@ impl Reporter {
             Report::Progress { stats, totals_are_final } => self.progress(stats, totals_are_final),
             Report::Connected { streams, cipher } => {
                 self.connections += 1;
-                self.connected.get_or_insert_with(Instant::now);
+                if self.connected.is_none() {
+                    // The login is no part of how fast it goes.
+                    (self.connected, self.rate) = (Some(Instant::now()), Rate::begun());
+                }
                 self.cipher = cipher;
                 if self.json {
                     self.event(json!({"event": "connected", "streams": streams, "cipher": cipher}));
@@ -707,6 +709,11 @@ fn seconds(time: Duration) -> f64 {
 }
 
 impl Rate {
+    fn begun() -> Rate {
+        let now = Instant::now();
+        Rate { since: now, at: now, bytes: 0, value: 0.0 }
+    }
+
     fn update(&mut self, bytes: u64) {
         let elapsed = self.at.elapsed().as_secs_f64();
         if elapsed < 0.05 {
@@ -744,5 +751,18 @@ mod tests {
         let fields = path_fields("failed", b"a\xff\n");
         assert_eq!(fields["path_hex"], "61ff0a");
         assert!(!serde_json::to_string(&fields).unwrap().contains('\n'));
+    }
+    #[test]
+    fn how_fast_it_goes_at_first_has_nothing_of_what_was_before() {
+        let now = Instant::now();
+        let mut rate = Rate { since: now.checked_sub(Duration::from_secs(8)).unwrap(), ..Rate::begun() };
+        rate.at = rate.since;
+        rate.update(1_000_000);
+        assert!(rate.value < 200_000.0, "with all that it takes to log in");
+        let mut rate = Rate::begun();
+        let began = now.checked_sub(Duration::from_millis(200)).unwrap();
+        (rate.since, rate.at) = (began, began);
+        rate.update(1_000_000);
+        assert!((3e6..6e6).contains(&rate.value), "{}", rate.value);
     }
 }

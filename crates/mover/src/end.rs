@@ -149,11 +149,20 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// For how long it was stopped, if that is so much that nothing else is worth telling.
+    /// For how long it was stopped, if that is most of the time: nothing else is worth telling.
     pub fn mostly_stood_still(&self) -> Option<Duration> {
+        self.stood_still_for_parts(2)
+    }
+
+    /// The same, if it is worth telling.
+    pub fn stood_still_for_long(&self) -> Option<Duration> {
+        self.stood_still_for_parts(10)
+    }
+
+    fn stood_still_for_parts(&self, parts: u32) -> Option<Duration> {
         let ran = [self.source, self.sink].into_iter().flatten().map(|profile| profile.wall_nanos).max();
         let ran = Duration::from_nanos(ran.unwrap_or(0));
-        Some(self.stood_still).filter(|stood_still| !stood_still.is_zero() && *stood_still > ran / 10)
+        Some(self.stood_still).filter(|stood_still| !stood_still.is_zero() && *stood_still > ran / parts)
     }
 }
 

@@ -249,8 +249,11 @@ mod tests {
         assert!(profiler.waited_nanos[Waiting::Next as usize] < pause.as_nanos() as u64);
         let profiles = profiler.both(Role::Source, 0);
         assert_eq!(profiles.mostly_stood_still(), Some(pause));
-        let ran = Profile { wall_nanos: pause.as_nanos() as u64 * 11, ..Profile::default() };
-        assert_eq!(Profiles { source: Some(ran), ..profiles }.mostly_stood_still(), None);
+        for (times, told) in [(3, Some(pause)), (11, None)] {
+            let ran = Profile { wall_nanos: pause.as_nanos() as u64 * times, ..Profile::default() };
+            let profiles = Profiles { source: Some(ran), ..profiles };
+            assert_eq!((profiles.mostly_stood_still(), profiles.stood_still_for_long()), (None, told));
+        }
     }
 
     #[test]

@@ -146,6 +146,11 @@ fn measure(
     });
     file_system.unlimited()?;
     if let Some(Started { mut process, .. }) = beside_him {
+        if let Some(status) = process.status() {
+            let about =
+                format!("{} has ended while the neighbour beside it was watched: {status}", beside.name());
+            return Err(io::Error::other(about));
+        }
         end_descendants(process.pid());
         process.kill();
     }

@@ -128,6 +128,10 @@ struct Report<'a> {
     system: System,
 }
 
+/// Where rows were made at different times, perhaps on different machines.
+const SEVERAL_COMMANDS: &str = "Where a table's rows were made by several of these commands, rounds are paired by their number alone: \
+                                what one kind takes longer than another is an indication then, and its interval says less than it seems to.";
+
 impl Report<'_> {
     fn head(&mut self, settings: &Settings, parts: [(&str, Option<&Made>); 3]) {
         self.page.line(about::title(self.system));
@@ -161,6 +165,9 @@ impl Report<'_> {
         self.page.line("");
         self.page.text.push_str(&machine::table(&settings.haul));
         self.page.line("\nValues are means with 99 % confidence intervals (Student's t); one run has none.");
+        if parts.iter().any(|(_, made)| made.is_some_and(|made| made.lines.len() > 1)) {
+            self.page.line(SEVERAL_COMMANDS);
+        }
     }
 
     /// What was asked for, and what came out.

@@ -7,14 +7,14 @@ pub mod csv;
 pub mod page;
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// For the person who waits.
+/// For the person who waits, if there is one still: what was started is ended all the same.
 pub(crate) fn say(text: &str) {
-    eprintln!("bench: {text}");
+    let _ = writeln!(io::stderr(), "bench: {text}");
 }
 
 /// Draws by lot, always the same for a seed (SplitMix64).

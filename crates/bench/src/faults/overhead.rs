@@ -166,7 +166,7 @@ const SLOWEST_BYTES_PER_SECOND: f64 = 10e6;
 fn run_alone(setup: &Setup) -> io::Result<Sample> {
     let limit = Duration::from_secs_f64(setup.workload.bytes() as f64 / SLOWEST_BYTES_PER_SECOND);
     let mut running = Running::start(setup)?;
-    running.wait_for_share(0.9, limit)?;
+    running.wait_for_bytes(setup.workload.bytes() / 10 * 9, limit)?;
     let resident_peak = running.resident_peak();
     let started = running.started;
     let ended = running.wait_for_success(limit)?;

@@ -221,7 +221,7 @@ fn play(setup: &Setup, case: Case, settings: &Settings) -> io::Result<Played> {
         check(&ended.summary, setup)?;
         return Ok(Played::Undisturbed((ended.at - started).as_secs_f64()));
     };
-    if !first.wait_for_share(f64::from(percent) / 100.0, limit)? {
+    if !first.wait_for_bytes(setup.workload.point(percent), limit)? {
         return Err(io::Error::other("the run ended before the fault"));
     }
     let hit = first.inject(fault)?;
@@ -238,6 +238,9 @@ fn play(setup: &Setup, case: Case, settings: &Settings) -> io::Result<Played> {
         }));
     }
     let broken = first.wait(limit)?;
+    if broken.success {
+        return Err(io::Error::other("the run ended well in spite of the fault"));
+    }
     let before = if fault == Fault::Source { hit } else { broken.at };
     let second = Running::start(setup)?;
     let restarted = second.started;

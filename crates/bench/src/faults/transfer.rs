@@ -153,7 +153,6 @@ pub struct Running {
     pub started: Instant,
     process: Guarded,
     events: Receiver<(Instant, Value)>,
-    bytes_total: u64,
     bytes_sent: u64,
     last: Value,
     /// Bytes sent when the fault was injected.
@@ -195,7 +194,7 @@ impl Running {
             started,
             process,
             events,
-            bytes_total: setup.workload.bytes(),
+
             bytes_sent: 0,
             last: Value::Null,
             sent_before: None,
@@ -208,10 +207,9 @@ impl Running {
         })
     }
 
-    /// Waits until this share of the bytes has been sent. False if it ended before.
-    pub fn wait_for_share(&mut self, share: f64, limit: Duration) -> io::Result<bool> {
+    /// Waits until so many bytes have been sent. False if it ended before.
+    pub fn wait_for_bytes(&mut self, wanted: u64, limit: Duration) -> io::Result<bool> {
         let deadline = Instant::now() + limit + HANGS;
-        let wanted = (self.bytes_total as f64 * share) as u64;
         while self.bytes_sent < wanted {
             if !self.take_event(deadline)? {
                 return Ok(false);

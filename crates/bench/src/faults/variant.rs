@@ -104,6 +104,12 @@ impl Workload {
     pub fn bytes(&self) -> u64 {
         self.files * self.file_bytes
     }
+
+    /// So many bytes have been sent when a fault comes at this percent: in the midst of a file. At the end of one nothing would be
+    /// lost without a log either.
+    pub fn point(&self, percent: u32) -> u64 {
+        self.bytes() * u64::from(percent) / 100 / self.file_bytes * self.file_bytes + self.file_bytes / 2
+    }
 }
 
 fn scaled(bytes: u64, scale: f64) -> u64 {
@@ -113,6 +119,21 @@ fn scaled(bytes: u64, scale: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_comes_in_the_midst_of_a_file() {
+        for workload in [Workload::big(0.003), Workload::small(0.003), Workload::big(1.0)] {
+            for percent in [1, 20, 40, 60, 80, 99] {
+                let (point, bytes) = (workload.point(percent), workload.bytes());
+                assert_ne!(point % workload.file_bytes, 0, "{workload:?} {percent}");
+                let exact = bytes as f64 * f64::from(percent) / 100.0;
+                assert!(
+                    point < bytes && (point as f64 - exact).abs() <= workload.file_bytes as f64,
+                    "{percent}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn there_are_eighteen_logs_and_each_is_known_by_its_name() {
