@@ -1,6 +1,6 @@
 //! How a command ends that is told to: [`signals::that_end`] says by what.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,31 +17,15 @@ const ONE_EVENT: Duration = Duration::from_secs(1);
 pub struct Interrupt {
     stopper: Arc<Mutex<Option<Stopper>>>,
     asked: Arc<AtomicBool>,
-    /// The ssh that is told something, and takes nothing before it is connected; 0: none.
-    connecting: Arc<AtomicI32>,
 }
 
 impl Interrupt {
-    /// Does what may wait for this process, unless it is interrupted.
-    pub fn while_connecting<T>(
-        &self,
-        waits_for: i32,
-        act: impl FnOnce() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        self.connecting.store(waits_for, Ordering::SeqCst);
-        let done = self.check().and_then(|()| act());
-        self.connecting.store(0, Ordering::SeqCst);
-        done
-    }
-
     /// Takes the signals over.
     pub fn install() -> Result<Interrupt, Error> {
         let mut signals = signal_hook::iterator::Signals::new(signals::that_end())
             .map_err(|error| Error::os(Code::SystemRefused, "signals", &error))?;
-        let interrupt =
-            Interrupt { stopper: Arc::default(), asked: Arc::default(), connecting: Arc::default() };
+        let interrupt = Interrupt { stopper: Arc::default(), asked: Arc::default() };
         let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
-        let connecting = interrupt.connecting.clone();
         let watch = move || {
             let mut first = None;
             for signal in signals.forever() {
@@ -53,10 +37,6 @@ impl Interrupt {
                     continue;
                 }
                 first = Some(Instant::now());
-                if let Some(ssh) = rustix::process::Pid::from_raw(connecting.load(Ordering::SeqCst)) {
-                    // It may have ended by itself.
-                    let _ = rustix::process::kill_process(ssh, rustix::process::Signal::TERM);
-                }
                 if let Ok(stopper) = stopper.lock()
                     && let Some(stopper) = stopper.as_ref()
                 {

@@ -12,6 +12,7 @@ use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use haul_model::error::Blame;
 use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_MAX};
 use haul_model::{Code, HashKind, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Greeter, Introduction, TcpDial};
@@ -366,8 +367,10 @@ fn run(
     // The lock goes with the process: threads that storage has not let go may still write.
     std::mem::forget(claimed);
     report::mistake_of_other_end(&summary);
-    if let Some(error) = summary.error.as_ref().filter(|_| summary.untold) {
-        // Over ssh it may be heard.
+    // Over ssh it may be heard. That there was no connection the initiator knows.
+    let is_of_this_end =
+        |error: &&Error| matches!(error.failure.code.blame(), Blame::Source | Blame::Sink) && summary.untold;
+    if let Some(error) = summary.error.as_ref().filter(is_of_this_end) {
         too_late(error);
     }
     if engines.is_unusual() {

@@ -697,8 +697,7 @@ fn run_remote(
         };
         reporter.with(|reporter| reporter.note(&told));
     };
-    let sent = interrupt.while_connecting(ssh.pid(), || ssh.write(&Line::Request(Box::new(request))));
-    let answer = sent.and_then(|()| ssh.answer(patience, interrupt, tell));
+    let answer = ssh.answer(Line::Request(Box::new(request)), patience, interrupt, tell);
     drop(presence);
     let hashed_early = begun.as_mut().map_or(0, Reading::end_hashing);
     interrupt.check()?;
@@ -721,8 +720,7 @@ fn run_remote(
     store_decision(job, decided)?;
     let roots = labels(decided, &plan.names, &plan.destination);
     reporter.with(|reporter| reporter.set_typed(Typed::new(plan, decided, &roots)));
-    let resolved_host = ssh.host_name();
-    interrupt.check()?;
+    let resolved_host = ssh.host_name(interrupt)?;
     let peer: Fingerprint =
         response.fingerprint.parse().map_err(|error| Error::stream("the greeting", &error))?;
     let role = if push { Role::Source } else { Role::Sink };

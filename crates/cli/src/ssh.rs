@@ -1,14 +1,15 @@
 //! The far end as a child of the system's ssh: the user's configuration, keys, jump hosts and prompts apply.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haul_model::Code;
-use haul_mover::Error;
+use haul_mover::{Error, threads};
 use haul_storage::local::keep_descriptor_limit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -28,6 +29,10 @@ const STDERR_LINE_BYTES_MAX: u64 = 16 << 10;
 pub struct Ssh {
     child: Child,
     input: Option<ChildStdin>,
+    /// The same once what it is told has been written.
+    written: Option<Receiver<std::io::Result<ChildStdin>>>,
+    /// What the pipe to it is called: whoever reads from that does so for us.
+    pipe: PathBuf,
     output: BufReader<ChildStdout>,
     /// Of a line that has not ended yet.
     begun: Vec<u8>,
@@ -111,6 +116,8 @@ const TELL_OF_LOGIN_AFTER: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// What ssh says of a host it says at once, unless its configuration runs something first: that ran when it connected, too.
 pub const RESOLVES_WITHIN: Duration = Duration::from_secs(10);
+/// Who has reached the far end has been told all.
+const WRITES_WITHIN: Duration = Duration::from_secs(10);
 /// A command that starts ssh for us, and what it starts in turn.
 const FAMILY_MAX: usize = 64;
 
@@ -143,10 +150,18 @@ fn family(pid: i32) -> Vec<i32> {
     family
 }
 
-/// Asks it to end, with what it has started.
-fn end_family(child: &Child) {
-    let pid = child.id().try_into().unwrap_or(0);
-    for pid in family(pid).into_iter().filter_map(Pid::from_raw) {
+/// What a pipe of ours is called in `/proc`.
+fn name_of_pipe(input: Option<&ChildStdin>) -> PathBuf {
+    let name = input.map(|input| std::fs::read_link(format!("/proc/self/fd/{}", input.as_raw_fd())));
+    name.and_then(Result::ok).unwrap_or_default()
+}
+
+/// Asks it to end, with what it has started that reads from this pipe: what a shell has put into the background does not.
+fn end_family(child: &Child, pipe: &Path) {
+    let own = child.id().try_into().unwrap_or(0);
+    let reads = |pid: i32| std::fs::read_link(format!("/proc/{pid}/fd/0")).is_ok_and(|it| it == pipe);
+    let family = family(own).into_iter().filter(|pid| *pid == own || reads(*pid));
+    for pid in family.filter_map(Pid::from_raw) {
         // It may have ended by itself.
         let _ = kill_process(pid, Signal::TERM);
     }
@@ -172,6 +187,7 @@ impl Ssh {
                     .hint("install an ssh client, or say --ssh CMD")
             })?;
         let input = child.stdin.take();
+        let pipe = name_of_pipe(input.as_ref());
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let said = Arc::new(Mutex::new(Vec::new()));
         forward_stderr(child.stderr.take().expect("stderr is piped"), said.clone(), bar);
@@ -180,6 +196,8 @@ impl Ssh {
         Ok(Ssh {
             child,
             input,
+            written: None,
+            pipe,
             begun: Vec::new(),
             passed_over: 0,
             output,
@@ -194,8 +212,13 @@ impl Ssh {
     }
 
     /// The name or address that it connects to, by its own configuration; the host as it was typed if it says nothing.
-    pub fn host_name(&mut self) -> String {
-        self.resolved.answer(RESOLVES_WITHIN).0.clone()
+    pub fn host_name(&mut self, interrupt: &Interrupt) -> Result<String, Error> {
+        let until = Instant::now() + RESOLVES_WITHIN;
+        while Instant::now() < until && !self.resolved.is_there(LOOK_EVERY) {
+            interrupt.check()?;
+        }
+        interrupt.check()?;
+        Ok(self.resolved.answer(Duration::ZERO).0.clone())
     }
 
     /// Of the ssh that was started; it is not waited for before this is dropped.
@@ -203,30 +226,42 @@ impl Ssh {
         self.child.id().try_into().unwrap_or(0)
     }
 
-    /// Tells the far end something.
-    pub fn write(&mut self, line: &Line) -> Result<(), Error> {
-        let written = match &mut self.input {
-            Some(input) => bootstrap::write(input, line),
-            None => Ok(()),
+    /// Tells the far end something, beside this thread: ssh takes no more than a pipe holds before it has reached it.
+    fn write(&mut self, line: Line) {
+        let Some(mut input) = self.input.take() else { return };
+        let (sender, written) = sync_channel(1);
+        let write = move || {
+            let result = bootstrap::write(&mut input, &line).map(|()| input);
+            let _ = sender.send(result);
         };
-        // A far end that has ended already says why; see `read`.
-        match written {
-            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                Err(Error::os(Code::SshFailed, "writing to ssh", &error))
-            }
-            _ => Ok(()),
-        }
+        self.written = threads::start("haul-ssh-request", write).ok().map(|_| written);
     }
 
-    /// What the far end answers to the request; if it has ended instead, why. Until it has the request ssh may ask for a password, for
+    /// It has been told.
+    fn take_written(&mut self) -> Result<(), Error> {
+        let Some(written) = self.written.take() else { return Ok(()) };
+        match written.recv_timeout(WRITES_WITHIN) {
+            Ok(Ok(input)) => self.input = Some(input),
+            // A far end that has ended already says why.
+            Ok(Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                return Err(Error::os(Code::SshFailed, "writing to ssh", &error));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What the far end answers to this; if it has ended instead, why. Until it has the request ssh may ask for a password, for
     /// as long as it likes, if there is somebody to ask. What takes long is told of with `tell`, and what takes longer than
     /// `patience` is not waited for: storage there hangs, or the host has gone.
     pub fn answer(
         &mut self,
+        request: Line,
         patience: Duration,
         interrupt: &Interrupt,
         mut tell: impl FnMut(Silence),
     ) -> Result<Line, Error> {
+        self.write(request);
         let began = Instant::now();
         let limit = (!can_ask()).then(|| began + patience);
         let mut come = self.answer_by(Some(began + TELL_OF_LOGIN_AFTER.min(patience)), interrupt)?;
@@ -236,8 +271,14 @@ impl Ssh {
         }
         let seconds = patience.as_secs();
         match come {
-            Some(Line::Reached {}) => self.has_reached = true,
-            Some(line) => return Ok(line),
+            Some(Line::Reached {}) => {
+                self.has_reached = true;
+                self.take_written()?;
+            }
+            Some(line) => {
+                self.take_written()?;
+                return Ok(line);
+            }
             None => {
                 let about = format!("{}: ssh has started nothing there for {seconds} s", self.host);
                 return Err(Error::new(Code::PeerSilent, about)
@@ -252,8 +293,13 @@ impl Ssh {
         if let Some(line) = self.answer_by(Some(began + patience), interrupt)? {
             return Ok(line);
         }
-        Err(Error::new(Code::PeerSilent, format!("{} has not answered for {seconds} s", self.host))
-            .hint("what is copied there, or its home directory, is on storage that does not answer"))
+        let left = match self.is_for_others() {
+            true => format!("; ssh (process {}) is left, as other sessions may go through it", self.pid()),
+            false => String::new(),
+        };
+        Err(Error::new(Code::PeerSilent, format!("{} has not answered for {seconds} s", self.host)).hint(
+            format!("what is copied there, or its home directory, is on storage that does not answer{left}"),
+        ))
     }
 
     /// Its answer, if it comes until then. What else is said there is none.
@@ -359,9 +405,9 @@ impl Ssh {
         }
     }
 
-    /// Other sessions of the user may go through its connection: then it ends with the last of them. Not while it asks for a password.
+    /// Other sessions of the user may go through its connection: then it ends with the last of them. Not while it logs in.
     fn is_for_others(&mut self) -> bool {
-        (self.has_reached || !self.is_interrupted) && self.resolved.answer(Duration::from_secs(1)).1
+        self.has_reached && self.resolved.answer(Duration::from_secs(1)).1
     }
 
     fn missing(&self) -> Error {
@@ -388,10 +434,10 @@ impl Drop for Ssh {
         self.input = None;
         if self.is_interrupted && !self.is_for_others() {
             // It may be another program that has started ssh, which then waits for its user.
-            end_family(&self.child);
+            end_family(&self.child, &self.pipe);
         }
         if self.wait(Duration::from_secs(3)).is_none() && !self.is_for_others() {
-            end_family(&self.child);
+            end_family(&self.child, &self.pipe);
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -437,6 +483,8 @@ fn line_of(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
 pub struct ResolvedHost {
     typed: String,
     asked: Option<(Child, Receiver<String>)>,
+    pipe: PathBuf,
+    text: Option<String>,
     answer: Option<(String, bool)>,
 }
 
@@ -446,8 +494,10 @@ impl ResolvedHost {
         let asked = split_command(command).ok().and_then(|words| {
             let mut ssh = Command::new(&words[0]);
             ssh.args(&words[1..]).args(["-G", "--", &ssh_host(host)]);
-            ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut asked = keep_descriptor_limit(&mut ssh).spawn().ok()?;
+            // There is nothing to read.
+            let pipe = name_of_pipe(asked.stdin.take().as_ref());
             let output = asked.stdout.take()?;
             let (sender, answer) = sync_channel(1);
             let read = move || {
@@ -456,19 +506,37 @@ impl ResolvedHost {
                 let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
             };
             let _ = std::thread::Builder::new().name("haul-ssh-name".into()).spawn(read);
-            Some((asked, answer))
+            Some((asked, answer, pipe))
         });
+        let (asked, pipe) = match asked {
+            Some((asked, answer, pipe)) => (Some((asked, answer)), pipe),
+            None => (None, PathBuf::new()),
+        };
         let typed = ssh_host(host.rsplit('@').next().unwrap_or(host));
-        ResolvedHost { typed, asked, answer: None }
+        ResolvedHost { typed, asked, pipe, text: None, answer: None }
+    }
+
+    /// Has it said all, or will it never?
+    fn is_there(&mut self, within: Duration) -> bool {
+        let Some((_, answer)) = &self.asked else { return true };
+        if self.text.is_none() {
+            match answer.recv_timeout(within) {
+                Ok(text) => self.text = Some(text),
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => {}
+            }
+        }
+        true
     }
 
     /// What ssh said, if it does within this; the host as it was typed if it said nothing. With whether a connection that it makes is
     /// one that other sessions of the user may go through (`ControlMaster`).
     pub fn answer(&mut self, within: Duration) -> &(String, bool) {
-        let (asked, typed) = (&mut self.asked, &self.typed);
+        if self.answer.is_none() {
+            self.is_there(within);
+        }
+        let (text, typed) = (self.text.take().unwrap_or_default(), &self.typed);
         self.answer.get_or_insert_with(|| {
-            let text = asked.as_ref().and_then(|(_, answer)| answer.recv_timeout(within).ok());
-            let text = text.unwrap_or_default();
             let told = |word: &str| text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' '));
             let name = told("hostname").map(str::trim).filter(|name| !name.is_empty());
             let is_shared = told("controlmaster").is_some_and(|how| !matches!(how.trim(), "no" | "false"));
@@ -480,7 +548,7 @@ impl ResolvedHost {
 impl Drop for ResolvedHost {
     fn drop(&mut self) {
         if let Some((asked, _)) = &mut self.asked {
-            end_family(asked);
+            end_family(asked, &self.pipe);
             let _ = asked.kill();
             let _ = asked.wait();
         }

@@ -508,28 +508,60 @@ fn status_leaves_out_what_was_done_long_ago_unless_it_is_asked_for() {
     assert_eq!(told(&["status", &name[..12]]).0, [true, false]);
 }
 
+/// Processes whose command line begins so.
+fn running(words: &[u8]) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let is_one = |process: &fs::DirEntry| {
+        fs::read(process.path().join("cmdline")).is_ok_and(|it| it.starts_with(words))
+    };
+    processes.filter(is_one).count()
+}
+
 #[test]
 fn what_connects_for_ever_can_be_interrupted() {
     let bed = Bed::new();
-    bed.write("file", b"content");
-    // Also where a program has started ssh that does not hand on what it is told.
-    for ssh in ["sh -c 'exec sleep 100'", "sh -c 'sleep 100.25; true'"] {
+    let many: Vec<String> = (0..500).map(|number| format!("{}-{number}", "name".repeat(20))).collect();
+    many.iter().for_each(|name| drop(bed.write(name, b"content")));
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let connects = "case \"$*\" in *-G*) echo hostname localhost; exit;; esac;";
+    let haul = env!("CARGO_BIN_EXE_haul");
+    // Also where a program has started ssh that does not hand on what it is told; and where it is told more than a pipe holds.
+    for (script, sources) in [
+        ("exec sleep 100".to_owned(), &many[..1]),
+        ("sleep 100.25; true".into(), &many[..1]),
+        (format!("{connects} sleep 100.25; true"), &many[..]),
+        // What it has started for others lives on.
+        (format!("{connects} sleep 30.75 > /dev/null 2>&1 & exec sleep 100.25"), &many[..1]),
+        // One that does not say what it connects to.
+        (
+            format!("case \"$*\" in *-G*) sleep 100.25;; *) exec '{haul}' bench shell \"$@\";; esac"),
+            &many[..1],
+        ),
+    ] {
         let mut command = bed.command();
-        command.args(["cp", "--ssh", ssh, "file", "localhost:/nowhere"]);
+        command.args([
+            "cp",
+            "--ssh",
+            &format!("sh -c '{}' ssh", script.replace('\'', "\"")),
+            "--haul-path",
+            haul,
+        ]);
+        command.args(sources).arg(format!("localhost:{}/", bed.path("").display()));
         let child = command.stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(1500));
         let began = Instant::now();
         let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!(code(&output), 130, "{ssh}: {}", stderr(&output));
-        assert!(began.elapsed() < Duration::from_secs(10), "{ssh}");
+        assert_eq!(code(&output), 130, "{script}: {}", stderr(&output));
+        assert!(began.elapsed() < Duration::from_secs(6), "{script}: {:?}", began.elapsed());
     }
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let still = processes.filter(|process| {
-        fs::read(process.path().join("cmdline")).is_ok_and(|words| words.starts_with(b"sleep\x00100.25"))
-    });
-    assert_eq!(still.count(), 0, "what they have started ends, too");
+    assert_eq!(running(b"sleep\x0030.75"), 1, "others may use it");
+    let began = Instant::now();
+    while running(b"sleep\x00100.25") > 0 {
+        assert!(began.elapsed() < Duration::from_secs(5), "what they have started ends, too");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

@@ -296,6 +296,40 @@ fn a_login_that_hangs_is_told_of_and_waited_for_where_somebody_can_be_asked() {
     }
 }
 
+/// Nobody can go through a connection on which nothing has been started.
+#[test]
+fn an_ssh_that_logs_in_for_ever_is_not_left_behind_where_others_could_share_it() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let (haul, left) = (env!("CARGO_BIN_EXE_haul"), bed.path("left"));
+    let asked = "case \" $* \" in *\" -G \"*) echo hostname localhost; echo controlmaster auto; exit;; esac";
+    let program = script(&bed, "ssh", &format!("{asked}\nsleep 12; touch '{}'", left.display()));
+    let mut command = haul_testkit::alone("setsid", bed.directory.path());
+    command.args(["--wait", haul, "cp", "--ssh", &program, "--hang-after", "2", "file", "localhost:/copy"]);
+    let output = command.env("HAUL_TEST_ANSWERS_WITHIN", "2").output().unwrap();
+    assert_eq!(code(&output), 4, "{}", stderr(&output));
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert!(!left.exists());
+}
+
+/// Each host has a state directory of its own.
+#[test]
+fn where_the_other_end_cannot_write_its_state_that_host_is_named() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let program = script(
+        &bed,
+        "ssh",
+        &format!("HAUL_STATE_DIR='{}/below' exec '{haul}' bench shell \"$@\"", bed.path("file").display()),
+    );
+    let there = format!("localhost:{}", bed.path("copy").display());
+    let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &there]);
+    let said = stderr(&output);
+    assert_eq!(code(&output), 1, "{said}");
+    assert!(said.contains("on localhost, make room there"), "{said}");
+}
+
 #[test]
 fn a_haul_that_csh_does_not_find_is_missing() {
     let bed = Bed::new();

@@ -46,9 +46,12 @@ impl Error {
         Error { failure: code.into(), about: format!("{about}: {error}"), hint: None }
     }
 
-    /// With a hint, if there is none yet: who was nearer to the cause knows better.
+    /// With a hint, in place of another one. Where descriptors are missing that helps, whatever is to be opened.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint.get_or_insert_with(|| hint.into());
+        let has_few = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&self.failure.errno);
+        if self.hint.is_none() || !has_few || self.failure.code != Code::SystemRefused {
+            self.hint = Some(hint.into());
+        }
         self
     }
 }

@@ -258,9 +258,11 @@ fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStor
         Error::os(Code::LogUnwritable, directory.display().to_string(), error)
             .hint("free some space, or set HAUL_STATE_DIR")
     };
-    crate::owner::make_directory(directory).map_err(|error| Error {
-        failure: haul_model::Failure { code: Code::LogUnwritable, ..error.failure },
-        ..error
+    crate::owner::make_directory(directory).map_err(|mut error| {
+        if error.failure.code == Code::StateUnwritable {
+            error.failure.code = Code::LogUnwritable;
+        }
+        error
     })?;
     let store = DirectoryStore::open(directory).map_err(|error| match may_be_read_later(&error) {
         true => Error::os(Code::LogDamaged, directory.display().to_string(), &error).hint(UNREADABLE),
@@ -453,6 +455,11 @@ impl CommLog {
     pub(crate) fn write(&self, operations: Vec<LogOp>) {
         lock(&self.0).write_all(operations);
     }
+
+    /// Somebody is at it.
+    fn is_busy(&self) -> bool {
+        matches!(self.0.try_lock(), Err(TryLockError::WouldBlock))
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -575,7 +582,7 @@ impl Logger {
     /// How the comm thread stands now.
     pub(crate) fn comm_stands(&mut self) -> CommStands {
         let Work::Comm { keeper, progress, .. } = &mut self.work else { return CommStands::Free };
-        let is_busy = matches!(keeper.0.try_lock(), Err(TryLockError::WouldBlock));
+        let is_busy = keeper.is_busy();
         match (is_busy, progress.has_stopped(is_busy)) {
             (false, _) => CommStands::Free,
             (true, false) => CommStands::Busy,
@@ -605,16 +612,22 @@ impl Logger {
     /// is left that waits for that.
     pub(crate) fn finish(self) -> (LogSummary, bool) {
         let Logger { shared, mut work, mut left, .. } = self;
+        let mut is_left = false;
         let began = Instant::now();
         let has_stopped = match &mut work {
             Work::Thread { operations, progress, .. } => progress.has_stopped(!operations.is_empty()),
-            Work::None | Work::Comm { .. } => false,
+            Work::Comm { keeper, progress, .. } => progress.has_stopped(keeper.is_busy()),
+            Work::None => false,
         };
         let ending = match work {
             Work::None => None,
             // It was waited for long enough.
             Work::Thread { thread, .. } if has_stopped => {
                 left = Some(thread);
+                None
+            }
+            Work::Comm { .. } if has_stopped => {
+                is_left = true;
                 None
             }
             Work::Thread { operations, thread, progress } => {
@@ -634,7 +647,7 @@ impl Logger {
                     .map(|it| (it, ended))
             }
         };
-        let is_left = left.is_some_and(|thread| !thread.is_finished());
+        is_left |= left.is_some_and(|thread| !thread.is_finished());
         let (mut is_hanging, mut intact) = (false, true);
         if let Some((thread, ended)) = ending {
             match ends(&thread, &ended) {

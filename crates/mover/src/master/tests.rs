@@ -365,7 +365,11 @@ fn a_log_that_the_comm_thread_writes_and_that_hangs_is_told_as_such() {
     }
     let failure = running.last_error.take().map(|error| error.failure.code);
     assert_eq!((running.stopped, failure), (true, Some(Code::LogUnwritable)));
-    drop(running);
+    running.outcome = Some(Outcome { failure: Some(Code::LogUnwritable.into()), stats: Stats::default() });
+    let began = Instant::now();
+    let ended = running.farewell();
+    assert!(ended.hanging > 0 && began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert!(ended.log.is_some_and(|log| log.lost.is_some()));
     delivery.join().expect("no connection is lost for it");
     assert_eq!(reports.try_iter().count(), 1);
 }

@@ -637,7 +637,8 @@ fn climb(directories: &Directories, child: Held, parent: &Frame) -> Option<Held>
     let descriptor = directories
         .retry_without_cache(|| retry_on_intr(|| fs::openat(&child.descriptor, c"..", flags, Mode::empty())))
         .ok()?;
-    if !Status::of(&descriptor).ok()?.place().may_be(parent.place, &descriptor) {
+    // As long as a directory is open the kernel remembers those above it: they have the numbers that they had.
+    if Status::of(&descriptor).ok()?.place() != parent.place {
         return None;
     }
     let mut listing = child.listing;
