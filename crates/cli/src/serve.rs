@@ -368,9 +368,8 @@ fn run(
     std::mem::forget(claimed);
     report::mistake_of_other_end(&summary);
     // Over ssh it may be heard. That there was no connection the initiator knows.
-    let is_of_this_end =
-        |error: &&Error| matches!(error.failure.code.blame(), Blame::Source | Blame::Sink) && summary.untold;
-    if let Some(error) = summary.error.as_ref().filter(is_of_this_end) {
+    let is_news = |error: &&Error| summary.untold && error.failure.code.blame() != Blame::Network;
+    if let Some(error) = summary.error.as_ref().filter(is_news) {
         too_late(error);
     }
     if engines.is_unusual() {

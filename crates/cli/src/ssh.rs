@@ -1,8 +1,7 @@
 //! The far end as a child of the system's ssh: the user's configuration, keys, jump hosts and prompts apply.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -31,8 +30,6 @@ pub struct Ssh {
     input: Option<ChildStdin>,
     /// The same once what it is told has been written.
     written: Option<Receiver<std::io::Result<ChildStdin>>>,
-    /// What the pipe to it is called: whoever reads from that does so for us.
-    pipe: PathBuf,
     output: BufReader<ChildStdout>,
     /// Of a line that has not ended yet.
     begun: Vec<u8>,
@@ -150,17 +147,16 @@ fn family(pid: i32) -> Vec<i32> {
     family
 }
 
-/// What a pipe of ours is called in `/proc`.
-fn name_of_pipe(input: Option<&ChildStdin>) -> PathBuf {
-    let name = input.map(|input| std::fs::read_link(format!("/proc/self/fd/{}", input.as_raw_fd())));
-    name.and_then(Result::ok).unwrap_or_default()
+/// Is it fed by a process? What a shell has put into the background reads from nowhere, and may be for others.
+fn is_fed(pid: i32) -> bool {
+    let input = std::fs::read_link(format!("/proc/{pid}/fd/0")).unwrap_or_default();
+    ["pipe:", "socket:"].iter().any(|kind| input.as_os_str().as_encoded_bytes().starts_with(kind.as_bytes()))
 }
 
-/// Asks it to end, with what it has started that reads from this pipe: what a shell has put into the background does not.
-fn end_family(child: &Child, pipe: &Path) {
+/// Asks it to end, with those of its family: ssh does not end what it connects through while it logs in, nor all others what they start.
+fn end_family(child: &Child, with: impl Fn(i32) -> bool) {
     let own = child.id().try_into().unwrap_or(0);
-    let reads = |pid: i32| std::fs::read_link(format!("/proc/{pid}/fd/0")).is_ok_and(|it| it == pipe);
-    let family = family(own).into_iter().filter(|pid| *pid == own || reads(*pid));
+    let family = family(own).into_iter().filter(|pid| *pid == own || with(*pid));
     for pid in family.filter_map(Pid::from_raw) {
         // It may have ended by itself.
         let _ = kill_process(pid, Signal::TERM);
@@ -187,7 +183,6 @@ impl Ssh {
                     .hint("install an ssh client, or say --ssh CMD")
             })?;
         let input = child.stdin.take();
-        let pipe = name_of_pipe(input.as_ref());
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let said = Arc::new(Mutex::new(Vec::new()));
         forward_stderr(child.stderr.take().expect("stderr is piped"), said.clone(), bar);
@@ -197,7 +192,6 @@ impl Ssh {
             child,
             input,
             written: None,
-            pipe,
             begun: Vec::new(),
             passed_over: 0,
             output,
@@ -227,14 +221,16 @@ impl Ssh {
     }
 
     /// Tells the far end something, beside this thread: ssh takes no more than a pipe holds before it has reached it.
-    fn write(&mut self, line: Line) {
-        let Some(mut input) = self.input.take() else { return };
+    fn write(&mut self, line: Line) -> Result<(), Error> {
+        let Some(mut input) = self.input.take() else { return Ok(()) };
         let (sender, written) = sync_channel(1);
         let write = move || {
             let result = bootstrap::write(&mut input, &line).map(|()| input);
             let _ = sender.send(result);
         };
-        self.written = threads::start("haul-ssh-request", write).ok().map(|_| written);
+        threads::start("haul-ssh-request", write)?;
+        self.written = Some(written);
+        Ok(())
     }
 
     /// It has been told.
@@ -261,7 +257,7 @@ impl Ssh {
         interrupt: &Interrupt,
         mut tell: impl FnMut(Silence),
     ) -> Result<Line, Error> {
-        self.write(request);
+        self.write(request)?;
         let began = Instant::now();
         let limit = (!can_ask()).then(|| began + patience);
         let mut come = self.answer_by(Some(began + TELL_OF_LOGIN_AFTER.min(patience)), interrupt)?;
@@ -271,13 +267,12 @@ impl Ssh {
         }
         let seconds = patience.as_secs();
         match come {
-            Some(Line::Reached {}) => {
+            Some(line) => {
                 self.has_reached = true;
                 self.take_written()?;
-            }
-            Some(line) => {
-                self.take_written()?;
-                return Ok(line);
+                if !matches!(line, Line::Reached {}) {
+                    return Ok(line);
+                }
             }
             None => {
                 let about = format!("{}: ssh has started nothing there for {seconds} s", self.host);
@@ -405,7 +400,8 @@ impl Ssh {
         }
     }
 
-    /// Other sessions of the user may go through its connection: then it ends with the last of them. Not while it logs in.
+    /// Other sessions of the user may go through its connection: then it ends with the last of them. Not while it
+    /// logs in: hardly anybody goes through it yet, and each run would leave one more.
     fn is_for_others(&mut self) -> bool {
         self.has_reached && self.resolved.answer(Duration::from_secs(1)).1
     }
@@ -431,13 +427,14 @@ impl Ssh {
 
 impl Drop for Ssh {
     fn drop(&mut self) {
-        self.input = None;
+        // Where it is still written to, that ends with what reads it.
+        (self.input, self.written) = (None, None);
         if self.is_interrupted && !self.is_for_others() {
             // It may be another program that has started ssh, which then waits for its user.
-            end_family(&self.child, &self.pipe);
+            end_family(&self.child, is_fed);
         }
         if self.wait(Duration::from_secs(3)).is_none() && !self.is_for_others() {
-            end_family(&self.child, &self.pipe);
+            end_family(&self.child, is_fed);
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -483,7 +480,6 @@ fn line_of(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
 pub struct ResolvedHost {
     typed: String,
     asked: Option<(Child, Receiver<String>)>,
-    pipe: PathBuf,
     text: Option<String>,
     answer: Option<(String, bool)>,
 }
@@ -494,10 +490,8 @@ impl ResolvedHost {
         let asked = split_command(command).ok().and_then(|words| {
             let mut ssh = Command::new(&words[0]);
             ssh.args(&words[1..]).args(["-G", "--", &ssh_host(host)]);
-            ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+            ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut asked = keep_descriptor_limit(&mut ssh).spawn().ok()?;
-            // There is nothing to read.
-            let pipe = name_of_pipe(asked.stdin.take().as_ref());
             let output = asked.stdout.take()?;
             let (sender, answer) = sync_channel(1);
             let read = move || {
@@ -506,14 +500,10 @@ impl ResolvedHost {
                 let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
             };
             let _ = std::thread::Builder::new().name("haul-ssh-name".into()).spawn(read);
-            Some((asked, answer, pipe))
+            Some((asked, answer))
         });
-        let (asked, pipe) = match asked {
-            Some((asked, answer, pipe)) => (Some((asked, answer)), pipe),
-            None => (None, PathBuf::new()),
-        };
         let typed = ssh_host(host.rsplit('@').next().unwrap_or(host));
-        ResolvedHost { typed, asked, pipe, text: None, answer: None }
+        ResolvedHost { typed, asked, text: None, answer: None }
     }
 
     /// Has it said all, or will it never?
@@ -548,7 +538,8 @@ impl ResolvedHost {
 impl Drop for ResolvedHost {
     fn drop(&mut self) {
         if let Some((asked, _)) = &mut self.asked {
-            end_family(asked, &self.pipe);
+            // It only answers a question.
+            end_family(asked, |_| true);
             let _ = asked.kill();
             let _ = asked.wait();
         }

@@ -530,6 +530,8 @@ fn what_connects_for_ever_can_be_interrupted() {
         ("exec sleep 100".to_owned(), &many[..1]),
         ("sleep 100.25; true".into(), &many[..1]),
         (format!("{connects} sleep 100.25; true"), &many[..]),
+        // As ssh has something that it connects through.
+        (format!("{connects} sleep 9 | sleep 100.25"), &many[..1]),
         // What it has started for others lives on.
         (format!("{connects} sleep 30.75 > /dev/null 2>&1 & exec sleep 100.25"), &many[..1]),
         // One that does not say what it connects to.

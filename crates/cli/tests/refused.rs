@@ -296,7 +296,7 @@ fn a_login_that_hangs_is_told_of_and_waited_for_where_somebody_can_be_asked() {
     }
 }
 
-/// Nobody can go through a connection on which nothing has been started.
+/// Hardly anybody goes through a connection on which nothing has been started yet.
 #[test]
 fn an_ssh_that_logs_in_for_ever_is_not_left_behind_where_others_could_share_it() {
     let bed = Bed::new();

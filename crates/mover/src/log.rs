@@ -619,6 +619,9 @@ impl Logger {
             Work::Comm { keeper, progress, .. } => progress.has_stopped(keeper.is_busy()),
             Work::None => false,
         };
+        if has_stopped {
+            lock(&shared).lost.get_or_insert_with(|| NO_ANSWER.into());
+        }
         let ending = match work {
             Work::None => None,
             // It was waited for long enough.

@@ -592,8 +592,12 @@ impl<M: Machine> Running<M> {
         if self.retry_at.is_some_and(|at| at <= Instant::now()) {
             self.request();
         }
+        if !matches!(self.wire, Wire::Wanted { .. }) && self.waits_in_vain_for_comm_log() {
+            return self.stop(Error::new(Code::LogUnwritable, NO_ANSWER));
+        }
         if let Wire::Ending { since } = self.wire
             && since.elapsed() > self.master.tuning.reconnect.max(ENDING_MIN)
+            && self.comm_logs_since.is_none()
         {
             let told = "a thread of the lost connection waits for storage that does not answer";
             return self.stop(Error::new(Code::ConnectionLost, told));
@@ -612,9 +616,6 @@ impl<M: Machine> Running<M> {
                         format!("nothing of what the other end has sent came for {} s", quiet.as_secs());
                     return self.on_lost(epoch, cause);
                 }
-            }
-            if self.waits_in_vain_for_comm_log() {
-                return self.stop(Error::new(Code::LogUnwritable, NO_ANSWER));
             }
             // What waits may be what was not heard.
             let last = self.put_aside.back().and_then(|message| message.weight.as_ref());

@@ -342,11 +342,18 @@ fn a_far_sink_that_ends_while_the_path_is_dark_stays_until_it_is_light() {
 
 #[test]
 fn a_log_that_the_comm_thread_writes_and_that_hangs_is_told_as_such() {
+    for is_lost in [false, true] {
+        hangs_in_the_log(is_lost);
+    }
+}
+
+/// Its connection may be lost meanwhile, which that thread is part of.
+fn hangs_in_the_log(is_lost: bool) {
     let (mut running, _requests) = master();
     let (told, reports) = crossbeam_channel::unbounded();
     let tell = move |report| match report {
         Report::LogLost { cause } => drop(told.send(cause)),
-        Report::Reconnecting { cause } => panic!("{cause}"),
+        Report::Reconnecting { cause } if !is_lost => panic!("{cause}"),
         _ => {}
     };
     let (queue, delivery) = ReportQueue::start(Box::new(tell)).unwrap();
@@ -357,6 +364,9 @@ fn a_log_that_the_comm_thread_writes_and_that_hangs_is_told_as_such() {
     running.master.logger = Some(logger);
     let (_of_control, _of_data) = up(&mut running);
     let _hangs = comm.held();
+    if is_lost {
+        running.wire = Wire::Ending { since: Instant::now() };
+    }
     let began = Instant::now();
     while !running.stopped && began.elapsed() < SILENCE_MAX {
         running.heard = Instant::now().checked_sub(SILENCE_MAX * 2).unwrap();
