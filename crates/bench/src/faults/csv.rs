@@ -102,7 +102,7 @@ impl Files {
                 );
             }
         }
-        let extra = format!(" bytes_per_second={}", recovery.bandwidth);
+        let extra = format!(" bytes_per_second={} repeated={}", recovery.bandwidth, recovery.repeated);
         self.write(workload, "recovery", &extra, RECOVERY, &rows)
     }
 
@@ -162,8 +162,11 @@ impl Files {
             Some((variant(row)?, fault.map(|fault| (fault, percent)), outcome))
         })?;
         if let Some((made, rows)) = outcomes {
-            let mut recovery =
-                Recovery { bandwidth: made.must_say("bytes_per_second")?, ..Recovery::default() };
+            let mut recovery = Recovery {
+                bandwidth: made.must_say("bytes_per_second")?,
+                repeated: made.says("repeated").unwrap_or(0),
+                ..Recovery::default()
+            };
             for (variant, fault, outcome) in rows {
                 if fault.is_some() {
                     recovery.outcomes.entry(Case { variant, fault }).or_default().push(outcome);
@@ -207,7 +210,7 @@ mod tests {
         let mut overhead = Overhead { bandwidth: 7, ..Overhead::default() };
         overhead.samples.insert(log, vec![(1, sample), (2, sample)]);
         files.write_overhead(&workload, &overhead).unwrap();
-        let mut recovery = Recovery { bandwidth: 9, ..Recovery::default() };
+        let mut recovery = Recovery { bandwidth: 9, repeated: 2, ..Recovery::default() };
         recovery.undisturbed.insert(log, vec![60.5]);
         let outcome = Outcome {
             before_seconds: 1.0,
@@ -225,7 +228,7 @@ mod tests {
         assert_eq!((overhead.bandwidth, overhead.samples(log).len()), (7, 2));
         assert_eq!(overhead.samples(log)[1].1.log_bytes, 4096);
         let (_, recovery) = read.recovery.unwrap();
-        assert_eq!((recovery.bandwidth, recovery.undisturbed[&log][0]), (9, 60.5));
+        assert_eq!((recovery.bandwidth, recovery.repeated, recovery.undisturbed[&log][0]), (9, 2, 60.5));
         let outcome = recovery.outcomes[&case][0];
         assert_eq!((outcome.bytes_again, outcome.first_object_seconds), (None, Some(0.25)));
         assert!(read.space.is_none() && files.read("small").unwrap().overhead.is_none());

@@ -52,6 +52,8 @@ pub struct Recovery {
     pub undisturbed: BTreeMap<Variant, Vec<f64>>,
     /// Runs with one.
     pub outcomes: BTreeMap<Case, Vec<Outcome>>,
+    /// Runs that failed, and were made once more.
+    pub repeated: u64,
 }
 
 impl Recovery {
@@ -176,6 +178,7 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
                     let result = play(&setup, case, settings).or_else(|error| {
                         leave_the_rest_to_the_end();
                         say(&format!("{case:?}: {error}; once more"));
+                        lock(results).repeated += 1;
                         play(&setup, case, settings)
                     });
                     if let Err(error) = result.and_then(|played| record(&mut lock(results), case, played)) {

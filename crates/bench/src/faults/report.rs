@@ -236,6 +236,12 @@ impl Report<'_> {
              only the network failed) until a new object is on its way. *rest* is what is left of the recovery time without \
              the time that *again* takes at this rate and without *first object*, in percent of TT.\n",
         );
+        if recovery.repeated > 0 {
+            self.0.line(format!(
+                "{} runs failed; each was made once more, and is not among these.\n",
+                recovery.repeated
+            ));
+        }
         self.0.line("| moved with | fault | at, % | runs | TT, s | recovery, s | again, MiB | first object, s | rest, % |");
         self.0.line("|---|---|---|---|---|---|---|---|---|");
         let mut worst: Option<(Case, Estimate)> = None;
