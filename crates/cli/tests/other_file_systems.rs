@@ -212,3 +212,25 @@ fn within_an_overlay_files_are_copied_by_the_kernel() {
     let read = &profile["source"]["stages"]["read"]["bytes"];
     assert!(read.is_null() || *read == 0, "{profile:#}");
 }
+
+/// As where one file of a network file system is mounted into a container.
+#[test]
+fn a_file_that_is_mounted_alone_is_no_file_of_the_file_system_around_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("source")).unwrap();
+    fs::write(path("source/own"), b"content").unwrap();
+    fs::write(path("source/version"), b"").unwrap();
+    // It shows no size, and has contents.
+    let script = "mount --bind /proc/version source/version && exec \"$@\"";
+    let output = alone("unshare", directory.path())
+        .args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_haul"), "cp", "-r", "--json"])
+        .args(["source", "copy"])
+        .output()
+        .unwrap();
+    let (events, code) = events(&output);
+    let version = path("source/version").display().to_string();
+    let named = failed(&events).into_iter().map(|(code, path)| (code, version.ends_with(&path)));
+    assert_eq!((named.collect::<Vec<_>>(), code), (vec![("source-read".to_owned(), true)], Some(3)));
+    assert!(path("copy/own").exists() && !path("copy/version").exists());
+}

@@ -4,13 +4,27 @@
 //! others are named as failed, and not copied over it. Nothing is remembered: what is found in a later SOURCE is looked
 //! up in those before it.
 
+use std::os::fd::AsFd;
+
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use super::push_name;
+use crate::confine::open_some_directories;
 use crate::sink::SourceName;
 use crate::source::{Directories, Place, Status};
 use haul_model::Kind;
+
+/// How something that is no directory stands to what earlier SOURCEs have where it would arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// They have nothing there.
+    Free,
+    /// It is the same: it was named twice, or is a hard link.
+    Same,
+    /// They have another one.
+    Other,
+}
 
 /// The names of all SOURCEs, where two of them may hold the same ones.
 pub(super) struct Merged(Vec<SourceName>);
@@ -22,33 +36,50 @@ impl Merged {
         meet.then(|| Merged(names.to_vec()))
     }
 
-    /// Something that is no directory, and stands in this SOURCE under these names, has to give way to an earlier one's.
-    pub fn gives_way<'a>(
+    /// Something that is no directory, and stands in this SOURCE under these names.
+    pub fn way<'a>(
         &'a self,
         directories: &Directories,
         source: u32,
         below: impl Iterator<Item = &'a [u8]> + Clone,
         place: Place,
-    ) -> bool {
+    ) -> Way {
         // What it is at the destination.
-        let Some(name) = self.0.get(source as usize) else { return false };
+        let Some(name) = self.0.get(source as usize) else { return Way::Free };
         let path: Vec<&[u8]> = match name {
             SourceName::Named(name) => std::iter::once(name.as_slice()).chain(below).collect(),
             SourceName::Contents => below.collect(),
         };
-        (0..source).zip(&self.0).any(|(earlier, name)| {
-            let Some(root) = directories.root(earlier) else { return false };
+        let found = (0..source).zip(&self.0).find_map(|(earlier, name)| {
+            let root = directories.root(earlier)?;
             let rest = match name {
-                SourceName::Named(name) => path.strip_prefix(&[name.as_slice()]),
-                SourceName::Contents => Some(path.as_slice()),
+                SourceName::Named(name) => path.strip_prefix(&[name.as_slice()])?,
+                SourceName::Contents => &path,
             };
-            let Some(rest) = rest else { return false };
             let follow = rest.is_empty() && directories.locate_root(root).follow;
-            let kinds = [Kind::File, Kind::Symlink];
-            status_below(&root.path, rest, follow)
-                .is_ok_and(|it| kinds.contains(&it.kind()) && it.place() != place)
-        })
+            let status = status_below(&root.path, rest, follow).ok()?;
+            let is_told = [Kind::File, Kind::Symlink].contains(&status.kind());
+            // What is behind a symlink is not that SOURCE's.
+            (is_told && leads_there(&root.path, rest)).then(|| status.place())
+        });
+        match found {
+            None => Way::Free,
+            Some(it) if it == place => Way::Same,
+            Some(_) => Way::Other,
+        }
     }
+}
+
+/// Is there no symlink on the way to it from the SOURCE?
+fn leads_there(root: &[u8], names: &[&[u8]]) -> bool {
+    let Some((_, mut above)) = names.split_last() else { return true };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(mut held) = openat(CWD, root, flags, Mode::empty()) else { return false };
+    while !above.is_empty() {
+        let Ok((reached, count)) = open_some_directories(held.as_fd(), above) else { return false };
+        (held, above) = (reached, &above[count..]);
+    }
+    true
 }
 
 /// What stands below a SOURCE, however long the path is.
@@ -168,7 +199,18 @@ mod tests {
         assert_eq!(told(top, &[("u/.", None), ("t/both", Some("both"))]), (3, fails(&["t/both/deep"])));
         // The sink says what it thinks of a directory and a file of one name.
         assert_eq!(told(top, &[("u/.", None), ("t/f", Some("f"))]), (3 + 1, vec![]));
-        // A file that is named twice is no other one.
-        assert_eq!(told(top, &[("v/.", None), ("v/.", None)]), (6, vec![]));
+        // A file that is named twice is no other one, nor is a hard link: once is enough.
+        assert_eq!(told(top, &[("v/.", None), ("v/.", None)]), (3, vec![]));
+        std::fs::create_dir_all(top.join("w/both")).unwrap();
+        std::fs::hard_link(top.join("v/both/own"), top.join("w/both/own")).unwrap();
+        assert_eq!(told(top, &[("v/.", None), ("w/.", None)]), (3, vec![]));
+        // Of what the user names the other end hears each time.
+        assert_eq!(told(top, &[("v/.", None), ("v/one", Some("one"))]), (3 + 1, vec![]));
+        // What a symlink leads to is not in the SOURCE that has it.
+        std::fs::create_dir_all(top.join("x/led")).unwrap();
+        std::fs::write(top.join("x/led/own"), "other").unwrap();
+        std::fs::create_dir_all(top.join("y")).unwrap();
+        symlink("../v/both", top.join("y/led")).unwrap();
+        assert_eq!(told(top, &[("y/.", None), ("x/.", None)]), (1 + 1, vec![]));
     }
 }

@@ -22,7 +22,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::ahead::{Ahead, Look, Pace, Scouted, Seen};
 use super::listing::{Listing, Scratch};
-use super::merged::Merged;
+use super::merged::{Merged, Way};
 use super::{OWNER_SOCKET, SCAN_BATCH, STATE_NEW, Scan, Scanned, is_unfinished_name, push_name};
 use crate::confine::{check_name, look_beneath, open_beneath, source_failure};
 use crate::local;
@@ -422,8 +422,13 @@ impl PosixScan {
         name: &[u8],
         batch: &mut Batch<'_>,
     ) -> Option<EntryId> {
+        let way = if status.kind() == Kind::Directory { Way::Free } else { self.way(name, status) };
+        // An earlier SOURCE has told of it. Of a SOURCE itself the other end has to hear.
+        if way == Way::Same && matches!(at, At::Below { .. }) {
+            return None;
+        }
         let entry = status.entry(EntryId(0), parent, name).and_then(|mut entry| {
-            if entry.kind != Kind::Directory && self.gives_way(name, status) {
+            if entry.kind != Kind::Directory && way == Way::Other {
                 return Err(Code::SourceTwice.into());
             }
             if entry.kind == Kind::File && !self.numbers_stay(at, status) {
@@ -461,12 +466,8 @@ impl PosixScan {
         if let Some((_, stay)) = self.numbers.filter(|(known, _)| *known == device) {
             return stay;
         }
-        let stay = match at {
-            At::Root { path, .. } => {
-                fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).and_then(local::numbers_stay)
-            }
-            At::Below { directory, .. } => local::numbers_stay(directory),
-        };
+        // The file's own: it may be mounted there alone.
+        let stay = at.open(OFlags::PATH).and_then(local::numbers_stay);
         // Compared in vain a number costs a resend, not compared it can cost the data.
         let stay = stay.unwrap_or(true);
         self.numbers = Some((device, stay));
@@ -526,11 +527,11 @@ impl PosixScan {
         self.stack.iter().map(|frame| &*frame.name).chain([name]).filter(|name| !name.is_empty())
     }
 
-    fn gives_way(&self, name: &[u8], status: &Status) -> bool {
+    fn way(&self, name: &[u8], status: &Status) -> Way {
         let (Some(merged), Some(source)) = (&self.merged, self.next_root.checked_sub(1)) else {
-            return false;
+            return Way::Free;
         };
-        merged.gives_way(&self.directories, source, self.below(name), status.place())
+        merged.way(&self.directories, source, self.below(name), status.place())
     }
 
     fn push(&mut self, frame: Frame) {

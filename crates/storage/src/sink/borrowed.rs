@@ -58,6 +58,9 @@ impl PosixSink {
         piece: usize,
     ) -> Result<(), Failure> {
         let (source, status) = lent.open(entry).map_err(|_| ASK_AGAIN)?;
+        if !lent.may_be_lent(&source, &status) {
+            return Err(ASK_AGAIN.into());
+        }
         self.hooks.before_write().map_err(sink_failure)?;
         if entry.size() > 0 {
             let _passing = lent.passing(&source, &status);

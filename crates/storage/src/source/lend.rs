@@ -40,7 +40,8 @@ impl Lender {
     /// Opens members of one bundle.
     pub(crate) fn members(&self) -> LentMembers<'_> {
         let PosixSource { directories, noatime, hash, .. } = &*self.0;
-        LentMembers(MemberReader::new(directories, noatime, *hash, Staying::default()))
+        let reader = MemberReader::new(directories, noatime, *hash, Staying::default());
+        LentMembers { reader, lendable: None }
     }
 }
 
@@ -59,17 +60,30 @@ impl fmt::Debug for Lender {
 }
 
 /// Files of one bundle.
-pub(crate) struct LentMembers<'a>(MemberReader<'a>);
+pub(crate) struct LentMembers<'a> {
+    reader: MemberReader<'a>,
+    /// Whether files of the file system that was met last may be.
+    lendable: Option<(u64, bool)>,
+}
 
 impl LentMembers<'_> {
     /// The file, in the version that the scan has seen.
     pub fn open(&mut self, entry: &Entry) -> Result<(OwnedFd, Status), Failure> {
-        self.0.open(entry)
+        self.reader.open(entry)
+    }
+
+    /// Its directory is on a file system whose files may be, but it may be mounted there alone.
+    pub fn may_be_lent(&mut self, file: &OwnedFd, status: &Status) -> bool {
+        let device = status.place().device;
+        let known = self.lendable.filter(|(known, _)| *known == device);
+        let (_, lendable) = known.unwrap_or_else(|| (device, local::may_be_lent(file).unwrap_or(false)));
+        self.lendable = Some((device, lendable));
+        lendable
     }
 
     /// Before it is read.
     pub fn passing<'f>(&mut self, file: &'f OwnedFd, status: &Status) -> Passing<&'f OwnedFd> {
-        self.0.passing(file, status)
+        self.reader.passing(file, status)
     }
 
     /// Is it still that version, now that all of it was read?

@@ -233,18 +233,18 @@ impl<'a> MemberReader<'a> {
             None if are_better_together(self.hash, space.len()) => read_unhashed(&file, space).map(|()| None),
             None => read_hashed(self.hash, &file, space).map(Some),
         }?;
+        let is_coherent = self.is_coherent(&file, &status);
+        if !is_coherent {
+            status::refresh(&file);
+        }
         // Nothing lies between the first status and the second where nothing is read.
-        if space.is_empty() {
-            is_empty(&file)?;
-        } else {
-            let is_coherent = self.is_coherent(&file, &status);
-            if !is_coherent {
-                status::refresh(&file);
-            }
+        if !is_coherent || !space.is_empty() {
             check_version(&file, &entry.identity)?;
-            if !is_coherent {
-                ends_as_it_says(&file, &entry.identity)?;
-            }
+        }
+        if space.is_empty() {
+            is_empty(&file, &entry.identity)?;
+        } else if !is_coherent {
+            ends_as_it_says(&file, &entry.identity)?;
         }
         Ok(Packed::in_slot(hash))
     }
@@ -295,9 +295,15 @@ impl<'a> MemberReader<'a> {
 
 /// A file that shows no size may have contents all the same, as those of /proc do: they are not what it says that it has. One that has
 /// to be waited for (`/proc/kmsg`) has none that anybody could copy.
-fn is_empty(file: impl AsFd) -> Result<(), Failure> {
-    match retry_on_intr(|| read(&file, &mut [0; 1])) {
+fn is_empty(file: &OwnedFd, identity: &Identity) -> Result<(), Failure> {
+    match retry_on_intr(|| read(file, &mut [0; 1])) {
         Ok(0) => Ok(()),
+        // It may just have grown.
+        Ok(_) => {
+            status::refresh(file);
+            check_version(file, identity)?;
+            Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error()))
+        }
         Err(errno) if errno != Errno::AGAIN => Err(source_failure(errno)),
         _ => Err(Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error())),
     }
@@ -412,10 +418,23 @@ mod tests {
     #[test]
     fn what_keeps_its_readers_waiting_is_not_waited_for() {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        let failure = is_empty(&read).unwrap_err();
+        let nothing = haul_model::Identity::default();
+        let failure = is_empty(&read, &nothing).unwrap_err();
         assert_eq!(failure, Failure::os(Code::SourceRead, Errno::OPNOTSUPP.raw_os_error()));
         drop(write);
-        assert_eq!(is_empty(&read), Ok(()));
+        assert_eq!(is_empty(&read, &nothing), Ok(()));
+    }
+
+    #[test]
+    fn what_was_empty_and_grows_has_changed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("log");
+        fs::write(&path, b"").unwrap();
+        let file: OwnedFd = fs::File::open(&path).unwrap().into();
+        let identity = Status::of(&file).unwrap().identity();
+        assert_eq!(is_empty(&file, &identity), Ok(()));
+        fs::write(&path, b"x").unwrap();
+        assert_eq!(is_empty(&file, &identity), Err(Code::SourceChanged.into()));
     }
 
     #[test]
