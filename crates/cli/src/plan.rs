@@ -291,6 +291,7 @@ pub fn root_error(failure: &RootFailure) -> Error {
                 .into(),
         ),
         Code::SinkPermission => Some("choose a directory that you may write to".into()),
+        Code::SystemRefused => Some("allow more open files (ulimit -n)".into()),
         _ => None,
     };
     let about = match failure.failure.code {

@@ -84,7 +84,7 @@ impl PosixSink {
             return FailedPaths::default();
         }
         let failed = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let unread = steps.error().map(|errno| Failure::os(Code::StateUnwritable, errno.raw_os_error()));
+        let unread = steps.error().map(spool_failure);
         // What is about all of them is named in any case.
         let about_all = unread.into_iter().chain(self.finish_destination(whole).err());
         failed.after(about_all.map(|failure| (self.own_name.clone(), failure)))
@@ -330,8 +330,13 @@ fn is_of_somebody_else(directory: &OwnedFd) -> rustix::io::Result<bool> {
     Ok(status(directory.as_fd())?.uid != rustix::process::geteuid().as_raw())
 }
 
-fn spool_failure(errno: Errno) -> Failure {
-    Failure::os(Code::StateUnwritable, sink_failure(errno).errno)
+/// Where descriptors are missing there is nothing wrong with its directory.
+pub(super) fn spool_failure(errno: Errno) -> Failure {
+    let code = match errno {
+        Errno::MFILE | Errno::NFILE => Code::SystemRefused,
+        _ => Code::StateUnwritable,
+    };
+    Failure::os(code, sink_failure(errno).errno)
 }
 
 /// A directory whose turn it is.

@@ -225,7 +225,7 @@ impl PosixSink {
         let budget = Budget::of_this_process();
         let tokens = TokenMaker::new(settings.job_tag, settings.session_tag);
         let spool = Spool::create(&settings.spool_directory, &tokens).map_err(|errno| OpenFailure {
-            failure: Failure::os(Code::StateUnwritable, errno.raw_os_error()),
+            failure: finish::spool_failure(errno),
             path: Some(settings.spool_directory.clone()),
         })?;
         let file_systems = FileSystems::new(settings.sync);
