@@ -121,11 +121,12 @@ const FAMILY_MAX: usize = 64;
 /// With what is added to the words of `--ssh`: flags behind the ssh (others, before it, have other options), and options at the end.
 fn with_options(words: &[String]) -> Vec<&str> {
     let is_ssh = |word: &String| Path::new(word).file_name() == Some("ssh".as_ref());
-    let words = words.iter();
-    let Some(at) = words.clone().position(is_ssh) else { return words.map(String::as_str).collect() };
-    let (before, behind) = words.as_slice().split_at(at + 1);
-    let before = before.iter().map(String::as_str).chain(FLAGS);
-    before.chain(behind.iter().map(String::as_str)).chain(OPTIONS).collect()
+    let mut with: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let Some(at) = words.iter().position(is_ssh) {
+        with.splice(at + 1..at + 1, FLAGS);
+        with.extend(OPTIONS);
+    }
+    with
 }
 
 /// Can ssh ask somebody for a password?

@@ -315,18 +315,8 @@ fn an_ssh_that_logs_in_for_ever_is_not_left_behind_where_others_could_share_it()
 /// Each host has a state directory of its own.
 #[test]
 fn where_the_other_end_cannot_write_its_state_that_host_is_named() {
-    let bed = Bed::new();
-    bed.write("file", b"content");
-    let haul = env!("CARGO_BIN_EXE_haul");
-    let program = script(
-        &bed,
-        "ssh",
-        &format!("HAUL_STATE_DIR='{}/below' exec '{haul}' bench shell \"$@\"", bed.path("file").display()),
-    );
-    let there = format!("localhost:{}", bed.path("copy").display());
-    let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &there]);
-    let said = stderr(&output);
-    assert_eq!(code(&output), 1, "{said}");
+    let said =
+        fails_through(|bed, far| format!("HAUL_STATE_DIR='{}/below' {far}", bed.path("file").display()));
     assert!(said.contains("on localhost, make room there"), "{said}");
 }
 
@@ -342,33 +332,32 @@ fn a_haul_that_csh_does_not_find_is_missing() {
     assert!(said.contains("copy it there: scp") && said.contains("--haul-path"), "{said}");
 }
 
-/// Whatever it said then would be about another host.
-#[test]
-fn a_far_end_that_does_not_say_what_becomes_of_the_destination_is_not_guessed_for() {
+/// What a copy to this host says that goes through a script in the place of ssh, and fails as a whole; the script is made of what
+/// starts the far end.
+fn fails_through(ssh: impl Fn(&Bed, &str) -> String) -> String {
     let bed = Bed::new();
     bed.write("file", b"content");
     let haul = env!("CARGO_BIN_EXE_haul");
-    let forget = "sed -u 's/\"decision\":\"[a-z]*\"/\"decision\":null/'";
-    let program = script(&bed, "ssh", &format!("'{haul}' bench shell \"$@\" | {forget}"));
+    let program = script(&bed, "ssh", &ssh(&bed, &format!("'{haul}' bench shell \"$@\"")));
     let there = format!("localhost:{}", bed.path("copy").display());
     let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &there]);
-    let said = stderr(&output);
-    assert_eq!(code(&output), 1, "{said}");
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    stderr(&output)
+}
+
+/// Whatever it said then would be about another host.
+#[test]
+fn a_far_end_that_does_not_say_what_becomes_of_the_destination_is_not_guessed_for() {
+    let forget = "sed -u 's/\"decision\":\"[a-z]*\"/\"decision\":null/'";
+    let said = fails_through(|_, far| format!("{far} | {forget}"));
     assert!(said.contains("has not said what becomes of DEST"), "{said}");
 }
 
 #[test]
 fn a_greeting_that_asks_for_no_stream_or_for_too_many_is_refused() {
-    let bed = Bed::new();
-    bed.write("file", b"content");
-    let haul = env!("CARGO_BIN_EXE_haul");
     for streams in ["0", "65"] {
         let other = format!("sed -u 's/\"streams\":[0-9]*/\"streams\":{streams}/'");
-        let program = script(&bed, "ssh", &format!("{other} | '{haul}' bench shell \"$@\""));
-        let there = format!("localhost:{}", bed.path("copy").display());
-        let output = bed.haul(&["cp", "--ssh", &program, "--haul-path", haul, "file", &there]);
-        let said = stderr(&output);
-        assert_eq!(code(&output), 1, "{said}");
+        let said = fails_through(|_, far| format!("{other} | {far}"));
         assert!(said.contains("asks for more than is allowed"), "{said}");
     }
 }

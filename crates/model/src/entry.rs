@@ -50,7 +50,8 @@ pub struct Identity {
     pub mtime: Timestamp,
     /// Last status change: catches edits that put mtime back.
     pub ctime: Timestamp,
-    /// Inode number: catches a file that was replaced. 0 where a file has another one whenever the kernel has forgotten it.
+    /// Inode number: catches a file that was replaced. 0 where a file has another one whenever the kernel has forgotten it, and a
+    /// change time that is not its modification's.
     pub inode: u64,
 }
 

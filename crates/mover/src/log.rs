@@ -7,9 +7,7 @@
 //! beyond that is resends, never wrong bytes. A log that cannot be written is reported at once, and once.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -25,118 +23,16 @@ use haul_topology::ThreadKind;
 use haul_wire::LogStatus;
 
 use crate::Error;
-use crate::durable::{self, StatePoint};
 use crate::error::lacks_descriptors;
 use crate::master::{Input, Inputs};
 use crate::muster::Muster;
 use crate::threads;
 
+mod store;
+
+pub use store::DirectoryStore;
+
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-
-/// A directory of log files.
-pub struct DirectoryStore {
-    path: PathBuf,
-    directory: File,
-    open: HashMap<String, File>,
-}
-
-/// Logs that are kept open. There may be one for each file.
-const OPEN_MAX: usize = 64;
-
-impl DirectoryStore {
-    /// Opens the directory; it must be there.
-    pub fn open(path: &Path) -> std::io::Result<Self> {
-        Ok(DirectoryStore { path: path.to_owned(), directory: File::open(path)?, open: HashMap::new() })
-    }
-
-    /// Finds out whether a page can be written at all.
-    fn probe(&self) -> std::io::Result<()> {
-        let path = self.path.join("probe");
-        let written = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(&path)
-            .and_then(|file| file.write_all_at(&[0; haul_objectlog::PAGE_BYTES], 0));
-        let removed = std::fs::remove_file(&path);
-        written.and(removed)
-    }
-
-    fn file(&mut self, name: &str, create: bool) -> std::io::Result<&File> {
-        if !self.open.contains_key(name) {
-            // What was written stays to be synced, by whichever descriptor.
-            if self.open.len() >= OPEN_MAX {
-                self.open.clear();
-            }
-            let file = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(create)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-                .open(self.path.join(name))
-                .or_else(|error| if create { Err(error) } else { self.only_to_read(name, error) })?;
-            self.open.insert(name.to_owned(), file);
-        }
-        Ok(&self.open[name])
-    }
-}
-
-impl DirectoryStore {
-    /// One that may not be written knows what it knows all the same.
-    fn only_to_read(&self, name: &str, error: std::io::Error) -> std::io::Result<File> {
-        use std::io::ErrorKind;
-        if !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) {
-            return Err(error);
-        }
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-        std::fs::OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(name))
-    }
-}
-
-impl LogStore for DirectoryStore {
-    type Error = std::io::Error;
-
-    fn list(&mut self) -> Result<Vec<String>, Self::Error> {
-        let names = std::fs::read_dir(&self.path)?;
-        names.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
-    }
-
-    fn length(&mut self, name: &str) -> Result<Option<u64>, Self::Error> {
-        match self.file(name, false) {
-            Ok(file) => Ok(Some(file.metadata()?.len())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn read_at(&mut self, name: &str, offset: u64, buffer: &mut [u8]) -> Result<usize, Self::Error> {
-        self.file(name, false)?.read_at(buffer, offset)
-    }
-
-    fn write_at(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Result<(), Self::Error> {
-        self.file(name, true)?.write_all_at(bytes, offset)
-    }
-
-    fn remove(&mut self, name: &str) -> Result<(), Self::Error> {
-        self.open.remove(name);
-        match std::fs::remove_file(self.path.join(name)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    fn sync(&mut self, names: &[&str]) -> Result<(), Self::Error> {
-        names.iter().try_for_each(|name| durable::sync_data(StatePoint::LogData, self.file(name, false)?))
-    }
-
-    fn sync_names(&mut self) -> Result<(), Self::Error> {
-        durable::sync(StatePoint::LogNames, &self.directory)
-    }
-}
 
 /// Who writes the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -789,23 +685,5 @@ impl Keeper {
     }
 }
 
-/// A log in this directory that the comm thread writes.
 #[cfg(test)]
-pub(crate) fn written_by_comm(directory: &Path) -> (Logger, CommLog) {
-    let keeper = tests::keeper(directory);
-    let (shared, work) = (Arc::clone(&keeper.shared), Work::comm(keeper));
-    let logger = Logger { required: false, shared, work, left: None, is_lost: false };
-    let comm = logger.comm().expect("there is one");
-    (logger, comm)
-}
-
-#[cfg(test)]
-impl CommLog {
-    /// As long as its storage does not answer.
-    pub(crate) fn held(&self) -> impl Sized + '_ {
-        lock(&self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -52,6 +52,8 @@ fn a_file_with_another_number_is_the_file_that_it_was() {
     let path = mounted.data.join("below/file");
     fs::create_dir(mounted.data.join("below")).unwrap();
     fs::write(&path, vec![7; 100_000]).unwrap();
+    // Its change time is its own.
+    fs::File::options().write(true).open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
     thread::sleep(Duration::from_millis(30));
     let pool = Pool::new(1, 1 << 20).unwrap();
     for root in [mounted.data.clone(), path.clone()] {
@@ -82,6 +84,27 @@ fn a_file_with_another_number_is_the_file_that_it_was() {
     fs::write(&path, vec![8; 100_000]).unwrap();
     thread::sleep(Duration::from_millis(1100));
     assert!(confirm(&source, &pool, entry).is_err());
+}
+
+/// Nothing else would tell it from another one of its size and time, and the log of the one would be believed of the other.
+#[test]
+fn the_number_counts_where_a_file_has_no_change_time_of_its_own() {
+    let mounted = Mounted::new();
+    let path = mounted.data.join("file");
+    fs::write(&path, b"content").unwrap();
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    let scan = || {
+        let source = PosixSource::new(vec![Root::new(path.to_str().unwrap())], SourceOptions::default());
+        scan_all(&mut source.scan(Arc::new(AtomicU64::new(1))), 1).files[0].1.identity
+    };
+    // Both are of one moment.
+    rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::empty()).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    let before = scan();
+    assert_eq!(before.ctime, before.mtime);
+    mounted.forget();
+    assert!(before.inode != 0 && !before.is_still(&scan()));
 }
 
 #[test]

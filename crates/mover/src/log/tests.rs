@@ -37,7 +37,7 @@ fn hanging() -> (Logger, QueueSender<()>) {
 }
 
 /// Of a log in this directory.
-pub(super) fn keeper(directory: &Path) -> Keeper {
+fn keeper(directory: &Path) -> Keeper {
     Keeper {
         log: open_log(directory, Config::default()).unwrap().0,
         hash: HashKind::default(),
@@ -47,6 +47,22 @@ pub(super) fn keeper(directory: &Path) -> Keeper {
         unsynced_since: None,
         lost: false,
         ended: Arc::default(),
+    }
+}
+
+/// A log in this directory that the comm thread writes.
+pub(crate) fn written_by_comm(directory: &Path) -> (Logger, CommLog) {
+    let keeper = keeper(directory);
+    let (shared, work) = (Arc::clone(&keeper.shared), Work::comm(keeper));
+    let logger = Logger { required: false, shared, work, left: None, is_lost: false };
+    let comm = logger.comm().expect("there is one");
+    (logger, comm)
+}
+
+impl CommLog {
+    /// As long as its storage does not answer.
+    pub(crate) fn held(&self) -> impl Sized + '_ {
+        lock(&self.0)
     }
 }
 
@@ -306,21 +322,4 @@ fn a_log_that_cannot_be_read_now_is_waited_for() {
     assert_eq!(refused.failure.code, Code::LogDamaged, "{refused}");
     let damage = [Errno::IO, Errno::TIMEDOUT, Errno::STALE, Errno::ACCESS].map(std::io::Error::from);
     assert!(damage.iter().all(may_be_read_later));
-}
-
-#[test]
-fn many_logs_are_not_kept_open_all_at_a_time() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut store = DirectoryStore::open(directory.path()).unwrap();
-    let names: Vec<String> = (0..3 * OPEN_MAX).map(|number| format!("file-{number}.log")).collect();
-    for (number, name) in names.iter().enumerate() {
-        store.write_at(name, 0, &[number as u8]).unwrap();
-        assert!(store.open.len() <= OPEN_MAX);
-    }
-    store.sync(&names.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
-    for (number, name) in names.iter().enumerate() {
-        let mut byte = [0];
-        assert_eq!((store.length(name).unwrap(), store.read_at(name, 0, &mut byte).unwrap()), (Some(1), 1));
-        assert_eq!((byte[0], store.open.len() <= OPEN_MAX), (number as u8, true));
-    }
 }

@@ -360,7 +360,7 @@ fn hangs_in_the_log(is_lost: bool) {
     running.master.reports = queue;
     running.master.tuning.reconnect = Duration::from_secs(1);
     let directory = tempfile::tempdir().unwrap();
-    let (logger, comm) = crate::log::written_by_comm(directory.path());
+    let (logger, comm) = crate::log::tests::written_by_comm(directory.path());
     running.master.logger = Some(logger);
     let (_of_control, _of_data) = up(&mut running);
     let _hangs = comm.held();

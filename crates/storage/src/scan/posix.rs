@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use haul_model::limits::DEPTH_MAX;
-use haul_model::{Code, EntryId, Failure, Item, Kind, Laid, Placement, Plan};
+use haul_model::{Code, EntryId, Failure, Identity, Item, Kind, Laid, Placement, Plan};
 use rustix::fs::{self, CWD, FileType, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -424,14 +424,16 @@ impl PosixScan {
     ) -> Option<EntryId> {
         let way = if status.kind() == Kind::Directory { Way::Free } else { self.way(name, status) };
         // An earlier SOURCE has told of it. Of a SOURCE itself the other end has to hear.
-        if way == Way::Same && matches!(at, At::Below { .. }) {
+        if way == Way::Same && matches!(at, At::Below { .. }) && self.numbers_stay(at, status) {
             return None;
         }
         let entry = status.entry(EntryId(0), parent, name).and_then(|mut entry| {
             if entry.kind != Kind::Directory && way == Way::Other {
                 return Err(Code::SourceTwice.into());
             }
-            if entry.kind == Kind::File && !self.numbers_stay(at, status) {
+            // Without a change time of its own the number is all that tells it from another one of its size and time.
+            let Identity { mtime, ctime, .. } = entry.identity;
+            if entry.kind == Kind::File && ctime != mtime && !self.numbers_stay(at, status) {
                 entry.identity.inode = 0;
             }
             if entry.kind == Kind::Symlink {
