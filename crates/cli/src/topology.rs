@@ -23,7 +23,9 @@ use haul_topology::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::Origin;
 
 use crate::options::{self, TopologyCommand, TopologyEnds, TopologyRun, TopologyServe};
 use crate::paths::{self, Place, json as json_line};
@@ -229,7 +231,10 @@ fn reach(
         (Ok(address), _) => address,
         (_, Ok(Place::There { host, .. })) => resolve(&host)?,
         (_, Ok(Place::Here(path))) => {
-            let there = root != Path::new("/") || Path::new(&path).symlink_metadata().is_ok();
+            if root != Path::new("/") {
+                return Ok(recorded(machine, map, Path::new(&path)));
+            }
+            let there = Path::new(&path).symlink_metadata().is_ok();
             if !there && end == "from" {
                 let about =
                     format!("{}: no such file, device or address", paths::show(text.as_encoded_bytes()));
@@ -243,6 +248,20 @@ fn reach(
     };
     let reached = of_peer(root, address);
     Ok((Reach::Network(reached.devices), reached.because))
+}
+
+/// Of a machine that was copied only its map knows what a path is on: here it may be on anything.
+fn recorded(machine: &Machine, map: &Map, path: &Path) -> (Reach, String) {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let shown = path.display();
+    let said = map.path(&path, Path::to_owned);
+    let devices = said.map_or(&[][..], |(_, devices)| devices).iter();
+    let devices: Vec<String> = devices.filter(|name| machine.device(name).is_some()).cloned().collect();
+    let because = match said {
+        Some((prefix, _)) => format!("the map says so of {}", prefix.display()),
+        None => format!("which disk {shown} is on there is not known; name the disk, or say it in a map"),
+    };
+    (Reach::Storage(devices), because)
 }
 
 /// The first address of `[user@]host`, which may be an alias that ssh knows.
@@ -349,9 +368,12 @@ fn settle(root: &Path, machine: &Machine, cpus: &Cpus, wants_cpuset: bool) -> Op
 
 /// Runs a command, and passes signals on to it; its exit code.
 fn wait_for(command: &mut Command) -> Result<u8, Error> {
-    use signal_hook::consts::{SIGCHLD, SIGHUP, SIGQUIT, SIGTERM};
-    // Before there is a child, so that none of its ends is missed. A terminal sends SIGINT and SIGQUIT to both.
-    let signals = Signals::new(signals::that_end().into_iter().chain([SIGCHLD, SIGQUIT]));
+    use signal_hook::consts::{
+        SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
+    };
+    // Before there is a child, so that none of its ends is missed.
+    let others = [SIGCHLD, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
+    let signals = SignalsInfo::<WithOrigin>::new(signals::that_end().into_iter().chain(others));
     let mut signals =
         signals.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
     let mut child = match command.spawn() {
@@ -366,10 +388,17 @@ fn wait_for(command: &mut Command) -> Result<u8, Error> {
         if let Some(status) = waited {
             break status;
         }
-        for signal in signals.wait() {
+        for Origin { signal, process, .. } in signals.wait() {
             let passed = match signal {
                 SIGTERM => Signal::TERM,
                 SIGHUP => Signal::HUP,
+                SIGUSR1 => Signal::USR1,
+                SIGUSR2 => Signal::USR2,
+                SIGALRM => Signal::ALARM,
+                SIGWINCH => Signal::WINCH,
+                // A terminal sends these to both, and no process is named then.
+                SIGINT if process.is_some() => Signal::INT,
+                SIGQUIT if process.is_some() => Signal::QUIT,
                 _ => continue,
             };
             // It may just have ended; it is not waited for yet, so the number is still its own.

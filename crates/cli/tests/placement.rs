@@ -270,9 +270,11 @@ fn what_was_done_is_shown_and_what_would_be_done_explained() {
     assert!(!String::from_utf8(output.stdout).unwrap().contains("placement "));
 }
 
+/// With a service that tells the two ends apart; without one each would be put where the other one is.
 #[test]
 fn the_other_end_is_placed_too_and_says_so_if_asked() {
     let bed = Bed::new(2, 16);
+    let service = bed.serve();
     let haul = env!("CARGO_BIN_EXE_haul");
     let there = format!("'{haul}' bench shell");
     let to = bed.path("there");
@@ -286,4 +288,12 @@ fn the_other_end_is_placed_too_and_says_so_if_asked() {
     for who in ["haul-read-0", "haul-write-0", "haul-in-0", "haul-out-1"] {
         assert!(pins.iter().any(|(name, _)| name == who), "{who}: {pins:?}");
     }
+    let cpus = |who: &str| pins.iter().find(|(name, _)| name == who).map(|(_, cpus)| cpus);
+    assert_ne!(cpus("haul-read-0"), cpus("haul-write-0"), "{pins:?}");
+    drop(service);
+    let elsewhere = format!("{to}-once-more");
+    let [others @ .., _] = words;
+    let output = bed.copy(&[&others[..], &[&elsewhere]].concat()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("left to the kernel: the other end is on this host, too"), "{said}");
 }

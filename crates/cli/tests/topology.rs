@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -145,6 +145,18 @@ fn this_machine_is_shown() {
 fn a_recorded_machine_is_shown_with_a_plan() {
     let bed = Bed::new();
     let root = bed.machine();
+    // The numbers of this host's disks are those of other ones there.
+    let number = fs::metadata(bed.path(".")).unwrap().dev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let disk = Path::new(&root).join("sys/dev/block").join(format!("{major}:{minor}"));
+    fs::create_dir_all(disk.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("../../class/block/nvme0n1", disk).unwrap();
+    let said = told(&bed.topology(&["--root", &root, "--from", ".", "--to", "eth0"]), 0);
+    assert!(said.contains("is on there is not known; name the disk, or say it in a map"), "{said}");
+    fs::write(bed.path("map.toml"), "[paths]\n\"/\" = [\"nvme0n1\"]\n").unwrap();
+    let mapped = ["--root", &root, "--map", "map.toml", "--from", ".", "--to", "eth0"];
+    let said = told(&bed.topology(&mapped), 0);
+    assert!(said.contains("the map says so of /\n"), "{said}");
     let plan = ["--root", &root, "--from", "nvme0n1", "--to", "eth0", "--io-threads", "1", "--streams", "1"];
     let said = told(&bed.topology(&plan), 0);
     assert!(said.is_ascii(), "the locale says so: {said}");
@@ -355,6 +367,20 @@ fn a_command_is_run_with_its_own_exit_code_and_signals_reach_it() {
     assert_eq!(line, "ready\n");
     process.signal(Signal::TERM);
     assert_eq!(process.ended(), (Some(128 + 15), None));
+    // Also those that are for the command, and that would end who runs it.
+    let told = |signal: Signal, name: &str| {
+        let script = format!("trap 'echo heard; exit 9' {name}; echo ready; while :; do sleep 0.01; done");
+        let mut command = bed.command(&["run", "--", "sh", "-c", &script]);
+        let mut process = Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        process.signal(signal);
+        assert_eq!(lines.next().and_then(Result::ok).as_deref(), Some("heard"), "{name}");
+        assert_eq!(process.ended(), (Some(9), None), "{name}");
+    };
+    told(Signal::INT, "INT");
+    told(Signal::USR1, "USR1");
+    told(Signal::USR2, "USR2");
 }
 
 /// As a supervisor has it that waits for its signals with `signalfd`.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, minor, statx};
 
+use crate::links::Remote;
 use crate::machine::whole_disk;
 use crate::tree::Tree;
 use crate::{DeviceKind, Machine, Map};
@@ -26,11 +27,13 @@ pub struct Reached {
     pub kind: DeviceKind,
     /// How that is known, or why not, in words.
     pub because: String,
+    /// It is this host: no device is between.
+    pub is_here: bool,
 }
 
 impl Reached {
     fn new(kind: DeviceKind, devices: Vec<String>, because: String) -> Reached {
-        Reached { devices, kind, because }
+        Reached { devices, kind, because, is_here: false }
     }
 }
 
@@ -44,7 +47,8 @@ pub fn of_path(root: &Path, machine: &Machine, map: &Map, path: &Path) -> Reache
     }
     let path = there.canonicalize().unwrap_or_else(|_| there.to_owned());
     // What this host does not have does not count: one map does for several hosts.
-    let said = map.path(&path).and_then(|(prefix, devices)| {
+    let remote = Remote::of(&Tree::new(root));
+    let said = map.path(&path, |prefix| remote.followed(prefix)).and_then(|(prefix, devices)| {
         let here: Vec<String> =
             devices.iter().filter(|name| machine.device(name).is_some()).cloned().collect();
         (!here.is_empty() || devices.is_empty()).then_some((prefix, here))
@@ -128,12 +132,16 @@ fn server(source: &str, options: &str) -> Option<IpAddr> {
     option.or(named)?.parse().ok()
 }
 
+fn this_host(address: IpAddr) -> Reached {
+    let because = format!("{address} is this host");
+    Reached { is_here: true, ..Reached::new(DeviceKind::Network, Vec::new(), because) }
+}
+
 /// The network interface that an address is routed to.
 fn towards(tree: &Tree<'_>, address: IpAddr) -> Reached {
     let address = address.to_canonical();
-    let here = || Reached::new(DeviceKind::Network, Vec::new(), format!("{address} is this host"));
     if address.is_loopback() {
-        return here();
+        return this_host(address);
     }
     let found = match address {
         IpAddr::V4(address) => route4(&tree.text("proc/net/route").unwrap_or_default(), address.octets()),
@@ -142,7 +150,7 @@ fn towards(tree: &Tree<'_>, address: IpAddr) -> Reached {
         }
     };
     match found {
-        Some(name) if name == "lo" => here(),
+        Some(name) if name == "lo" => this_host(address),
         Some(name) => {
             Reached::new(DeviceKind::Network, vec![name.clone()], format!("the route to {address} is {name}"))
         }
@@ -171,7 +179,7 @@ fn is_own(address: IpAddr) -> bool {
 /// The network interface towards a peer; none for an address of this host.
 pub fn of_peer(root: &Path, address: IpAddr) -> Reached {
     if root == Path::new("/") && is_own(address) {
-        return Reached::new(DeviceKind::Network, Vec::new(), format!("{address} is this host"));
+        return this_host(address);
     }
     towards(&Tree::new(root), address)
 }

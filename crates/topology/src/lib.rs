@@ -13,6 +13,7 @@ mod advice;
 mod cpus;
 mod devices;
 mod limits;
+mod links;
 mod load;
 mod machine;
 mod map;

@@ -107,10 +107,11 @@ impl Map {
         Map::parse(&text, file)
     }
 
-    /// The devices that a path without links is on, and the directory that says so, which may be a link to one.
-    pub fn path(&self, path: &Path) -> Option<(&Path, &[String])> {
+    /// The devices that a path without links is on, and the directory that says so, which may be a link to one: `followed` says to
+    /// which.
+    pub fn path(&self, path: &Path, followed: impl Fn(&Path) -> PathBuf) -> Option<(&Path, &[String])> {
         let holds = |prefix: &Path| path.starts_with(prefix).then(|| prefix.components().count());
-        let depth = |prefix: &Path| holds(prefix).or_else(|| holds(&prefix.canonicalize().ok()?));
+        let depth = |prefix: &Path| holds(prefix).or_else(|| holds(&followed(prefix)));
         let held = self.paths.iter().filter_map(|said| Some((depth(&said.0)?, said)));
         let (_, (prefix, devices)) = held.max_by_key(|(depth, _)| *depth)?;
         Some((prefix, devices))
@@ -235,7 +236,8 @@ mod tests {
     #[test]
     fn the_longest_directory_counts() {
         let map = parse("[paths]\n\"/data\" = [\"vda\"]\n\"/data/fast\" = [\"vdb\", \"vdc\"]\n").unwrap();
-        let devices = |path: &str| map.path(Path::new(path)).map(|(_, devices)| devices.join(" "));
+        let devices =
+            |path: &str| map.path(Path::new(path), Path::to_owned).map(|(_, devices)| devices.join(" "));
         assert_eq!(devices("/data/x").as_deref(), Some("vda"));
         assert_eq!(devices("/data/fast/x/y").as_deref(), Some("vdb vdc"));
         assert_eq!(devices("/database"), None);

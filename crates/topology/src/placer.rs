@@ -232,7 +232,8 @@ impl Placer {
             let index = (0..u16::MAX).find(of_kind).unwrap_or(u16::MAX);
             state.threads.insert(thread.as_raw_nonzero().get(), (kind, index));
             if let Some(placed) = &state.placed {
-                placed.put(&*shared.pins, thread, (kind, index));
+                // Where it is not allowed, it is where the kernel put it.
+                let _ = placed.put(&*shared.pins, thread, (kind, index));
             }
         }
         Seated { shared: self.shared.clone(), _not_send: PhantomData }
@@ -254,12 +255,21 @@ impl Placer {
                 let placed = Placed { placement: placement.clone(), machine: thought.machine };
                 let mut state = lock(&shared.state);
                 let put = |(thread, seat): (&i32, &(ThreadKind, u16))| {
-                    Pid::from_raw(*thread).is_some_and(|thread| placed.put(&*shared.pins, thread, *seat))
+                    Pid::from_raw(*thread).map(|thread| placed.put(&*shared.pins, thread, *seat))
                 };
                 // Nobody ends while the lock is held.
-                told.pinned = state.threads.iter().map(put).filter(|put| *put).count();
-                state.placed = Some(placed);
-                state._service = service;
+                let put: Vec<io::Result<()>> = state.threads.iter().filter_map(put).collect();
+                told.pinned = put.iter().filter(|put| put.is_ok()).count();
+                match put.into_iter().find_map(Result::err) {
+                    // What is not used is others' again.
+                    Some(error) if told.pinned == 0 => {
+                        told.trouble = Some(format!("threads cannot be put on CPUs: {error}"));
+                        told.plan =
+                            Plan::LeaveToKernel { because: "it lets no thread be put elsewhere".into() };
+                        told.leased = false;
+                    }
+                    _ => (state.placed, state._service) = (Some(placed), service),
+                }
             }
             tell(&told);
         };
@@ -282,13 +292,13 @@ impl Drop for Seated {
 }
 
 impl Placed {
-    fn put(&self, pins: &dyn Pins, thread: Pid, (kind, index): (ThreadKind, u16)) -> bool {
+    fn put(&self, pins: &dyn Pins, thread: Pid, (kind, index): (ThreadKind, u16)) -> io::Result<()> {
         let seat = self.placement.seats.iter().find(|seat| (seat.kind, seat.index) == (kind, index));
         let cpus = match seat {
             Some(seat) => seat.cpus.clone(),
             None => self.placement.beside(&self.machine, kind),
         };
-        pins.pin(thread, &cpus).is_ok()
+        pins.pin(thread, &cpus)
     }
 }
 
@@ -325,7 +335,7 @@ impl Planning {
         let mut machine = Machine::read(&self.root);
         let map_trouble = self.map.apply(&mut machine).err().map(|error| error.to_string());
         machine.limits.chosen = crate::zone::is_within(&machine);
-        let (mut transfer, reached) = self.transfer(&machine, peer);
+        let (mut transfer, reached, is_peer_here) = self.transfer(&machine, peer);
         let own = self.since.own(&Moment::now(&self.root), LOAD_OF);
         transfer.own_percent = (100.0 * own).round() as u32;
         let asking = Asking { sockets: &self.sockets, patience: self.patience, lease };
@@ -334,12 +344,19 @@ impl Planning {
             self.since.load(&Moment::now(&self.root))
         });
         let Advice { plan, service, trouble } = advice;
+        let plan = match plan {
+            // It plans the same at this moment: each CPU would have a thread of both.
+            Plan::Placed(_) if is_peer_here && service.is_none() => Plan::LeaveToKernel {
+                because: "the other end is on this host, too, and no service keeps them apart".into(),
+            },
+            plan => plan,
+        };
         let trouble = trouble.or(map_trouble);
         Thought { plan, service, machine, reached, trouble }
     }
 
-    /// With the devices that it goes through, and how those were found.
-    fn transfer(&self, machine: &Machine, peer: Option<IpAddr>) -> (Transfer, Vec<String>) {
+    /// With the devices that it goes through, how those were found, and whether the other end is on this host.
+    fn transfer(&self, machine: &Machine, peer: Option<IpAddr>) -> (Transfer, Vec<String>, bool) {
         let mut transfer = Transfer { threads: self.threads, ..Transfer::default() };
         let mut reached = Vec::new();
         let mut add = |names: &mut Vec<String>, found: Reached| {
@@ -355,9 +372,12 @@ impl Planning {
         for path in self.storage.iter().take(PATHS_MAX) {
             add(&mut transfer.storage, of_path(&self.root, machine, &self.map, path));
         }
+        let mut is_peer_here = false;
         if let Some(peer) = peer {
-            add(&mut transfer.network, of_peer(&self.root, peer));
+            let found = of_peer(&self.root, peer);
+            is_peer_here = found.is_here;
+            add(&mut transfer.network, found);
         }
-        (transfer, reached)
+        (transfer, reached, is_peer_here)
     }
 }

@@ -52,6 +52,7 @@ pub struct Zone {
     directory: PathBuf,
     /// Where the process was.
     before: PathBuf,
+    unified: bool,
     kind: Kind,
 }
 
@@ -146,7 +147,8 @@ impl Zone {
         fs::create_dir(&directory).map_err(|error| wrong("cannot be made", &error))?;
         let because = "the first version of control groups keeps nobody out".into();
         let kind = Kind::Inside { because };
-        let mut zone = Zone { directory: directory.clone(), before: site.before.clone(), kind };
+        let mut zone =
+            Zone { directory: directory.clone(), before: site.before.clone(), unified: site.unified, kind };
         let nodes: Cpus =
             machine.nodes.iter().filter(|node| node.memory_bytes > 0).map(|node| node.number).collect();
         let nodes = match &machine.limits.nodes {
@@ -191,11 +193,20 @@ impl Zone {
 
 impl Drop for Zone {
     fn drop(&mut self) {
-        // What this process started may be in it too, and goes along.
+        // Whatever becomes of the directory, it keeps nobody from these CPUs any more.
+        if self.unified {
+            let _ = write(&self.directory.join("cpuset.cpus.partition"), "member");
+        }
+        // What this process started may be in it too, and goes along: to where it was, or above where that has gone.
+        let groups: Vec<&Path> = match self.before.exists() {
+            true => vec![&self.before],
+            false => self.before.ancestors().skip(1).collect(),
+        };
         for _ in 0..16 {
             let inside = crate::tree::text(&self.directory.join("cgroup.procs")).unwrap_or_default();
             inside.lines().for_each(|process| {
-                let _ = write(&self.before.join("cgroup.procs"), process);
+                let takes = |group: &&&Path| write(&group.join("cgroup.procs"), process).is_ok();
+                let _ = groups.iter().find(takes);
             });
             if fs::remove_dir(&self.directory).is_ok() {
                 return;

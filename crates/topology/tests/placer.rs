@@ -182,10 +182,50 @@ fn what_the_kernel_refuses_is_told_and_nothing_else_happens() {
     let bed = Bed::with(tree(DTN), Threads::of_source(2, 2), "/not/there".into(), Some(Box::new(Refused)));
     let (_, leave) = bed.sits(ThreadKind::Io);
     let told = bed.begin(None);
-    assert!(matches!(told.plan, Plan::Placed(_)) && told.pinned == 0, "{told:?}");
+    assert!(matches!(told.plan, Plan::LeaveToKernel { .. }) && told.pinned == 0, "{told:?}");
+    assert_eq!(told.trouble.as_deref(), Some("threads cannot be put on CPUs: invalid input parameter"));
     let (_, leave_second) = bed.sits(ThreadKind::Io);
     leave();
     leave_second();
+}
+
+/// What the kernel refuses is leased to nobody.
+#[test]
+fn what_cannot_be_used_is_given_back() {
+    with_service(|socket| {
+        let bed = Bed::with(tree(DTN), Threads::of_source(2, 2), socket.to_owned(), Some(Box::new(Refused)));
+        let (_, leave) = bed.sits(ThreadKind::Io);
+        let told = bed.begin(None);
+        assert!(!told.leased && told.trouble.is_some(), "{told:?}");
+        let deadline = std::time::Instant::now() + LONG;
+        while !leased(socket).is_empty() {
+            assert!(std::time::Instant::now() < deadline, "it is kept");
+            thread::sleep(Duration::from_millis(5));
+        }
+        leave();
+    });
+}
+
+/// Both ends look at the same machine at the same moment.
+#[test]
+fn two_ends_on_one_host_are_not_put_on_the_same_cpus() {
+    for peer in ["127.0.0.1", "::1"] {
+        for threads in [Threads::of_source(2, 2), Threads::of_sink(2, 2)] {
+            let bed = Bed::new(DTN, threads);
+            let told = bed.begin(Some(peer));
+            let Plan::LeaveToKernel { because } = &told.plan else { panic!("{told:?}") };
+            assert!(because.contains("the other end is on this host, too"), "{because}");
+        }
+    }
+    with_service(|socket| {
+        let ends = [Threads::of_source(2, 2), Threads::of_sink(2, 2)];
+        let beds = ends.map(|threads| Bed::with(tree(DTN), threads, socket.to_owned(), None));
+        let zones = beds.each_ref().map(|bed| match bed.begin(Some("127.0.0.1")).plan {
+            Plan::Placed(placement) => placement.zone,
+            other => panic!("{other:?}"),
+        });
+        assert!(zones[0].and(&zones[1]).is_empty(), "{zones:?}");
+    });
 }
 
 #[test]

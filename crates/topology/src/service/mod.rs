@@ -57,13 +57,16 @@ pub fn temporary_directory() -> PathBuf {
     Some(std::env::temp_dir()).filter(|path| path.is_absolute()).unwrap_or_else(|| "/tmp".into())
 }
 
+/// With the host's name: a directory for temporary files may be shared by hosts, and a socket in it is one host's alone.
 fn own_directory() -> PathBuf {
-    temporary_directory().join(format!("haul-run-{}", getuid().as_raw()))
+    let host = rustix::system::uname().nodename().to_string_lossy().replace('/', "_");
+    temporary_directory().join(format!("haul-run-{}-{host}", getuid().as_raw()))
 }
 
 /// Makes the directory of [`default_socket`] if it is the one in the directory for temporary files.
 fn make_directory(socket: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
     let Some(directory) = socket.parent().filter(|directory| *directory == own_directory()) else {
         return Ok(());
     };
