@@ -82,8 +82,12 @@ pub struct Latency {
     pub longest: f64,
 }
 
-/// All kinds in each round, in an order drawn by lot.
-pub fn run(settings: &Settings, laboratory: &Laboratory) -> io::Result<Vec<Latency>> {
+/// All kinds in each round, in an order drawn by lot; `keep` is told what is known after each round.
+pub fn run(
+    settings: &Settings,
+    laboratory: &Laboratory,
+    mut keep: impl FnMut(&[Latency]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut kinds = Vec::new();
     for end in settings.ends.iter().copied().filter(|end| *end != End::Both) {
         let movers = settings.movers.iter().copied().filter(|mover| mover.is_installed());
@@ -105,8 +109,9 @@ pub fn run(settings: &Settings, laboratory: &Laboratory) -> io::Result<Vec<Laten
             ));
             all.extend(found);
         }
+        keep(&all)?;
     }
-    Ok(all)
+    Ok(())
 }
 
 fn measure(

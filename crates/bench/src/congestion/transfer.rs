@@ -1,8 +1,10 @@
 //! One run: a mover, what is slow meanwhile, and what the run was worth.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,8 +18,10 @@ use super::mover::{Mover, Sink, Source};
 use super::trace::{self, Stretch, Waiting};
 use super::weather::{self, Forecast, Record};
 use super::{End, Settings};
+use crate::peers::run as peers;
 use crate::peers::servers::{self, Server};
 use crate::process::{Guarded, look, ticks, unblock_signals, wait_gone};
+use crate::tree::{self, Options};
 
 /// A run that takes so many times the slowest that could be is hung.
 const HANGS: f64 = 4.0;
@@ -133,12 +137,19 @@ fn studied<'a>(
 pub struct Started {
     /// The mover itself.
     pub process: Guarded,
-    _server: Option<Server>,
+    server: Option<Server>,
+}
+
+impl Started {
+    /// Both ends of all but one are below the mover.
+    fn servers(&self) -> Vec<i32> {
+        self.server.iter().map(Server::pid).collect()
+    }
 }
 
 impl From<Guarded> for Started {
     fn from(process: Guarded) -> Started {
-        Started { process, _server: None }
+        Started { process, server: None }
     }
 }
 
@@ -170,7 +181,7 @@ pub fn start(settings: &Settings, laboratory: &Laboratory, end: End, mover: Move
     command.stdin(Stdio::null()).stdout(fs::File::create(scratch.join("stdout"))?);
     command.stderr(fs::File::create(scratch.join("stderr"))?);
     let process = Guarded::spawn(unblock_signals(&mut command))?;
-    Ok(Started { process, _server: server })
+    Ok(Started { process, server })
 }
 
 /// One run. There is a picture where the file system tells of its requests.
@@ -196,6 +207,8 @@ pub fn measure(
     let stop = AtomicBool::new(false);
     let started = Instant::now();
     let mut started_mover = start(settings, laboratory, case.end, case.mover)?;
+    let servers = started_mover.servers();
+    let servers_before = peers::used(&servers);
     let process = &mut started_mover.process;
     let slowest = settings.bytes() as f64 / (rates.slow * targets as u64) as f64;
     let limit = Duration::from_secs_f64(slowest * HANGS).max(HANGS_MIN);
@@ -227,6 +240,9 @@ pub fn measure(
         return Err(io::Error::other(format!("{case} failed: {}", said().trim())));
     }
     let (busy, stolen) = processors.since()?;
+    // A server's account grows when its session has ended.
+    peers::wait_idle(&servers, &BTreeSet::new());
+    let mover_used = mover_used + peers::used(&servers).saturating_sub(servers_before);
     let file_system_processor_seconds = (file_systems_used() - used_before).as_secs_f64();
     let mut summary = Summary::default();
     let mut picture = None;
@@ -306,8 +322,11 @@ fn scratch_errors(laboratory: &Laboratory) -> std::path::PathBuf {
     laboratory.scratch_path().join("stderr")
 }
 
-/// What was written is as much as was to be. That it is the same, haul has checked itself.
+/// What was written is as much as was to be. That it is the same, haul has checked itself; of the others it is looked at.
 fn check(settings: &Settings, laboratory: &Laboratory, case: Case) -> io::Result<()> {
+    if case.mover.policy().is_none() {
+        return compare(settings, laboratory, case);
+    }
     if !case.end.writes() {
         return Ok(());
     }
@@ -319,6 +338,29 @@ fn check(settings: &Settings, laboratory: &Laboratory, case: Case) -> io::Result
         return Ok(());
     }
     Err(io::Error::other(format!("{case}: {} of {expected} files have arrived", found.len())))
+}
+
+fn compare(settings: &Settings, laboratory: &Laboratory, case: Case) -> io::Result<()> {
+    laboratory.source().unlimited()?;
+    laboratory.sink().unlimited()?;
+    let tree = match case.end.reads() {
+        true => laboratory.source().directory().join(Laboratory::TREE),
+        false => laboratory.plain_tree(settings)?,
+    };
+    let copy = match case.end.writes() {
+        true => laboratory.sink().directory().join(Laboratory::COPY),
+        false => laboratory.plain.join(Laboratory::COPY),
+    };
+    is_same(&tree, &copy).map_err(|wrong| io::Error::other(format!("{case}: {wrong}")))
+}
+
+/// Some put the directory itself into the destination, others its contents.
+fn is_same(tree: &Path, copy: &Path) -> Result<(), String> {
+    let inner = copy.join(tree.file_name().unwrap_or_default());
+    let copy = if inner.is_dir() { &inner } else { copy };
+    let options = Options { times: false, modes: false, listed_max: 1, ..Options::default() };
+    let found = tree::compare(tree, copy, &options).map_err(|error| format!("no result: {error}"))?;
+    found.differences.first().map_or(Ok(()), |first| Err(format!("the result differs: {first}")))
 }
 
 fn sizes_below(directory: &std::path::Path) -> io::Result<Vec<u64>> {
@@ -372,6 +414,24 @@ mod tests {
         let seen = Processors::read("cpu  10 1 5 100 20 2 3 4 0 0\ncpu0 1 2 3\n").unwrap();
         assert_eq!((seen.all, seen.idle, seen.stolen), (145, 120, 4));
         assert!(Processors::read("intr 1 2\n").is_none());
+    }
+
+    #[test]
+    fn a_result_of_the_right_size_with_a_wrong_byte_is_none() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (tree, copy) = (scratch.path().join("tree"), scratch.path().join("copy"));
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("f0"), "contents").unwrap();
+        assert!(is_same(&tree, &copy).unwrap_err().contains("no result"));
+        for place in [copy.join("tree"), copy.clone()] {
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("f0"), "contEnts").unwrap();
+            let wrong = is_same(&tree, &copy).unwrap_err();
+            assert!(wrong.contains("byte 4"), "{wrong}");
+            fs::write(place.join("f0"), "contents").unwrap();
+            is_same(&tree, &copy).unwrap();
+            tree::remove(&copy).unwrap();
+        }
     }
 
     #[test]

@@ -102,7 +102,10 @@ impl Files {
                 );
             }
         }
-        let extra = format!(" bytes_per_second={} repeated={}", recovery.bandwidth, recovery.repeated);
+        let left_out: Vec<String> = recovery.left_out.iter().map(Variant::to_string).collect();
+        let (bandwidth, repeated) = (recovery.bandwidth, recovery.repeated);
+        let extra =
+            format!(" bytes_per_second={bandwidth} repeated={repeated} left_out={}", left_out.join(","));
         self.write(workload, "recovery", &extra, RECOVERY, &rows)
     }
 
@@ -165,6 +168,12 @@ impl Files {
             let mut recovery = Recovery {
                 bandwidth: made.must_say("bytes_per_second")?,
                 repeated: made.says("repeated").unwrap_or(0),
+                left_out: made
+                    .says("left_out")
+                    .unwrap_or_else(String::new)
+                    .split(',')
+                    .filter_map(Variant::from_name)
+                    .collect(),
                 ..Recovery::default()
             };
             for (variant, fault, outcome) in rows {
@@ -197,6 +206,7 @@ fn workload(made: &Made, name: &'static str) -> io::Result<Workload> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn what_was_written_is_read_again_and_another_part_stays() {
@@ -210,7 +220,9 @@ mod tests {
         let mut overhead = Overhead { bandwidth: 7, ..Overhead::default() };
         overhead.samples.insert(log, vec![(1, sample), (2, sample)]);
         files.write_overhead(&workload, &overhead).unwrap();
-        let mut recovery = Recovery { bandwidth: 9, repeated: 2, ..Recovery::default() };
+        let left_out = BTreeSet::from([Variant::Rsync, Variant::Bbcp]);
+        let mut recovery =
+            Recovery { bandwidth: 9, repeated: 2, left_out: left_out.clone(), ..Recovery::default() };
         recovery.undisturbed.insert(log, vec![60.5]);
         let outcome = Outcome {
             before_seconds: 1.0,
@@ -229,6 +241,7 @@ mod tests {
         assert_eq!(overhead.samples(log)[1].1.log_bytes, 4096);
         let (_, recovery) = read.recovery.unwrap();
         assert_eq!((recovery.bandwidth, recovery.repeated, recovery.undisturbed[&log][0]), (9, 2, 60.5));
+        assert_eq!(recovery.left_out, left_out);
         let outcome = recovery.outcomes[&case][0];
         assert_eq!((outcome.bytes_again, outcome.first_object_seconds), (None, Some(0.25)));
         assert!(read.space.is_none() && files.read("small").unwrap().overhead.is_none());

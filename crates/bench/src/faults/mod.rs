@@ -143,6 +143,7 @@ pub fn run(settings: &Settings) -> io::Result<()> {
     let at = |name: &str, scale| if name == "big" { Workload::big(scale) } else { Workload::small(scale) };
     let mut files =
         csv::Files::open(&settings.report, &settings.command, &settings.haul, &settings.directory)?;
+    let mut failures = Failures::default();
     for &name in &settings.workloads {
         let base = base(settings, at(name, settings.scale), scratch.path());
         if settings.space {
@@ -150,8 +151,8 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         }
         if settings.overhead {
             let with_default = [logs.clone(), vec![Variant::Default]].concat();
-            let overhead = overhead::run(settings, &base, &with_default)?;
-            files.write_overhead(&base.workload, &overhead)?;
+            let keep = |overhead: &Overhead| files.write_overhead(&base.workload, overhead);
+            failures.note(overhead::run(settings, &base, &with_default, keep));
         }
         report::write(settings, &files)?;
     }
@@ -169,14 +170,34 @@ pub fn run(settings: &Settings) -> io::Result<()> {
             base.files = Some(make_files(&base.workload, &scratch.path().join("files"))?);
             variants.extend(peers);
         }
-        let recovery = recovery::run(&settings.paced(name), &base, &variants)?;
+        let (recovery, ended) = recovery::run(&settings.paced(name), &base, &variants);
         if let Some(made) = &base.files {
             remove(made)?;
         }
-        files.write_recovery(&base.workload, &recovery)?;
-        report::write(settings, &files)?;
+        // Nothing does not take the place of what was measured once.
+        if !recovery.undisturbed.is_empty() {
+            files.write_recovery(&base.workload, &recovery)?;
+            report::write(settings, &files)?;
+        }
+        failures.note(ended);
     }
-    Ok(())
+    failures.first.map_or(Ok(()), Err)
+}
+
+/// What cannot be measured does not keep the rest from it; the first such is told at the end once more.
+#[derive(Default)]
+struct Failures {
+    first: Option<io::Error>,
+}
+
+impl Failures {
+    fn note(&mut self, ended: io::Result<()>) {
+        if let Err(error) = ended {
+            process::leave_the_rest_to_the_end();
+            say(&error.to_string());
+            self.first.get_or_insert(error);
+        }
+    }
 }
 
 /// What a signal must not leave behind.

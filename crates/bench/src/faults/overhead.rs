@@ -83,8 +83,13 @@ impl Overhead {
     }
 }
 
-/// Rounds until every interval is as narrow as asked for, or there were enough.
-pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Result<Overhead> {
+/// Rounds until every interval is as narrow as asked for, or there were enough; `keep` is told what is known after each.
+pub fn run(
+    settings: &Settings,
+    base: &Setup,
+    variants: &[Variant],
+    mut keep: impl FnMut(&Overhead) -> io::Result<()>,
+) -> io::Result<()> {
     let bandwidth = pace(base)?;
     say(&format!("{} workload: pairs of {:.1} MB/s each", base.workload.name, bandwidth as f64 / 1e6));
     let base = &Setup { bandwidth: Some(bandwidth), ..base.clone() };
@@ -103,6 +108,7 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
             overhead.samples.entry(variant).or_default().push((pair, with));
             overhead.samples.entry(Variant::NoLog).or_default().push((pair, without));
         }
+        keep(&overhead)?;
         let widest = variants
             .iter()
             .filter_map(|variant| overhead.overhead_percent(*variant, |sample| sample.seconds))
@@ -113,7 +119,7 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
             break;
         }
     }
-    Ok(overhead)
+    Ok(())
 }
 
 /// Of what two runs without a log reach together, each may use this share.

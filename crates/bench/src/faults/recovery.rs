@@ -3,9 +3,9 @@
 //! Runs are paced, so that many can run side by side without being in each other's way: the estimated recovery time of
 //! the paper's equation 1 is then the time that is really lost, and not noise.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,7 +16,7 @@ use super::variant::{Variant, Workload};
 use crate::evaluation::{Lottery, say};
 use crate::process::leave_the_rest_to_the_end;
 use crate::statistics::Estimate;
-use crate::tree::remove;
+use crate::tree::{self, Options, remove};
 
 /// Bytes that a token bucket lets pass at once, in seconds: with less than that, nothing can be paced.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,6 +54,8 @@ pub struct Recovery {
     pub outcomes: BTreeMap<Case, Vec<Outcome>>,
     /// Runs that failed, and were made once more.
     pub repeated: u64,
+    /// Other movers that failed twice.
+    pub left_out: BTreeSet<Variant>,
 }
 
 impl Recovery {
@@ -145,8 +147,9 @@ pub fn cases(settings: &Settings, variants: &[Variant]) -> Vec<Case> {
     cases
 }
 
-/// Runs all cases, `parallel` at a time, in an order drawn by lot.
-pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Result<Recovery> {
+/// Runs all cases, `parallel` at a time, in an order drawn by lot; what came out, and whether all of it was run. Another mover that
+/// fails twice is left out; where haul does, that is the end.
+pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> (Recovery, io::Result<()>) {
     let bandwidth = (base.workload.bytes() as f64 / settings.paced_seconds).max(1.0) as u64;
     let base = Setup { bandwidth: Some(bandwidth), ..base.clone() };
     let mut jobs: Vec<Case> = cases(settings, variants).repeat(settings.runs);
@@ -181,24 +184,35 @@ pub fn run(settings: &Settings, base: &Setup, variants: &[Variant]) -> io::Resul
                         lock(results).repeated += 1;
                         play(&setup, case, settings)
                     });
-                    if let Err(error) = result.and_then(|played| record(&mut lock(results), case, played)) {
-                        lock(queue).clear();
-                        *lock(failed) = Some(error);
-                        return;
+                    leave_the_rest_to_the_end();
+                    match result {
+                        Ok(played) => record(&mut lock(results), case, played),
+                        Err(error) if !case.variant.is_haul() => {
+                            say(&format!("{}: {error}; it is left out", case.variant));
+                            lock(queue).retain(|other| other.variant != case.variant);
+                            lock(results).left_out.insert(case.variant);
+                        }
+                        Err(error) => {
+                            lock(queue).clear();
+                            lock(failed).get_or_insert(error);
+                            return;
+                        }
                     }
                 }
             });
         }
     });
     reap();
-    match failed.into_inner().unwrap_or_default() {
-        Some(error) => Err(error),
-        None => Ok(results.into_inner().unwrap_or_default()),
-    }
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Recovery { undisturbed, outcomes, left_out, .. } = &mut results;
+    undisturbed.retain(|variant, _| !left_out.contains(variant));
+    outcomes.retain(|case, _| !left_out.contains(&case.variant));
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (results, failed.map_or(Ok(()), Err))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 enum Played {
@@ -206,12 +220,11 @@ enum Played {
     Disturbed(Outcome),
 }
 
-fn record(recovery: &mut Recovery, case: Case, played: Played) -> io::Result<()> {
+fn record(recovery: &mut Recovery, case: Case, played: Played) {
     match played {
         Played::Undisturbed(seconds) => recovery.undisturbed.entry(case.variant).or_default().push(seconds),
         Played::Disturbed(outcome) => recovery.outcomes.entry(case).or_default().push(outcome),
     }
-    Ok(())
 }
 
 fn play(setup: &Setup, case: Case, settings: &Settings) -> io::Result<Played> {
@@ -225,7 +238,7 @@ fn play(setup: &Setup, case: Case, settings: &Settings) -> io::Result<Played> {
         return Ok(Played::Undisturbed((ended.at - started).as_secs_f64()));
     };
     if !first.wait_for_bytes(setup.workload.point(percent), limit)? {
-        return Err(io::Error::other("the run ended before the fault"));
+        return Err(io::Error::other(format!("the run ended before the fault: {}", first.said())));
     }
     let hit = first.inject(fault)?;
     let total = setup.workload.bytes();
@@ -248,10 +261,8 @@ fn play(setup: &Setup, case: Case, settings: &Settings) -> io::Result<Played> {
     let second = Running::start(setup)?;
     let restarted = second.started;
     let ended = second.wait_for_success(limit)?;
+    check(&ended.summary, setup)?;
     let is_haul = setup.variant.is_haul();
-    if is_haul {
-        check(&ended.summary, setup)?;
-    }
     let sent = broken.bytes_sent + ended.bytes_sent;
     Ok(Played::Disturbed(Outcome {
         before_seconds: (before - started).as_secs_f64(),
@@ -261,13 +272,25 @@ fn play(setup: &Setup, case: Case, settings: &Settings) -> io::Result<Played> {
     }))
 }
 
-/// The summary says that everything is there.
+/// The summary says that everything is there, which haul has checked; of the others their results tell.
 fn check(summary: &Value, setup: &Setup) -> io::Result<()> {
+    if !setup.variant.is_haul() {
+        return compare(setup);
+    }
     let Workload { files, .. } = setup.workload;
     let count = |name: &str| summary[name].as_u64().unwrap_or(0);
-    let complete = !setup.variant.is_haul()
-        || summary["state"] == "done" && count("files_done") + count("files_skipped") == files;
+    let complete = summary["state"] == "done" && count("files_done") + count("files_skipped") == files;
     if complete { Ok(()) } else { Err(io::Error::other(format!("not all is there: {summary}"))) }
+}
+
+fn compare(setup: &Setup) -> io::Result<()> {
+    let wrong = |what: String| io::Error::other(format!("not all is there as it should be: {what}"));
+    let files = setup.files.as_deref().ok_or_else(|| wrong("it had no files".into()))?;
+    // Both put the directory itself into the destination.
+    let result = setup.destination().join(files.file_name().unwrap_or_default());
+    let options = Options { times: false, modes: false, listed_max: 1, ..Options::default() };
+    let found = tree::compare(files, &result, &options).map_err(|error| wrong(error.to_string()))?;
+    found.differences.first().map_or(Ok(()), |first| Err(wrong(first.to_string())))
 }
 
 #[cfg(test)]
@@ -289,6 +312,60 @@ mod tests {
         assert_eq!(recovery.recovery_seconds(case).unwrap().mean, 2.0);
         let percent = recovery.overhead_percent(case).unwrap().mean;
         assert!((percent - 2.0).abs() < 1e-9, "{percent}");
+    }
+
+    #[test]
+    fn another_movers_result_is_compared() {
+        let scratch = tempfile::tempdir().unwrap();
+        let files = scratch.path().join("files");
+        std::fs::create_dir(&files).unwrap();
+        std::fs::write(files.join("f0"), "contents").unwrap();
+        let setup = Setup {
+            haul: "haul".into(),
+            workload: Workload { name: "big", files: 1, file_bytes: 8 },
+            variant: Variant::Rsync,
+            bandwidth: None,
+            memory: None,
+            writer: None,
+            files: Some(files),
+            directory: scratch.path().join("run"),
+        };
+        let result = setup.destination().join("files");
+        let wrong = |because: &str| {
+            let error = check(&Value::Null, &setup).unwrap_err().to_string();
+            assert!(error.contains(because), "{error}");
+        };
+        wrong("No such file");
+        std::fs::create_dir_all(&result).unwrap();
+        wrong("f0: is missing");
+        std::fs::write(result.join("f0"), "contentS").unwrap();
+        wrong("byte 7");
+        std::fs::write(result.join("f0"), "contents").unwrap();
+        check(&Value::Null, &setup).unwrap();
+    }
+
+    #[test]
+    fn another_mover_that_fails_twice_is_left_out_and_haul_is_not() {
+        let scratch = tempfile::tempdir().unwrap();
+        // Nothing that is started ends well.
+        let base = Setup {
+            haul: "/bin/false".into(),
+            workload: Workload { name: "big", files: 1, file_bytes: 8 },
+            variant: Variant::NoLog,
+            bandwidth: None,
+            memory: None,
+            writer: None,
+            files: Some(scratch.path().join("missing")),
+            directory: scratch.path().join("run"),
+        };
+        let settings =
+            Settings { runs: 2, parallel: 1, paced_seconds: 0.1, points: Vec::new(), ..Settings::default() };
+        let (found, ended) = run(&settings, &base, &[Variant::Rsync]);
+        ended.unwrap();
+        assert_eq!(found.left_out, BTreeSet::from([Variant::Rsync]));
+        assert!(found.undisturbed.is_empty());
+        let (found, ended) = run(&settings, &base, &[Variant::NoLog]);
+        assert!(ended.is_err() && found.left_out.is_empty());
     }
 
     #[test]

@@ -242,6 +242,9 @@ impl Report<'_> {
                 recovery.repeated
             ));
         }
+        for variant in &recovery.left_out {
+            self.0.line(format!("{variant} failed twice, and is left out.\n"));
+        }
         self.0.line("| moved with | fault | at, % | runs | TT, s | recovery, s | again, MiB | first object, s | rest, % |");
         self.0.line("|---|---|---|---|---|---|---|---|---|");
         let mut worst: Option<(Case, Estimate)> = None;

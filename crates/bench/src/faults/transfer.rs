@@ -42,7 +42,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    fn destination(&self) -> PathBuf {
+    /// Where it is moved to.
+    pub fn destination(&self) -> PathBuf {
         self.directory.join("sink")
     }
 
@@ -314,16 +315,28 @@ impl Running {
         let (errors, variant) = (self.errors.clone(), self.variant);
         let ended = self.wait(limit)?;
         if !ended.success {
-            let said = fs::read_to_string(&errors).unwrap_or_default();
-            let last: String = said.lines().rev().take(3).collect::<Vec<_>>().join(" / ");
-            return Err(io::Error::other(format!("{variant} failed: {last} {}", ended.summary)));
+            return Err(io::Error::other(format!(
+                "{variant} failed: {} {}",
+                last_said(&errors),
+                ended.summary
+            )));
         }
         Ok(ended)
+    }
+
+    /// The last that it has said of what is wrong.
+    pub fn said(&self) -> String {
+        last_said(&self.errors)
     }
 
     fn about(&self) -> String {
         format!("{} after {} bytes: {}", self.variant, self.bytes_sent, self.last)
     }
+}
+
+fn last_said(errors: &Path) -> String {
+    let said = fs::read_to_string(errors).unwrap_or_default();
+    said.lines().rev().take(3).collect::<Vec<_>>().join(" / ")
 }
 
 fn command_line(pid: i32) -> String {

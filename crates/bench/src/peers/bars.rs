@@ -138,8 +138,11 @@ impl List<'_> {
     fn costs(&mut self, results: &Results) {
         let bytes = costs(&results.costs, Kind::Bytes);
         let files = costs(&results.costs, Kind::Files);
-        let growth = |values: Vec<f64>| match (values.first(), values.last()) {
-            (Some(first), Some(last)) if values.len() > 1 => Ok(last / first),
+        // Against the cheapest of the smaller ones: in the smallest the start of both ends weighs most, and would hide what grows.
+        let growth = |values: Vec<f64>| match values.split_last() {
+            Some((last, smaller)) if !smaller.is_empty() => {
+                Ok(last / smaller.iter().copied().fold(f64::INFINITY, f64::min))
+            }
             _ => Err("two sizes are needed".to_owned()),
         };
         let mut push = |what: &str, values: Vec<f64>| {
@@ -148,19 +151,19 @@ impl List<'_> {
             self.bars.push(Bar { what, bound, measured: growth(values), not_asked, failed });
         };
         push(
-            "cost: processor time for each GB, the largest file against the smallest",
+            "cost: processor time for each GB, the largest file against the cheapest smaller one",
             bytes.iter().map(|cost| cost.per_gigabyte()).collect(),
         );
         push(
-            "cost: time for each file, the most files against the fewest",
+            "cost: time for each file, the most files against the cheapest of fewer",
             files.iter().map(|cost| cost.per_file()).collect(),
         );
         push(
-            "cost: memory, the largest file against the smallest",
+            "cost: memory, the largest file against the least of smaller ones",
             bytes.iter().map(|cost| cost.resident).collect(),
         );
         push(
-            "cost: memory, the most files against the fewest",
+            "cost: memory, the most files against the least of fewer",
             files.iter().map(|cost| cost.resident).collect(),
         );
     }
@@ -361,6 +364,15 @@ mod tests {
         assert_eq!(met("cost: processor time for each GB"), Some(true));
         assert_eq!(met("cost: memory, the largest"), Some(false));
         assert_eq!(met("cost: time for each file"), Some(false));
+        // What starting costs hides nothing.
+        let costs = vec![
+            cost(Kind::Files, 10, 10_000, 10.0, 100),
+            cost(Kind::Files, 100, 100_000, 60.0, 100),
+            cost(Kind::Files, 1000, 1_000_000, 900.0, 100),
+        ];
+        let bars = super::bars(&Results { costs, ..Results::default() });
+        let each = bar(&bars, "cost: time for each file");
+        assert_eq!((each.is_met(), each.measured.clone()), (Some(false), Ok(1.5)));
         assert_eq!(met("cost: memory, the most files"), Some(true));
     }
 }

@@ -15,7 +15,7 @@ use super::run::finished_children;
 use super::tool::haul;
 use crate::evaluation::say;
 use crate::faults::transfer::reap;
-use crate::process::{Guarded, descendants, unblock_signals};
+use crate::process::{Guarded, POLL, descendants, end_descendants, unblock_signals};
 use crate::tree;
 
 /// A run that takes longer is ended.
@@ -129,14 +129,23 @@ fn once(
     let before = finished_children();
     let started = Instant::now();
     let mut child = Guarded::spawn(unblock_signals(&mut command))?;
-    let mut resident = 0;
+    let (mut resident, mut looked) = (0, started);
     while child.status().is_none() && started.elapsed() < RUN_LIMIT {
-        let family = descendants(child.pid()).into_iter().map(|seen| seen.pid).chain([child.pid()]);
-        resident = resident.max(family.map(super::run::resident_peak).sum());
-        std::thread::sleep(LOOK_EVERY);
+        if looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            let family = descendants(child.pid()).into_iter().map(|seen| seen.pid).chain([child.pid()]);
+            resident = resident.max(family.map(super::run::resident_peak).sum());
+        }
+        std::thread::sleep(POLL);
     }
     let seconds = started.elapsed().as_secs_f64();
-    if !child.status().is_some_and(|status| status.success()) {
+    let Some(status) = child.status() else {
+        end_descendants(child.pid());
+        child.kill();
+        let limit = RUN_LIMIT.as_secs();
+        return Err(io::Error::other(format!("{files} files of {file_bytes} bytes: ended after {limit} s")));
+    };
+    if !status.success() {
         let said = fs::read_to_string(&errors).unwrap_or_default();
         return Err(io::Error::other(format!("{files} files of {file_bytes} bytes: {}", said.trim())));
     }

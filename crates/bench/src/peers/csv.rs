@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::case::{Case, Dataset};
 use super::cost::{Cost, Kind};
 use super::run::Sample;
-use super::tool::{self, Tool};
+use super::tool::{self, Class, Tool};
 use crate::evaluation::csv::{Row, field, read, replace, version};
 
 const CASES: &str = "case,files,bytes,storage,load_before,title,command";
@@ -79,6 +79,13 @@ impl Results {
         self.cases.retain(|one| one.dataset.case != case);
         self.runs.retain(|one| one.case != case);
         self.used.retain(|one| one.case != case);
+    }
+
+    /// What haul could not do is no comparison, whatever came of the others.
+    pub fn has_haul_done(&self, case: Case) -> io::Result<()> {
+        let runs = self.runs.iter().filter(|run| run.case == case && run.tool.class == Class::Haul);
+        let mut failed = runs.filter_map(|run| Some((run.tool.name, run.outcome.as_ref().err()?)));
+        failed.next().map_or(Ok(()), |(name, problem)| Err(io::Error::other(format!("{name}: {problem}"))))
     }
 }
 
@@ -259,6 +266,11 @@ mod tests {
         };
         files.write(&results).unwrap();
         assert_eq!(files.read().unwrap(), results);
+        results.has_haul_done(Case::Tree).unwrap();
+        results.runs.push(run(Case::Tree, haul, 2, Err("failed: no sshd".into())));
+        results.has_haul_done(Case::Big).unwrap();
+        assert_eq!(results.has_haul_done(Case::Tree).unwrap_err().to_string(), "haul: failed: no sshd");
+        results.runs.pop();
         results.forget(Case::Tree);
         assert_eq!((results.cases.len(), results.runs.len(), results.used.len()), (1, 1, 1));
         let text = fs::read_to_string(files.path("runs")).unwrap();

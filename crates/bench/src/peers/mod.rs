@@ -87,7 +87,8 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         let places = Places::new(settings)?;
         for case in &settings.cases {
             let before = results.clone();
-            if let Err(error) = compare(settings, &places, *case, &files, &mut results) {
+            let compared = compare(settings, &places, *case, &files, &mut results);
+            if let Err(error) = compared.and_then(|()| results.has_haul_done(*case)) {
                 leave_the_rest_to_the_end();
                 let error = format!("{}: {error}", case.name());
                 say(&error);
@@ -164,6 +165,14 @@ impl Places {
         use std::os::unix::fs::PermissionsExt;
         let directory = |parent: &Path| -> io::Result<PathBuf> {
             fs::create_dir_all(parent)?;
+            // Servers are told of it in files in which a blank ends a path.
+            if parent
+                .to_string_lossy()
+                .contains(|c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '\\'))
+            {
+                let path = parent.display();
+                return Err(io::Error::other(format!("{path}: its path must have no blanks and no quotes")));
+            }
             let path =
                 tempfile::Builder::new().prefix("haul-peers-").tempdir_in(parent)?.keep().canonicalize()?;
             LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());

@@ -201,7 +201,7 @@ impl Report<'_> {
             let scale = match self.medians.gigabytes(case) {
                 None => "not measured".into(),
                 Some(gigabytes) if bytes > 0.0 => format!("{:.1}", bytes / 1e9 / gigabytes),
-                Some(_) => "another kernel's tree".into(),
+                Some(_) => "another tree".into(),
             };
             let faster = |family: &'static str| {
                 self.medians.fastest(case, |tool| tool.family == family && tool.class == Class::Clear)
@@ -238,7 +238,7 @@ impl Report<'_> {
         self.page.line("\n## What haul costs at any size\n");
         self.page.line(format!(
             "Computed files; the sink checks them and keeps no contents. haul as it comes (encrypted, BLAKE3), both ends on this \
-             machine. Flat is what grows by at most {:.0} % from the first line of a table to the last.\n",
+             machine. Flat is what grows by at most {:.0} % from the lowest line of a table to the last.\n",
             (FLAT - 1.0) * 100.0
         ));
         if let Some(made) = &self.results.costs_made {

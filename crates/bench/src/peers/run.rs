@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::Advice;
 
 use super::case::{Case, Dataset};
-use super::servers::Servers;
+use super::servers::{Daemon, Servers};
 use super::tool::{Place, Tool};
 use crate::evaluation::say;
 use crate::machine::touch_free_memory;
@@ -32,6 +33,8 @@ const PROGRAM_BYTES: usize = 3 << 29;
 const RUN_LIMIT: Duration = Duration::from_secs(600);
 /// How often memory is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Of a dataset's files so many times as many inodes stay free: directories have some, too.
+const INODES_SPARE: u64 = 3;
 /// Far ends are gone soon after the near ones.
 const LINGERS: Duration = Duration::from_secs(10);
 
@@ -95,8 +98,6 @@ impl Stage<'_> {
         use std::os::unix::fs::PermissionsExt;
         fs::create_dir_all(self.scratch)?;
         fs::create_dir_all(self.sink)?;
-        // Servers that will not be root write here.
-        fs::set_permissions(self.sink, fs::Permissions::from_mode(0o777))?;
         // The far end keeps its state beside the near one's.
         let script = self.scratch.join("far-haul");
         let (state, haul) = (self.state, self.haul.display());
@@ -124,6 +125,10 @@ impl Stage<'_> {
         if result.symlink_metadata().is_err() {
             return Ok(());
         }
+        if !is_room_for_more(self.sink, self.dataset.files) {
+            say("few inodes are left there: results are removed, and later runs may have to wait for that");
+            return tree::remove(&result);
+        }
         if !result.is_dir() {
             File::create(&result)?;
         } else if tree::empty_files(&result).is_err() {
@@ -135,15 +140,24 @@ impl Stage<'_> {
         fs::rename(result, place.expect("there are few"))
     }
 
+    /// Nobody but who writes there may: what root's programs write would else go where somebody's symlink leads.
+    fn give_to(&self, user: Option<u32>) -> io::Result<()> {
+        if rustix::process::geteuid().is_root() {
+            let owner = Some(user.unwrap_or(0));
+            let places = [self.sink.to_owned(), self.result()];
+            places.iter().filter(|place| place.exists()).try_for_each(|place| chown(place, owner, owner))?;
+        }
+        Ok(())
+    }
+
     /// One run into an empty destination. What went wrong is in words.
     pub fn run(&self, tool: &Tool) -> io::Result<Sample> {
         self.clear()?;
         fs::create_dir_all(self.state.join("far"))?;
         if tool.needs_directory() {
-            use std::os::unix::fs::PermissionsExt;
             fs::create_dir(self.result())?;
-            fs::set_permissions(self.result(), fs::Permissions::from_mode(0o777))?;
         }
+        self.give_to(tool.daemon().and_then(Daemon::user))?;
         if self.is_on_disk {
             self.settle()?;
         }
@@ -176,14 +190,14 @@ impl Stage<'_> {
         let Some(status) = child.status() else {
             end_descendants(child.pid());
             child.kill();
-            self.wait_idle(&servers, &idle);
+            wait_idle(&servers, &idle);
             return Err(io::Error::other(format!("it was ended after {} s", RUN_LIMIT.as_secs())));
         };
         if self.is_on_disk {
             rustix::fs::syncfs(File::open(self.sink)?)?;
         }
         let seconds = started.elapsed().as_secs_f64();
-        if !self.wait_idle(&servers, &idle) {
+        if !wait_idle(&servers, &idle) {
             say(&format!("{} left processes behind: its processor time is not complete", tool.name));
         }
         let said = fs::read_to_string(&errors).unwrap_or_default();
@@ -208,14 +222,6 @@ impl Stage<'_> {
             near_resident: peaks.near,
             far_resident: peaks.far,
         })
-    }
-
-    /// The servers' accounts grow when they have waited for their sessions: until there is nobody below them who was not there
-    /// before. False if somebody stays.
-    fn wait_idle(&self, servers: &[i32], before: &BTreeSet<i32>) -> bool {
-        let is_idle = wait_until(LINGERS, || families(servers).is_subset(before));
-        reap_orphans();
-        is_idle
     }
 
     /// Compares the result with the source, byte for byte.
@@ -282,6 +288,12 @@ impl Stage<'_> {
         }
         Ok(())
     }
+}
+
+/// A result that stays keeps its inodes: are there enough for the next ones?
+fn is_room_for_more(directory: &Path, files: u64) -> bool {
+    // Some file systems make inodes as they are needed, and say that they have none.
+    rustix::fs::statvfs(directory).is_ok_and(|room| room.f_files == 0 || room.f_favail / INODES_SPARE > files)
 }
 
 /// The longer of the jobs of `fio --output-format=json`.
@@ -358,6 +370,14 @@ fn families(roots: &[i32]) -> BTreeSet<i32> {
     roots.iter().flat_map(|pid| descendants(*pid)).map(|seen| seen.pid).collect()
 }
 
+/// The servers' accounts grow when they have waited for their sessions: until there is nobody below them who was not there
+/// before. False if somebody stays.
+pub fn wait_idle(servers: &[i32], before: &BTreeSet<i32>) -> bool {
+    let is_idle = wait_until(LINGERS, || families(servers).is_subset(before));
+    reap_orphans();
+    is_idle
+}
+
 /// A server's peak is that of the run which begins now.
 fn forget_peak(pid: i32) {
     // Where this is not allowed, its memory is the most that it ever had.
@@ -365,7 +385,7 @@ fn forget_peak(pid: i32) {
 }
 
 /// Processor time of servers, and of what they have waited for.
-fn used(servers: &[i32]) -> Duration {
+pub fn used(servers: &[i32]) -> Duration {
     ticks(servers.iter().filter_map(|pid| look(*pid)).map(|seen| seen.ticks).sum())
 }
 
@@ -467,6 +487,38 @@ mod tests {
             let found = tree::totals(&sink).unwrap();
             assert_eq!((found.files, found.bytes, found.symlinks), (left, 0, left), "{case:?}");
             tree::remove(&sink).unwrap();
+        }
+    }
+
+    /// A memory file system has half as many inodes as pages.
+    #[test]
+    fn results_stay_only_where_there_are_inodes_for_more() {
+        let place = Path::new("/dev/shm");
+        let free = rustix::fs::statvfs(place).unwrap().f_favail;
+        assert!(is_room_for_more(place, 1000));
+        assert!(!is_room_for_more(place, free / 2), "{free}");
+    }
+
+    #[test]
+    fn a_sink_is_its_writers_alone() {
+        use std::os::unix::fs::MetadataExt;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let dataset = Dataset { case: Case::Thirty, title: String::new(), files: 1, bytes: 1 };
+        let servers = Servers::none();
+        let (source, sink) = (scratch.path().join("source"), scratch.path().join("sink"));
+        let work = scratch.path().join("work");
+        let stage = stage(&dataset, (&source, &sink, &work), &servers);
+        stage.prepare().unwrap();
+        fs::create_dir(stage.result()).unwrap();
+        for (daemon, owner) in [(Some(Daemon::Xrootd), 65534), (Some(Daemon::GridFtp), 0), (None, 0)] {
+            stage.give_to(daemon.and_then(Daemon::user)).unwrap();
+            for place in [&sink, &stage.result()] {
+                let found = place.metadata().unwrap();
+                assert_eq!((found.uid(), found.mode() & 0o022), (owner, 0), "{daemon:?}");
+            }
         }
     }
 

@@ -38,6 +38,13 @@ pub enum Daemon {
     Fdt,
 }
 
+impl Daemon {
+    /// Who it is, if it will not be root.
+    pub fn user(self) -> Option<u32> {
+        (self == Daemon::Xrootd).then_some(NOBODY)
+    }
+}
+
 /// Everything that was started; it ends when this is dropped.
 pub struct Servers {
     ssh: Option<Sshd>,
@@ -53,6 +60,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port

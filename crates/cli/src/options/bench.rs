@@ -67,13 +67,13 @@ pub struct BenchFaults {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub runs: u32,
     /// Rounds for the overhead, at most
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rounds_max: u32,
     /// Half the width that the intervals of the overhead are to have, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub precision: f64,
     /// How long an undisturbed run with faults beside it takes: these are paced
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "60")]
     pub seconds: f64,
     /// Paced runs at a time [default: 24 for each core]; of the small workload half as many
     #[arg(long, value_name = "N")]
@@ -147,6 +147,11 @@ fn parse_scale(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a share from 0.0001 to 1, or paper".into())
 }
 
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok();
+    seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds)).ok_or_else(|| "0.1 to 86400 seconds".into())
+}
+
 /// `haul bench congestion`
 #[derive(Args, Debug)]
 #[command(after_help = CONGESTION_HELP)]
@@ -193,7 +198,7 @@ pub struct BenchCongestion {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "constant,moving")]
     pub motion: Vec<BenchMotion>,
     /// How often slow targets move
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "3")]
     pub step: f64,
     /// Who moves the files: file-order, layout, lads, adaptive (all haul), cp, rsync, bbcp, gridftp; what is not installed is left out, and named
     #[arg(
@@ -207,7 +212,7 @@ pub struct BenchCongestion {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
     /// How long a neighbour is watched [default: as long as most of the files take]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub probe_seconds: Option<f64>,
     /// Of the order of the runs, and of which targets are slow
     #[arg(long, default_value_t = 1)]
@@ -324,8 +329,9 @@ taken from the PATH (`lab/deps.sh bench` installs those that Debian has); one th
 
 As root it mounts memory file systems in a mount namespace of its own; otherwise all cases are on whatever holds --dir. Servers \
 that let everybody in listen in a network of their own; where the system allows none (containers), their peers are rows with the reason. In \
-memory it needs 10 GiB at full size, and on a virtual machine it writes to nearly all free memory before each run, \
-so that none pays for what the host had taken back. What is done is written at once, and a case that is run again replaces its own figures \
+memory it needs 10 GiB at full size, and on a virtual machine it writes to as much free memory as a run needs before each, \
+so that none pays for what the host had taken back. On a disk results of tree-disk stay, emptied, until the case ends, as long as there \
+are inodes for more. What is done is written at once, and a case that is run again replaces its own figures \
 only; `--part report` writes the page anew. A quick look: --scale 0.02 --runs 2";
 
 /// What is moved.
