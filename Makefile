@@ -45,7 +45,8 @@ test: lint unit ## Everything: lint, unit, property, golden, conformance, simula
 	$(MAKE) --no-print-directory gluster
 	@echo "make test: all parts ran and passed"
 
-lint: deps ## Format and lints
+lint: ## Format and lints
+	@lab/deps.sh build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --profile $(PROFILE) --workspace --all-targets -- -D warnings
 
@@ -53,7 +54,8 @@ unit: build ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
 	$(CARGO) test --locked --profile $(PROFILE) --features haul-sim/planted-bugs --test planted_bugs --test planted_scheduler_bugs --test planted_neighbour_bugs
 
-sim: deps ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
+sim: ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
+	@lab/deps.sh build
 	$(CARGO) run --locked --profile $(PROFILE) --bin haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
 	$(CARGO) run --locked --profile $(PROFILE) --bin haul-sim -- --scheduler --histories $(SCHEDULER_HISTORIES) --seed $(SEED) --threads 2
 

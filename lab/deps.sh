@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and showing haul needs, if it is missing: a C compiler, sshd, FUSE, a Rust toolchain.
-# With `release` FUSE need not work, which only tests and emulated file systems use; nor with `bench`.
+# With `release` or `build` FUSE need not work, which only tests and emulated file systems use; nor with `bench`.
 # With `gluster` also GlusterFS, and what its bricks stand on; with `ceph` also Ceph, and the same.
 # With `bench` also the programs that haul is measured against, the source tree that they copy, and what draws.
 #
@@ -106,8 +106,14 @@ install() {
 # Servers for the tests alone: the system's services must not be started because they were installed.
 start_no_services() {
     policy=/usr/sbin/policy-rc.d
-    [ ! -e "$policy" ] || return 0
-    "${as_root[@]}" sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
+    # One that was killed has left it; where another one is at work, this one waits.
+    for _ in $(seq 600); do
+        owner=$(sed -n 's/^# of lab\/deps.sh, process \([0-9]*\)$/\1/p' "$policy" 2>/dev/null || true)
+        [ -n "$owner" ] && [ -e "/proc/$owner" ] && [ "$owner" != $$ ] || break
+        sleep 1
+    done
+    [ ! -e "$policy" ] || [ -n "$owner" ] || return 0
+    "${as_root[@]}" sh -c "printf '#!/bin/sh\n# of lab/deps.sh, process $$\nexit 101\n' >$policy && chmod 755 $policy"
     trap '"${as_root[@]}" rm -f "$policy"' EXIT
 }
 
@@ -171,6 +177,7 @@ if ! have_rust; then
         exit 1
     fi
 fi
-case "${1:-}" in release | bench) exit ;; esac
+case "${1:-}" in release | build | bench) exit ;; esac
+[ -e /dev/fuse ] || { [ "$(id -u)" != 0 ] || modprobe fuse 2>/dev/null || true; }
 [ -e /dev/fuse ] || { echo "missing: /dev/fuse; please run: sudo modprobe fuse" >&2; exit 1; }
 [ -w /dev/fuse ] || { echo "/dev/fuse cannot be opened; please run: sudo chmod 666 /dev/fuse" >&2; exit 1; }

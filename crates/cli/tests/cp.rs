@@ -525,18 +525,20 @@ fn what_connects_for_ever_can_be_interrupted() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let connects = "case \"$*\" in *-G*) echo hostname localhost; exit;; esac;";
     let haul = env!("CARGO_BIN_EXE_haul");
+    // Known among all processes of the machine.
+    let (long, others) = [100, 30].map(|seconds| format!("{seconds}.25{}", std::process::id())).into();
     // Also where a program has started ssh that does not hand on what it is told; and where it is told more than a pipe holds.
     for (script, sources) in [
         ("exec sleep 100".to_owned(), &many[..1]),
-        ("sleep 100.25; true".into(), &many[..1]),
-        (format!("{connects} sleep 100.25; true"), &many[..]),
+        (format!("sleep {long}; true"), &many[..1]),
+        (format!("{connects} sleep {long}; true"), &many[..]),
         // As ssh has something that it connects through.
-        (format!("{connects} sleep 9 | sleep 100.25"), &many[..1]),
+        (format!("{connects} sleep 9 | sleep {long}"), &many[..1]),
         // What it has started for others lives on.
-        (format!("{connects} sleep 30.75 > /dev/null 2>&1 & exec sleep 100.25"), &many[..1]),
+        (format!("{connects} sleep {others} > /dev/null 2>&1 & exec sleep {long}"), &many[..1]),
         // One that does not say what it connects to.
         (
-            format!("case \"$*\" in *-G*) sleep 100.25;; *) exec '{haul}' bench shell \"$@\";; esac"),
+            format!("case \"$*\" in *-G*) sleep {long};; *) exec '{haul}' bench shell \"$@\";; esac"),
             &many[..1],
         ),
     ] {
@@ -558,9 +560,9 @@ fn what_connects_for_ever_can_be_interrupted() {
         assert_eq!(code(&output), 130, "{script}: {}", stderr(&output));
         assert!(began.elapsed() < Duration::from_secs(6), "{script}: {:?}", began.elapsed());
     }
-    assert_eq!(running(b"sleep\x0030.75"), 1, "others may use it");
+    assert_eq!(running(format!("sleep\0{others}").as_bytes()), 1, "others may use it");
     let began = Instant::now();
-    while running(b"sleep\x00100.25") > 0 {
+    while running(format!("sleep\0{long}").as_bytes()) > 0 {
         assert!(began.elapsed() < Duration::from_secs(5), "what they have started ends, too");
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -216,6 +216,9 @@ fn within_an_overlay_files_are_copied_by_the_kernel() {
 /// As where one file of a network file system is mounted into a container.
 #[test]
 fn a_file_that_is_mounted_alone_is_no_file_of_the_file_system_around_it() {
+    if !rustix::process::geteuid().is_root() {
+        return haul_testkit::lacks("root, to mount");
+    }
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     fs::create_dir(path("source")).unwrap();

@@ -43,20 +43,20 @@ fn a_tmpdir_that_says_nothing_is_none() {
     if !rustix::process::geteuid().is_root() {
         return lacks("root");
     }
-    // Nobody else has state there.
-    const SOMEBODY: u32 = 54_321;
-    let state = format!("/tmp/haul-state-{SOMEBODY}");
-    let _ = fs::remove_dir_all(&state);
+    // Nobody has this number, or state there.
+    let somebody = 1_900_000_000 + std::process::id();
+    let state = format!("/tmp/haul-state-{somebody}");
+    assert!(!Path::new(&state).exists(), "{state}");
     let bed = Bed::new();
     let file = bed.write("work/file", b"content");
     [bed.directory.path(), &bed.path("work")]
         .iter()
-        .for_each(|path| chown(path, Some(SOMEBODY), None).unwrap());
+        .for_each(|path| chown(path, Some(somebody), None).unwrap());
     for tmpdir in ["", "relative"] {
         let mut command = bed.command();
         // No state can be kept below a file.
         command.current_dir(bed.path("work")).env("TMPDIR", tmpdir).env("HAUL_STATE_DIR", &file);
-        let output = command.uid(SOMEBODY).args(["cp", "file", "copy"]).output().unwrap();
+        let output = command.uid(somebody).args(["cp", "file", "copy"]).output().unwrap();
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         assert!(stderr(&output).contains(&state), "{}", stderr(&output));
         let names = fs::read_dir(bed.path("work")).unwrap().map(|entry| entry.unwrap().file_name());

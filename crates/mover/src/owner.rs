@@ -681,7 +681,7 @@ listener.accept()[0].recv(1)
         assert!(wait.recv_timeout(2 * WANTED_EVERY).is_err(), "it cannot be read");
         std::fs::remove_dir(&path).unwrap();
         want(&job);
-        wait.recv_timeout(2 * WANTED_EVERY).unwrap();
+        wait.recv_timeout(20 * WANTED_EVERY).unwrap();
         let unknown = || Err(std::io::ErrorKind::Other.into());
         let mut known = unknown();
         assert!(!is_wanted_anew(&mut known, Ok(b"long ago".into())), "nobody knows since when it says so");

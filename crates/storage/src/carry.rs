@@ -365,8 +365,7 @@ mod tests {
             let (source, sink) = (made(&place, "source"), made(&place, "sink"));
             source.write_all_at(&bytes(SIZE), 0).unwrap();
             source.sync_all().unwrap();
-            page_cache::drop_all(&source);
-            if page_cache::pages(&source) != Some(0) {
+            if !page_cache::is_emptied(&source) {
                 return haul_testkit::lacks_here(
                     "temporary files on a disk, of which nothing stays in memory",
                 );

@@ -94,6 +94,21 @@ pub(crate) fn is_counted(file: impl AsFd) -> bool {
     !UNKNOWN.load(Ordering::Relaxed) && counted_at_once(file, &Range { offset: 0, length: 1 }).is_some()
 }
 
+/// Within `undisturbed`: nothing of it is in memory now. False where that cannot be, or nobody counts: memory is all that it is in.
+#[cfg(test)]
+pub(crate) fn is_emptied(file: impl AsFd) -> bool {
+    let kind = rustix::fs::fstatfs(&file).unwrap().f_type;
+    drop_all(&file);
+    match counted_pages(&file, 0, 0) {
+        None => false,
+        Some(_) if matches!(kind, 0x0102_1994 | 0x8584_58f6) => false,
+        found => {
+            haul_testkit::cached_eq!(found, Some(0));
+            true
+        }
+    }
+}
+
 #[cfg(test)]
 pub(crate) fn counted_pages(file: impl AsFd, offset: u64, length: u64) -> Option<u64> {
     counted(file, &Range { offset, length })

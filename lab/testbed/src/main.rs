@@ -284,8 +284,19 @@ fn parse_medium(text: &str) -> Result<Medium, String> {
     found.ok_or_else(|| format!("expected one of {}", Medium::ALL.map(Medium::name).join(" ")))
 }
 
+/// `mkfs` and others are where only root's PATH looks.
+fn find_tools_of_the_system() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    if let Ok(path) = std::env::join_paths(places) {
+        // SAFETY: there is no other thread yet.
+        unsafe { std::env::set_var("PATH", path) };
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    find_tools_of_the_system();
     end_all_on_signal(haul_testbed::leave_nothing);
     let limit = Duration::from_secs(arguments.step_seconds);
     watchdog::start(limit, haul_testbed::let_go, haul_testbed::leave_nothing);

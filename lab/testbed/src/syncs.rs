@@ -97,7 +97,6 @@ pub fn run(settings: &Settings) -> io::Result<bool> {
         if !settings.only.is_empty() && !settings.only.iter().any(|only| only == name) {
             continue;
         }
-        watchdog::step(format!("syncs: {name}"));
         let stage = |removed| Stage { haul: &haul, sources: &sources, scenario, removed };
         if !controlled.contains(&(medium, scenario)) {
             controlled.push((medium, scenario));
@@ -165,6 +164,20 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// What is missing after the cut.
     fn play(&self, medium: Medium, directory: &Path) -> io::Result<Option<String>> {
+        watchdog::step(format!(
+            "syncs: {medium:?} {:?} without {}",
+            self.scenario,
+            self.removed.unwrap_or("none")
+        ));
+        let found = self.cut(medium, directory);
+        match watchdog::has_let_go() {
+            // What is not there any more then, no power cut has taken.
+            true => Err(io::Error::other("it took too long, and its disk was let go")),
+            false => found,
+        }
+    }
+
+    fn cut(&self, medium: Medium, directory: &Path) -> io::Result<Option<String>> {
         let root = directory.join("disk");
         let disk = Disk::new(medium, 1, &root, &directory.join("image"))?;
         // The power of an ext4 host takes only the sink's disk: its log would be committed with it.

@@ -178,7 +178,7 @@ fn find_throttle(mounts: &str, groups: &str) -> Result<PathBuf, String> {
     match group {
         Some("/") => Ok(PathBuf::from(mounted)),
         other => Err(format!(
-            "this process is in the blkio group {}: the throttle holds for those in the root group; --throttle emulated does without",
+            "the kernel's I/O throttle is not there for this process: it holds for those in the root group of blkio, and this one is in {}; --throttle emulated does without",
             other.unwrap_or("-")
         )),
     }
