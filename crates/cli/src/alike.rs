@@ -13,13 +13,27 @@ use haul_mover::Error;
 use crate::job::{Identity, already_running, directory, is_known, places};
 use crate::status::{self, Found};
 
+/// What a command would be, if its paths were typed in other ways.
+#[derive(Clone, Default, Debug)]
+pub struct Otherwise {
+    /// That mean the same.
+    same: Vec<JobId>,
+    /// That mean the same unless SOURCE, which is on another host, is a symlink: a transfer of several files was none of one.
+    same_unless_link: Vec<JobId>,
+}
+
 /// Refuses a new transfer where an unfinished one is typed in one of these ways.
-pub fn check(id: &JobId, typed_otherwise: &[JobId]) -> Result<(), Error> {
+pub fn check(id: &JobId, otherwise: &Otherwise) -> Result<(), Error> {
     let Ok(places) = places() else { return Ok(()) };
     if places.iter().any(|state| is_known(state, id)) {
         return Ok(());
     }
-    let found = typed_otherwise.iter().find_map(|other| latest(&places, other).filter(Found::can_go_on));
+    let unfinished = |other| latest(&places, other).filter(Found::can_go_on);
+    let same = otherwise.same.iter().find_map(unfinished);
+    let found = same.or_else(|| {
+        let mut found = otherwise.same_unless_link.iter().filter_map(unfinished);
+        found.find(|found| found.record.files_total > 1)
+    });
     let Some(found) = found else { return Ok(()) };
     if found.running {
         return Err(already_running(&found.directory));
@@ -42,7 +56,23 @@ fn latest(places: &[PathBuf], id: &JobId) -> Option<Found> {
 
 /// The same command with its paths typed in other ways: with a slash at the end or without, with `./` before or without. All SOURCEs in the
 /// same way, as they mostly come from one pattern.
-pub fn typed_otherwise(identity: &Identity<'_>) -> Vec<JobId> {
+pub fn typed_otherwise(identity: &Identity<'_>) -> Otherwise {
+    // A symlink is copied as a link, and with a slash behind it as what it leads to; of another host nobody knows.
+    let may_be_link = |(host, path): &(&str, Vec<u8>)| !host.is_empty() || is_link(path);
+    let slash = identity.sources.first().is_some_and(|(_, path)| path.ends_with(b"/"));
+    match identity.recursive && identity.sources.iter().any(may_be_link) {
+        false => Otherwise { same: typed(identity, &["", "/"]), same_unless_link: Vec::new() },
+        true if slash => {
+            let is_one_elsewhere = matches!(&identity.sources[..], [(host, _)] if !host.is_empty());
+            let same_unless_link = if is_one_elsewhere { typed(identity, &[""]) } else { Vec::new() };
+            Otherwise { same: typed(identity, &["/"]), same_unless_link }
+        }
+        true => Otherwise { same: typed(identity, &[""]), same_unless_link: Vec::new() },
+    }
+}
+
+/// With these ends of SOURCEs.
+fn typed(identity: &Identity<'_>, ends: &[&str]) -> Vec<JobId> {
     let here = std::env::current_dir().unwrap_or_default();
     let here = here.as_os_str().as_bytes();
     let (host, destination) = &identity.destination;
@@ -50,18 +80,6 @@ pub fn typed_otherwise(identity: &Identity<'_>) -> Vec<JobId> {
     let destination = Typed::of(here, host, destination, true);
     let source = |(host, path): &'_ (&str, Vec<u8>)| Typed::of(here, host, path, false);
     let sources: Vec<_> = identity.sources.iter().map(source).collect();
-    // A symlink is copied as a link, and with a slash behind it as what it leads to; of another host nobody knows.
-    let may_be_link = || {
-        identity.sources.iter().any(|(host, path)| !host.is_empty() || is_link(path)) && identity.recursive
-    };
-    let slash = identity.sources.first().is_some_and(|(_, path)| path.ends_with(b"/"));
-    let ends: &[&str] = if !may_be_link() {
-        &["", "/"]
-    } else if slash {
-        &["/"]
-    } else {
-        &[""]
-    };
     let own = identity.id();
     let mut ids = Vec::new();
     for begin in ["", "./"] {
@@ -143,7 +161,7 @@ mod tests {
     }
 
     fn is_alike(one: &Identity<'_>, other: &Identity<'_>) -> bool {
-        typed_otherwise(one).contains(&other.id())
+        typed_otherwise(one).same.contains(&other.id())
     }
 
     #[test]
@@ -193,7 +211,12 @@ mod tests {
     #[test]
     fn a_slash_behind_what_may_be_a_link_says_something() {
         let far = |path| identity(("host", path), ("", "/b"), true);
-        assert!(!is_alike(&far("a"), &far("a/")));
+        assert!(!is_alike(&far("a"), &far("a/")) && !is_alike(&far("a/"), &far("a")));
+        let unless_link = |one: &Identity<'_>, other: &Identity<'_>| {
+            typed_otherwise(one).same_unless_link.contains(&other.id())
+        };
+        assert!(unless_link(&far("a/"), &far("a")) && unless_link(&far("./a/"), &far("a")));
+        assert!(!unless_link(&far("a"), &far("a/")), "it may have been one");
         assert!(is_alike(&far("./a"), &far("a")));
         let scratch = tempfile::tempdir().unwrap();
         let (directory, link) = (scratch.path().join("directory"), scratch.path().join("link"));

@@ -59,7 +59,10 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let (job, record) = known(&plan)?;
     let earlier = match &record {
         Some(record) => {
-            format!("{}, {} so far; it continues", record.state, counted(record.sessions, "session"))
+            let state =
+                crate::status::at(job.clone()).map_or(record.state.clone(), |found| found.state().to_owned());
+            let goes_on = if state == "running" { "" } else { "; it continues" };
+            format!("{state}, {} so far{goes_on}", counted(record.sessions, "session"))
         }
         None => "new".into(),
     };

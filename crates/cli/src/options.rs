@@ -83,13 +83,13 @@ pub struct Copy {
     /// Copy directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Also keep owner and group, by number (needs root at the destination); modes and times are always kept
+    /// Also keep owner and group, by number (nothing is kept of them unless root is at the destination); modes, without setuid and setgid, and times are always kept
     #[arg(short, long)]
     pub preserve: bool,
     /// Name each file as it is done
     #[arg(short, long)]
     pub verbose: bool,
-    /// At the end, show where the time of both ends went (-v does, too)
+    /// At the end, show where the time of both ends went (-v does, too; not with -q)
     #[arg(long)]
     pub profile: bool,
     /// No progress line and no summary; what fails is still named
@@ -140,7 +140,7 @@ pub struct Copy {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SKIPS_MAX)))]
     pub congestion_skips: Option<u32>,
     /// Seconds until a read or write of one of several storage targets is given up that does not answer [default: 30, or 20
-    /// times what is usual there]
+    /// times what is usual there], and making, syncing or naming a file [default: 120]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub hang_after: Option<u64>,
     /// Whether storage targets are shared with other transfers on the same host: share or ignore [default: share]
@@ -186,7 +186,7 @@ pub struct Copy {
     /// Bytes of contents a second that are sent at most, e.g. 100MiB or 2Gbit
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub bandwidth: Option<u64>,
-    /// How many files share an object log: one, K, or all; none: nothing is logged, nothing can be resumed
+    /// How many files share an object log: one, K, or all; none: nothing is logged, unfinished files begin anew
     /// [default: universal]
     #[arg(long, value_enum, value_name = "MECHANISM", hide_possible_values = true)]
     #[arg(help_heading = "Object log")]
@@ -381,6 +381,7 @@ pub struct LogShow {
 const LAYOUT_EXIT_CODES: &str = "\
 Exit codes:
   0    all paths were looked at
+  1    what was found cannot be written
   2    the command or the layout file is not well formed
   3    some paths could not be looked at; each is named";
 

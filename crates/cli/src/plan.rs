@@ -10,7 +10,7 @@ use haul_mover::Error;
 use haul_storage::sink::{Decision, Destination, RootFailure, SourceName, decide, probe};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::alike::typed_otherwise;
+use crate::alike::{Otherwise, typed_otherwise};
 use crate::bench::Measure;
 use crate::job::{self, About, Identity, spelled, this_host};
 use crate::kin::Kin;
@@ -47,7 +47,7 @@ pub struct Plan {
     /// Which job it is.
     pub id: JobId,
     /// And would be, if the paths were typed in another way.
-    pub typed_otherwise: Vec<JobId>,
+    pub typed_otherwise: Otherwise,
     /// `-r`
     pub recursive: bool,
     /// `-p`
@@ -318,13 +318,15 @@ fn quoted_here(path: &str) -> String {
 
 /// What the other end refuses is to be put right there, but for what is wrong with the command, and for DEST where it is here.
 pub fn error_of_host(host: &str, push: bool, error: Error) -> Error {
+    use Code::{LogUnwritable, StateUnwritable, Superseded, Usage};
     use Code::{PeerVersion, SinkMissing, SinkNotDirectory, SinkPermission, SinkReadOnly, SinkSpecial};
-    use Code::{StateUnwritable, Superseded, Usage};
     match error.failure.code {
         Usage | PeerVersion | Superseded => error,
-        StateUnwritable => Error { about: format!("{host}:{}", error.about), ..error }.hint(format!(
-            "on {host}, make room there, or name a directory as HAUL_STATE_DIR in a file that its shell reads at login"
-        )),
+        StateUnwritable | LogUnwritable => {
+            Error { about: format!("{host}:{}", error.about), ..error }.hint(format!(
+                "on {host}, make room there, or name with --haul-path a script there that sets HAUL_STATE_DIR and runs haul"
+            ))
+        }
         SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial if !push => error,
         SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial => Error {
             about: format!("{host}:{}", error.about),

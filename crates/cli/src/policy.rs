@@ -14,7 +14,7 @@ pub fn check_plain() -> Result<(), Error> {
 
 fn check_plain_in(path: &Path) -> Result<(), Error> {
     let denied = |reason: String| {
-        Err(Error::new(Code::PlainDenied, reason).hint("run the command again without --plain"))
+        Err(Error::new(Code::PlainDenied, reason).hint("run the command again without --plain (where a file or the environment says it: with HAUL_PLAIN=no)"))
     };
     let shown = path.display();
     let text = match std::fs::read_to_string(path) {

@@ -66,7 +66,7 @@ fn words(bottleneck: Bottleneck) -> (&'static str, &'static str) {
         ),
         Bottleneck::State => (
             "the state directory",
-            "it is slow to confirm what is kept of the job; HAUL_STATE_DIR can be on other storage",
+            "it is slow to confirm what is kept of the job; for transfers that begin later HAUL_STATE_DIR can be on other storage",
         ),
     }
 }

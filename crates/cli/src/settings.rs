@@ -506,7 +506,12 @@ impl Settings {
         if self.log_required.value && self.log_mechanism.value == LogMechanism::None {
             let (required, mechanism) = (&self.log_required.origin, &self.log_mechanism.origin);
             let error = contradict(required, "log-required", mechanism, "log-mechanism none");
-            return Err(error.hint("HAUL_LOG_REQUIRED=no, before a command, is nearer than a file"));
+            return Err(match required {
+                Origin::File(_) => {
+                    error.hint("HAUL_LOG_REQUIRED=no, before a command, is nearer than a file")
+                }
+                _ => error,
+            });
         }
         if !HANG_AFTER_SECONDS.contains(&self.hang_after.value.unwrap_or(1)) {
             let origin = &self.hang_after.origin;

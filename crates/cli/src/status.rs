@@ -37,7 +37,7 @@ pub struct Found {
 
 impl Found {
     /// A process that was killed could not write down how it ended.
-    fn state(&self) -> &str {
+    pub fn state(&self) -> &str {
         match (self.running, self.record.state.as_str()) {
             (true, _) => "running",
             (false, "running") => "interrupted",

@@ -37,6 +37,24 @@ fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
     assert_eq!(code(&bed.haul(&["cp", "-r", "data", "copy"])), 0);
 }
 
+/// Shells complete paths of other hosts with a slash, too. What has several files was no symlink.
+#[test]
+fn a_slash_behind_a_directory_of_another_host_begins_no_second_copy() {
+    let bed = Bed::new();
+    bed.write("data/x/one", b"1");
+    bed.write("data/y", b"2");
+    fs::create_dir_all(bed.path("copy/data/y")).unwrap();
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("'{haul}' bench shell");
+    let there = format!("localhost:{}", bed.path("data").display());
+    let pull = |from: &str| bed.haul(&["cp", "-r", "-q", "--ssh", &shell, "--haul-path", haul, from, "copy"]);
+    assert_eq!(code(&pull(&there)), 3);
+    let output = pull(&format!("{there}/"));
+    says(&output, 2, &["only in how it was typed", "haul stop "]);
+    fs::remove_dir(bed.path("copy/data/y")).unwrap();
+    assert_eq!(code(&pull(&there)), 0);
+}
+
 #[test]
 fn one_that_runs_is_told_as_that() {
     let bed = Bed::new();
@@ -49,6 +67,11 @@ fn one_that_runs_is_told_as_that() {
     }
     let output = bed.haul(&["cp", "-r", "./data", "copy"]);
     says(&output, 1, &["already running", "haul stop "]);
+    let explained = bed.haul(&["explain", "-r", "data", "copy"]);
+    assert!(
+        String::from_utf8_lossy(&explained.stdout).contains("(running, 1 session so far)"),
+        "{explained:?}"
+    );
     assert!(!stderr(&output).contains("--discard"));
     assert!(running.wait().unwrap().success());
 }

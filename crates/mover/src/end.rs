@@ -160,9 +160,11 @@ impl Profiles {
     }
 
     fn stood_still_for_parts(&self, parts: u32) -> Option<Duration> {
-        let ran = [self.source, self.sink].into_iter().flatten().map(|profile| profile.wall_nanos).max();
-        let ran = Duration::from_nanos(ran.unwrap_or(0));
-        Some(self.stood_still).filter(|stood_still| !stood_still.is_zero() && *stood_still > ran / parts)
+        // The end that was stopped does not count that time; the other one, if it is another process, does.
+        let ran = || [self.source, self.sink].into_iter().flatten().map(|profile| profile.wall_nanos);
+        let [least, most] = [ran().min(), ran().max()].map(|nanos| Duration::from_nanos(nanos.unwrap_or(0)));
+        let all = most.max(least + self.stood_still);
+        Some(self.stood_still).filter(|stood_still| !stood_still.is_zero() && *stood_still > all / parts)
     }
 }
 

@@ -254,6 +254,16 @@ mod tests {
             let profiles = Profiles { source: Some(ran), ..profiles };
             assert_eq!((profiles.mostly_stood_still(), profiles.stood_still_for_long()), (None, told));
         }
+        // It is measured by all of the time, of which who was stopped counts only what it ran.
+        let wall = |times: u64| {
+            Some(Profile { wall_nanos: pause.as_nanos() as u64 * times / 10, ..Profile::default() })
+        };
+        for (source, sink, mostly) in
+            [(15, None, false), (9, None, true), (15, Some(25), false), (9, Some(19), true)]
+        {
+            let profiles = Profiles { source: wall(source), sink: sink.and_then(wall), ..profiles };
+            assert_eq!(profiles.mostly_stood_still().is_some(), mostly, "{source} {sink:?}");
+        }
     }
 
     #[test]
