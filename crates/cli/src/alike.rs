@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 
-use crate::job::{Identity, already_running, directory, is_known, places};
+use crate::job::{Identity, already_running, directory, is_known, places, read_record};
 use crate::status::{self, Found};
 
 /// What a command would be, if its paths were typed in other ways.
@@ -32,7 +32,9 @@ pub fn check(id: &JobId, otherwise: &Otherwise) -> Result<(), Error> {
     let same = otherwise.same.iter().find_map(unfinished);
     let found = same.or_else(|| {
         let mut found = otherwise.same_unless_link.iter().filter_map(unfinished);
-        found.find(|found| found.record.files_total > 1)
+        // A session that has just begun has counted nothing yet; the record is of the one before.
+        let before = |found: &Found| read_record(&found.directory).map_or(0, |record| record.files_total);
+        found.find(|found| found.record.files_total.max(before(found)) > 1)
     });
     let Some(found) = found else { return Ok(()) };
     if found.running {

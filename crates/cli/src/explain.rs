@@ -231,7 +231,7 @@ fn check_state(plan: &Plan) -> Result<(), Error> {
         .and_then(|_held| rustix::fs::access(nearest, Access::WRITE_OK | Access::EXEC_OK));
     written.map_err(|error| {
         Error::os(Code::StateUnwritable, crate::paths::show(job.as_os_str().as_bytes()), &error.into())
-            .hint("set HAUL_STATE_DIR to a directory that can be written and locked")
+            .hint("make it writable (it must be possible to lock, too); a transfer that only begins may have another HAUL_STATE_DIR")
     })
 }
 

@@ -10,8 +10,10 @@ use haul_mover::{Error, threads};
 
 use crate::signals;
 
-/// What is told twice within this may be one event: a terminal that goes away, a host that goes down. But for Ctrl-C.
+/// What is told twice within this may be one event: a terminal that goes away, a host that goes down.
 const ONE_EVENT: Duration = Duration::from_secs(1);
+/// Ctrl-C is typed again sooner than that; but not as soon as one is passed on that was for all of a group.
+const ONE_KEY: Duration = Duration::from_millis(150);
 
 /// The first signal ends the session in order; a second one ends the process at once.
 pub struct Interrupt {
@@ -31,7 +33,8 @@ impl Interrupt {
             for signal in signals.forever() {
                 if asked.swap(true, Ordering::SeqCst) {
                     let is_typed = signal == signal_hook::consts::SIGINT;
-                    if is_typed || first.is_none_or(|first: Instant| first.elapsed() >= ONE_EVENT) {
+                    let one_event = if is_typed { ONE_KEY } else { ONE_EVENT };
+                    if first.is_none_or(|first: Instant| first.elapsed() >= one_event) {
                         std::process::exit(130);
                     }
                     continue;

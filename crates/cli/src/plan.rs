@@ -322,11 +322,14 @@ pub fn error_of_host(host: &str, push: bool, error: Error) -> Error {
     use Code::{PeerVersion, SinkMissing, SinkNotDirectory, SinkPermission, SinkReadOnly, SinkSpecial};
     match error.failure.code {
         Usage | PeerVersion | Superseded => error,
-        StateUnwritable | LogUnwritable => {
-            Error { about: format!("{host}:{}", error.about), ..error }.hint(format!(
-                "on {host}, make room there, or name with --haul-path a script there that sets HAUL_STATE_DIR and runs haul"
-            ))
-        }
+        StateUnwritable => Error { about: format!("{host}:{}", error.about), ..error }.hint(format!(
+            "on {host}, make it writable; for transfers that begin later --haul-path may name a script there that sets HAUL_STATE_DIR and runs haul"
+        )),
+        LogUnwritable => Error {
+            about: format!("{host}:{}", error.about),
+            hint: error.hint.map(|hint| format!("on {host}, {hint}")),
+            ..error
+        },
         SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial if !push => error,
         SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial => Error {
             about: format!("{host}:{}", error.about),

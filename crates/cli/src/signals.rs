@@ -3,14 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ,
+};
 
 /// SIGTERM, and SIGINT and SIGHUP where they are not ignored on behalf of whoever started the command: by a shell that runs it in the
 /// background of a script, or `nohup`.
 pub fn that_end() -> Vec<i32> {
+    heard(&[SIGINT, SIGTERM, SIGHUP])
+}
+
+/// What else is for a command that haul runs for somebody, where it is not ignored.
+pub fn for_commands() -> Vec<i32> {
+    heard(&[SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH])
+}
+
+fn heard(signals: &[i32]) -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let is_heard = |signal: &i32| *signal == SIGTERM || ignored(&status) & (1 << (signal - 1)) == 0;
-    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(is_heard).collect()
+    signals.iter().copied().filter(is_heard).collect()
 }
 
 /// A file that is larger than this process may make them (`ulimit -f`) fails by itself, with EFBIG.
@@ -25,7 +36,7 @@ pub fn unblock() {
     // SAFETY: the set is made empty before signals are put into it, which all exist; only this thread's mask is changed.
     unsafe {
         libc::sigemptyset(signals.as_mut_ptr());
-        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD] {
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH] {
             libc::sigaddset(signals.as_mut_ptr(), signal);
         }
         libc::pthread_sigmask(libc::SIG_UNBLOCK, signals.as_ptr(), std::ptr::null_mut());

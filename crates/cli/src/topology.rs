@@ -255,11 +255,13 @@ fn recorded(machine: &Machine, map: &Map, path: &Path) -> (Reach, String) {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let shown = path.display();
     let said = map.path(&path, Path::to_owned);
-    let devices = said.map_or(&[][..], |(_, devices)| devices).iter();
-    let devices: Vec<String> = devices.filter(|name| machine.device(name).is_some()).cloned().collect();
+    let all = said.map_or(&[][..], |(_, devices)| devices);
+    let devices: Vec<String> = all.iter().filter(|name| machine.device(name).is_some()).cloned().collect();
     let because = match said {
-        Some((prefix, _)) => format!("the map says so of {}", prefix.display()),
-        None => format!("which disk {shown} is on there is not known; name the disk, or say it in a map"),
+        Some((prefix, _)) if !devices.is_empty() || all.is_empty() => {
+            format!("the map says so of {}", prefix.display())
+        }
+        _ => format!("which disk {shown} is on there is not known; name the disk, or say it in a map"),
     };
     (Reach::Storage(devices), because)
 }
@@ -372,8 +374,8 @@ fn wait_for(command: &mut Command) -> Result<u8, Error> {
         SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
     };
     // Before there is a child, so that none of its ends is missed.
-    let others = [SIGCHLD, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH];
-    let signals = SignalsInfo::<WithOrigin>::new(signals::that_end().into_iter().chain(others));
+    let heard = [signals::that_end(), signals::for_commands(), vec![SIGCHLD]].concat();
+    let signals = SignalsInfo::<WithOrigin>::new(heard);
     let mut signals =
         signals.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
     let mut child = match command.spawn() {

@@ -157,6 +157,9 @@ fn a_recorded_machine_is_shown_with_a_plan() {
     let mapped = ["--root", &root, "--map", "map.toml", "--from", ".", "--to", "eth0"];
     let said = told(&bed.topology(&mapped), 0);
     assert!(said.contains("the map says so of /\n"), "{said}");
+    fs::write(bed.path("map.toml"), "[paths]\n\"/\" = [\"nvme9n1\"]\n").unwrap();
+    let said = told(&bed.topology(&mapped), 0);
+    assert!(said.contains("name the disk, or say it in a map"), "of another host: {said}");
     let plan = ["--root", &root, "--from", "nvme0n1", "--to", "eth0", "--io-threads", "1", "--streams", "1"];
     let said = told(&bed.topology(&plan), 0);
     assert!(said.is_ascii(), "the locale says so: {said}");
@@ -378,6 +381,12 @@ fn a_command_is_run_with_its_own_exit_code_and_signals_reach_it() {
         assert_eq!(lines.next().and_then(Result::ok).as_deref(), Some("heard"), "{name}");
         assert_eq!(process.ended(), (Some(9), None), "{name}");
     };
+    // Whoever ignores one has its commands ignore it.
+    let ignored = "kill -USR1 $PPID; sleep 0.2; kill -USR1 $$; exit 5";
+    let mut command = alone("sh", bed.directory.path());
+    let run = [env!("CARGO_BIN_EXE_haul"), "topology", "run", "--", "sh", "-c", ignored];
+    let output = command.args(["-c", "trap '' USR1; exec \"$@\"", "sh"]).args(run).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
     told(Signal::INT, "INT");
     told(Signal::USR1, "USR1");
     told(Signal::USR2, "USR2");

@@ -336,7 +336,7 @@ fn is_foreign(error: &std::io::Error) -> bool {
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     Error::os(Code::StateUnwritable, path.display().to_string(), error)
-        .hint("set HAUL_STATE_DIR to a directory that can be written")
+        .hint("make it writable; a transfer that only begins may have another HAUL_STATE_DIR")
 }
 
 /// Socket paths are short (108 bytes): it is bound through the directory's descriptor.

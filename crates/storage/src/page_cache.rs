@@ -99,7 +99,8 @@ pub(crate) fn is_counted(file: impl AsFd) -> bool {
 pub(crate) fn is_emptied(file: impl AsFd) -> bool {
     let kind = rustix::fs::fstatfs(&file).unwrap().f_type;
     drop_all(&file);
-    match counted_pages(&file, 0, 0) {
+    let length = rustix::fs::fstat(&file).unwrap().st_size as u64;
+    match counted_pages(&file, 0, length) {
         None => false,
         Some(_) if matches!(kind, 0x0102_1994 | 0x8584_58f6) => false,
         found => {

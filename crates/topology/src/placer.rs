@@ -345,10 +345,12 @@ impl Planning {
         });
         let Advice { plan, service, trouble } = advice;
         let plan = match plan {
-            // It plans the same at this moment: each CPU would have a thread of both.
-            Plan::Placed(_) if is_peer_here && service.is_none() => Plan::LeaveToKernel {
-                because: "the other end is on this host, too, and no service keeps them apart".into(),
-            },
+            // It plans the same at this moment: each CPU would have a thread of both. Not where this end was given its CPUs.
+            Plan::Placed(_) if is_peer_here && service.is_none() && !machine.limits.chosen => {
+                Plan::LeaveToKernel {
+                    because: "the other end is on this host, too, and no service keeps them apart".into(),
+                }
+            }
             plan => plan,
         };
         let trouble = trouble.or(map_trouble);

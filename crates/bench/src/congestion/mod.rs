@@ -39,7 +39,7 @@ use crate::evaluation::{Lottery, say};
 use crate::process;
 use laboratory::Laboratory;
 use mover::Mover;
-use transfer::Case;
+use transfer::{Case, Outcome, Picture};
 
 /// As in the paper.
 pub const TARGETS: usize = 11;
@@ -264,7 +264,10 @@ fn transfers(settings: &Settings, laboratory: &Laboratory, files: &mut csv::File
     // The first run touches memory, and everything else, for the first time: it does not count.
     if let Some(first) = cases.first() {
         say("one run that does not count");
-        transfer::measure(settings, laboratory, Case { slow: 0, moving: false, ..*first }, 0)?;
+        let first = Case { slow: 0, moving: false, ..*first };
+        if measured(settings, laboratory, first, 0)?.is_none() {
+            cases.retain(|case| case.mover != first.mover);
+        }
     }
     for round in 0..settings.runs {
         let mut order = cases.clone();
@@ -273,16 +276,12 @@ fn transfers(settings: &Settings, laboratory: &Laboratory, files: &mut csv::File
             if !cases.contains(case) {
                 continue;
             }
-            let measured = transfer::measure(settings, laboratory, *case, round);
-            process::leave_the_rest_to_the_end();
-            let (outcome, picture) = match measured {
-                // Of another mover nobody knows more in the next run.
-                Err(error) if case.mover.policy().is_none() => {
-                    say(&format!("{error}; {} is left out from here on", case.mover));
-                    cases.retain(|other| other.mover != case.mover);
-                    continue;
-                }
-                measured => measured?,
+            let Some((outcome, picture)) = measured(settings, laboratory, *case, round)? else {
+                // What is not always right is no measure.
+                cases.retain(|other| other.mover != case.mover);
+                outcomes.retain(|(other, _): &(Case, _)| other.mover != case.mover);
+                files.write_transfers(&outcomes)?;
+                continue;
             };
             say(&format!(
                 "round {} of {}, {} of {}: {case}: {:.1} s, {:.3} of the bound, processors {:.0} % busy",
@@ -303,6 +302,31 @@ fn transfers(settings: &Settings, laboratory: &Laboratory, files: &mut csv::File
         report::write(settings, files)?;
     }
     Ok(())
+}
+
+/// One run, and once more if it fails. None of another mover that fails twice: it is left out.
+fn measured(
+    settings: &Settings,
+    laboratory: &Laboratory,
+    case: Case,
+    round: usize,
+) -> io::Result<Option<(Outcome, Option<Picture>)>> {
+    let tried = || {
+        let tried = transfer::measure(settings, laboratory, case, round);
+        process::leave_the_rest_to_the_end();
+        tried
+    };
+    let again = |error: io::Error| {
+        say(&format!("{error}; once more"));
+        tried()
+    };
+    match tried().or_else(again) {
+        Err(error) if case.mover.policy().is_none() => {
+            say(&format!("{error}; {} is left out", case.mover));
+            Ok(None)
+        }
+        tried => tried.map(Some),
+    }
 }
 
 fn cases(settings: &Settings) -> Vec<Case> {

@@ -20,7 +20,7 @@ use super::weather::{self, Forecast, Record};
 use super::{End, Settings};
 use crate::peers::run as peers;
 use crate::peers::servers::{self, Server};
-use crate::process::{Guarded, look, ticks, unblock_signals, wait_gone};
+use crate::process::{Guarded, end_descendants, look, ticks, unblock_signals, wait_gone};
 use crate::tree::{self, Options};
 
 /// A run that takes so many times the slowest that could be is hung.
@@ -233,6 +233,7 @@ pub fn measure(
     let records = records?;
     let said = || fs::read_to_string(scratch_errors(laboratory)).unwrap_or_default();
     let Some(seconds) = ended else {
+        end_descendants(process.pid());
         return Err(io::Error::other(format!("{case} hangs: {}", said().trim())));
     };
     let mover_used = look(process.pid()).map_or(Duration::ZERO, |seen| ticks(seen.ticks));

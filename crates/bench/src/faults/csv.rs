@@ -42,6 +42,11 @@ impl Files {
         self.directory.join(format!("ft-lads-{workload}-{part}.csv"))
     }
 
+    /// Whether it was measured before.
+    pub fn has(&self, workload: &str, part: &str) -> bool {
+        self.path(workload, part).exists()
+    }
+
     fn write(
         &self,
         workload: &Workload,
@@ -244,6 +249,7 @@ mod tests {
         assert_eq!(recovery.left_out, left_out);
         let outcome = recovery.outcomes[&case][0];
         assert_eq!((outcome.bytes_again, outcome.first_object_seconds), (None, Some(0.25)));
+        assert!(files.has("big", "recovery") && !files.has("big", "space"));
         assert!(read.space.is_none() && files.read("small").unwrap().overhead.is_none());
         assert_eq!(files.commands().len(), 2);
         // A fault that nobody knows is not taken for none.

@@ -151,7 +151,11 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         }
         if settings.overhead {
             let with_default = [logs.clone(), vec![Variant::Default]].concat();
-            let keep = |overhead: &Overhead| files.write_overhead(&base.workload, overhead);
+            let had = files.has(name, "overhead");
+            let keep = |overhead: &Overhead, enough| match enough || !had {
+                true => files.write_overhead(&base.workload, overhead),
+                false => Ok(()),
+            };
             failures.note(overhead::run(settings, &base, &with_default, keep));
         }
         report::write(settings, &files)?;
@@ -174,8 +178,8 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         if let Some(made) = &base.files {
             remove(made)?;
         }
-        // Nothing does not take the place of what was measured once.
-        if !recovery.undisturbed.is_empty() {
+        // A part of it does not take the place of what was measured once.
+        if ended.is_ok() || !recovery.undisturbed.is_empty() && !files.has(name, "recovery") {
             files.write_recovery(&base.workload, &recovery)?;
             report::write(settings, &files)?;
         }

@@ -83,12 +83,13 @@ impl Overhead {
     }
 }
 
-/// Rounds until every interval is as narrow as asked for, or there were enough; `keep` is told what is known after each.
+/// Rounds until every interval is as narrow as asked for, or there were enough; `keep` is told what is known after each, and whether
+/// that are as many as were asked for.
 pub fn run(
     settings: &Settings,
     base: &Setup,
     variants: &[Variant],
-    mut keep: impl FnMut(&Overhead) -> io::Result<()>,
+    mut keep: impl FnMut(&Overhead, bool) -> io::Result<()>,
 ) -> io::Result<()> {
     let bandwidth = pace(base)?;
     say(&format!("{} workload: pairs of {:.1} MB/s each", base.workload.name, bandwidth as f64 / 1e6));
@@ -108,7 +109,7 @@ pub fn run(
             overhead.samples.entry(variant).or_default().push((pair, with));
             overhead.samples.entry(Variant::NoLog).or_default().push((pair, without));
         }
-        keep(&overhead)?;
+        keep(&overhead, round >= settings.runs.min(settings.rounds_max))?;
         let widest = variants
             .iter()
             .filter_map(|variant| overhead.overhead_percent(*variant, |sample| sample.seconds))

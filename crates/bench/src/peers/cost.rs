@@ -76,13 +76,13 @@ fn sizes(scale: f64) -> Vec<(Kind, u64, u64)> {
     bytes.into_iter().chain(files).collect()
 }
 
-/// Runs all sizes `runs` times; `done` is called after each round with what there is so far.
+/// Runs all sizes `runs` times; `done` is called after each round with what there is so far, and whether that is all.
 pub fn run(
     program: &Path,
     directory: &Path,
     scale: f64,
     runs: usize,
-    mut done: impl FnMut(&[Cost]) -> io::Result<()>,
+    mut done: impl FnMut(&[Cost], bool) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut costs = Vec::new();
     // The first run touches what was never touched.
@@ -103,7 +103,7 @@ pub fn run(
             ));
             costs.push(cost);
         }
-        done(&costs)?;
+        done(&costs, round == runs)?;
     }
     Ok(())
 }

@@ -81,6 +81,18 @@ impl Results {
         self.used.retain(|one| one.case != case);
     }
 
+    /// There were good runs of nothing but what has none now: of all, or of one form of haul that was asked.
+    pub fn lacks_what_was_in(&self, before: &Results, case: Case) -> bool {
+        let good = |results: &Results, tool: &Tool| {
+            results.runs.iter().any(|run| run.case == case && run.tool == tool && run.outcome.is_ok())
+        };
+        let asked = |run: &&Run| run.case == case && run.tool.class == Class::Haul;
+        let is_lost = |run: &Run| !good(self, run.tool) && good(before, run.tool);
+        let has_none = !self.runs.iter().any(|run| run.case == case && run.outcome.is_ok());
+        let had_some = before.runs.iter().any(|run| run.case == case && run.outcome.is_ok());
+        has_none && had_some || self.runs.iter().filter(asked).any(is_lost)
+    }
+
     /// What haul could not do is no comparison, whatever came of the others.
     pub fn has_haul_done(&self, case: Case) -> io::Result<()> {
         let runs = self.runs.iter().filter(|run| run.case == case && run.tool.class == Class::Haul);
@@ -270,6 +282,13 @@ mod tests {
         results.runs.push(run(Case::Tree, haul, 2, Err("failed: no sshd".into())));
         results.has_haul_done(Case::Big).unwrap();
         assert_eq!(results.has_haul_done(Case::Tree).unwrap_err().to_string(), "haul: failed: no sshd");
+        assert!(!results.lacks_what_was_in(&results.clone(), Case::Tree), "its first run was good");
+        let mut failed = results.clone();
+        failed.runs.retain(|run| run.case != Case::Tree || run.outcome.is_err());
+        assert!(failed.lacks_what_was_in(&results, Case::Tree));
+        failed.runs.push(run(Case::Tree, cp, 1, Ok(sample)));
+        assert!(failed.lacks_what_was_in(&results, Case::Tree), "cp is not what was asked");
+        assert!(!failed.lacks_what_was_in(&Results::default(), Case::Tree));
         results.runs.pop();
         results.forget(Case::Tree);
         assert_eq!((results.cases.len(), results.runs.len(), results.used.len()), (1, 1, 1));

@@ -95,7 +95,7 @@ pub fn run(settings: &Settings) -> io::Result<()> {
                 failed = failed.or(Some(io::Error::other(error)));
                 places.clear(*case)?;
                 // What was measured once is not lost for what cannot be measured today.
-                if before.runs.iter().any(|run| run.case == *case && run.outcome.is_ok()) {
+                if results.lacks_what_was_in(&before, *case) {
                     results = before;
                 }
             }
@@ -104,11 +104,19 @@ pub fn run(settings: &Settings) -> io::Result<()> {
         }
         if settings.cost {
             let directory = places.root.join("work");
-            cost::run(&settings.haul, &directory, settings.scale, settings.runs, |costs| {
-                results.costs = costs.to_vec();
-                results.costs_made = Some(files.made().to_owned());
+            let had = !results.costs.is_empty();
+            let done = cost::run(&settings.haul, &directory, settings.scale, settings.runs, |costs, all| {
+                if !had || all {
+                    results.costs = costs.to_vec();
+                    results.costs_made = Some(files.made().to_owned());
+                }
                 files.write(&results)
-            })?;
+            });
+            if let Err(error) = done {
+                leave_the_rest_to_the_end();
+                say(&error.to_string());
+                failed = failed.or(Some(error));
+            }
         }
     }
     report::write(&settings.haul, &settings.report, &files)?;
