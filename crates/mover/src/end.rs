@@ -444,7 +444,9 @@ fn run_scan(mut scan: Box<dyn Scan>, out: &crossbeam_channel::Sender<Vec<Event>>
         let mut scanning = haul_meter::at(Stage::Scan);
         let more = scan.next(&mut found);
         scanning.count(found.len() as u64);
-        more.then(|| std::mem::take(&mut found))
+        // The next ones are as many.
+        let next = Vec::with_capacity(found.len());
+        more.then(|| std::mem::replace(&mut found, next))
     };
     while let Some(found) = more() {
         let mut events = Vec::new();

@@ -85,13 +85,14 @@ impl Workers {
     ) -> Result<Self, Error> {
         let aborted = Arc::new(AtomicBool::new(false));
         let run: Arc<Run<SourceOp>> = Arc::new(move |op, pool: &Pool| {
-            let at = at_source(&op);
+            // They are many, and nothing is waited for.
+            let at = (!matches!(op, SourceOp::Forget { .. })).then(|| at_source(&op));
             let object_bytes = match op {
                 SourceOp::ReadObject { length, .. } => length,
                 _ => 0,
             };
             let done = storage.run(op, pool);
-            drop(at.bytes(done.as_ref().map_or(0, |done| bytes_read(object_bytes, done))));
+            drop(at.map(|at| at.bytes(done.as_ref().map_or(0, |done| bytes_read(object_bytes, done)))));
             done.map(Event::SourceDone)
         });
         let about = |op: &SourceOp| match op {
@@ -127,7 +128,7 @@ impl Workers {
         let aborted = Arc::new(AtomicBool::new(false));
         let (of_errands, sink_storage) = (Arc::clone(&storage), Some(Arc::clone(&storage)));
         let run: Arc<Run<SinkOp>> = Arc::new(move |op, pool: &Pool| {
-            let _at = at_sink(&op);
+            let _at = (!matches!(op, SinkOp::Forget { .. })).then(|| at_sink(&op));
             storage.run(op, pool).map(Event::SinkDone)
         });
         let about = |op: &SinkOp| match op {

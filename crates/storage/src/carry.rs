@@ -3,7 +3,7 @@
 //! Called by a sink that shares its process with the source. Where both files are on one file system the kernel copies
 //! (`copy_file_range`, which shares blocks where the file system can). What is hashed then is the *new* file, where its
 //! pages are in the cache: so the hash is that of what is there, whatever has become of the source meanwhile. Elsewhere, from memory
-//! file systems with huge pages, and where a file is small, bytes are read into a buffer, hashed in it and written from it.
+//! file systems (where nothing is hashed: from those with huge pages), and where a file is small, bytes are read into a buffer, hashed in it and written from it.
 //!
 //! What must stay true: every byte of the range is in the hash as the new file has it, once; nothing but the range is
 //! written; holes of the source stay holes, and cost no page of either file.
@@ -21,6 +21,7 @@ use crate::confine::sink_failure;
 use crate::faults;
 use crate::hashing::{self, ObjectHasher};
 use crate::leases::patiently;
+use crate::local;
 use crate::page_cache;
 use crate::piece::with_piece;
 use crate::source::Status;
@@ -63,9 +64,11 @@ impl Range {
 }
 
 /// How bytes are copied.
+#[derive(Clone, Copy)]
 enum Way {
     Kernel,
-    Buffer,
+    /// So many bytes at a time.
+    Buffer(usize),
 }
 
 /// Why a range did not arrive.
@@ -98,9 +101,11 @@ pub(crate) fn carry(
     let buffered = if hasher.is_some() { BUFFERED_BYTES_MAX } else { UNHASHED_BUFFERED_BYTES_MAX };
     let sparse = status.has_holes();
     let mut way = match range.length {
-        length if length <= buffered as u64 => Way::Buffer,
+        length if length <= buffered as u64 => Way::Buffer(buffered),
         // The kernel would copy 64 KiB at a time, and clear a huge page before the first of them.
-        _ if status.has_huge_pages(source) => Way::Buffer,
+        _ if status.has_huge_pages(source) => Way::Buffer(WRITTEN_BYTES),
+        // What is in memory shares no blocks, and is looked at only once.
+        _ if hasher.is_some() && local::is_memory(source).unwrap_or(false) => Way::Buffer(READ_BYTES),
         _ => Way::Kernel,
     };
     let mut at = range.offset;
@@ -127,7 +132,7 @@ pub(crate) fn carry(
                         other => other.is_ok(),
                     }
                 }
-                Way::Buffer => false,
+                Way::Buffer(_) => false,
             };
             if copied {
                 #[cfg(test)]
@@ -135,12 +140,14 @@ pub(crate) fn carry(
                 // What the two files share is read for the first time now: whose fault it is that it cannot be, the buffer tells.
                 let done = hash_file(sink, at, length, &mut hasher);
                 if done < length {
-                    copy_through_buffer(source, sink, at + done as u64, length - done, &mut hasher)?;
+                    let rest = (at + done as u64, length - done);
+                    copy_through_buffer(source, sink, rest, WRITTEN_BYTES, &mut hasher)?;
                 }
             } else {
                 // From here on: it can say what is wrong.
-                way = Way::Buffer;
-                copy_through_buffer(source, sink, at, length, &mut hasher)?;
+                let piece = if let Way::Buffer(piece) = way { piece } else { WRITTEN_BYTES };
+                way = Way::Buffer(piece);
+                copy_through_buffer(source, sink, (at, length), piece, &mut hasher)?;
             }
             at += length as u64;
         }
@@ -288,11 +295,11 @@ fn hash_file(
 fn copy_through_buffer(
     source: BorrowedFd<'_>,
     sink: BorrowedFd<'_>,
-    offset: u64,
-    length: usize,
+    (offset, length): (u64, usize),
+    piece: usize,
     hasher: &mut Option<&mut ObjectHasher>,
 ) -> Result<(), Trouble> {
-    with_piece(length.min(WRITTEN_BYTES), |buffer| {
+    with_piece(length.min(piece), |buffer| {
         let mut done = 0;
         while done < length {
             let part = (length - done).min(buffer.len());
@@ -404,6 +411,16 @@ mod tests {
     fn places() -> Vec<tempfile::TempDir> {
         let memory = tempfile::tempdir_in("/dev/shm");
         memory.into_iter().chain([tempfile::tempdir().unwrap()]).collect()
+    }
+
+    /// Where the kernel copies also what is hashed.
+    fn on_a_disk() -> Option<tempfile::TempDir> {
+        let place = tempfile::tempdir().unwrap();
+        let is_memory = local::is_memory(std::fs::File::open(place.path()).unwrap()).unwrap();
+        if is_memory {
+            haul_testkit::lacks_here("temporary files on a disk");
+        }
+        (!is_memory).then_some(place)
     }
 
     /// There, and where pages are huge.
@@ -585,7 +602,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_of_what_arrived() {
-        let place = tempfile::tempdir().unwrap();
+        let Some(place) = on_a_disk() else { return };
         let (source, all) = (made(&place, "source"), bytes(1 << 20));
         source.write_all_at(&all, 0).unwrap();
         let sink = made(&place, "sink");
@@ -602,7 +619,7 @@ mod tests {
     fn what_the_kernel_has_copied_and_cannot_be_read_is_copied_anew_and_the_source_is_to_blame() {
         let all = bytes(1 << 20);
         for is_lost in [false, true] {
-            let place = tempfile::tempdir().unwrap();
+            let Some(place) = on_a_disk() else { return };
             let (source, sink) = (made(&place, "source"), made(&place, "sink"));
             source.write_all_at(&all, 0).unwrap();
             let (of_source, of_sink) = (source.try_clone().unwrap(), sink.try_clone().unwrap());

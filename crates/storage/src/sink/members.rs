@@ -95,7 +95,10 @@ impl PosixSink {
         // The same member again: its earlier copy goes.
         replaced.into_iter().for_each(|state| self.remove_state(state));
         // A part of making them: whoever waits for the one waits for the other.
-        complete.into_iter().for_each(|(number, member)| results[number] = self.name_in_memory(member));
+        let mut last = None;
+        for (number, member) in complete {
+            results[number] = self.name_in_memory(member, &mut last);
+        }
         results
     }
 
@@ -133,12 +136,31 @@ impl PosixSink {
         member.nameless.is_some() && member.directory.file_system.in_memory && !self.hooks.watches_syncs()
     }
 
+    /// The descriptor of a directory, which mostly is that of the member before.
+    fn held_again<'a>(
+        &self,
+        directory: &Arc<Directory>,
+        last: &'a mut Option<(Arc<Directory>, Arc<OwnedFd>)>,
+    ) -> Result<BorrowedFd<'a>, Failure> {
+        let is_known = |(known, _): &(Arc<Directory>, _)| Arc::ptr_eq(known, directory);
+        if !last.as_ref().is_some_and(is_known) {
+            *last = Some((Arc::clone(directory), self.directories.descriptor(directory)?));
+        }
+        last.as_ref().map(|(_, held)| held.as_fd()).ok_or_else(|| Code::Internal.into())
+    }
+
     /// Its final name. Where that fails nothing of it stays.
-    fn name_in_memory(&self, member: Member) -> MemberWritten {
+    fn name_in_memory(
+        &self,
+        member: Member,
+        last: &mut Option<(Arc<Directory>, Arc<OwnedFd>)>,
+    ) -> MemberWritten {
         let Member { entry, token, directory, nameless: Some(file), .. } = member else {
             return Err(Code::Internal.into());
         };
-        let named = self.name_at_last(&file, &entry, token, &directory);
+        let named = self
+            .held_again(&directory, last)
+            .and_then(|held| self.name_at_last(&file, &entry, token, (&directory, held)));
         self.close_nameless(file);
         named.map(|()| Landed::Named)
     }

@@ -84,14 +84,13 @@ impl PosixSink {
         file: &OwnedFd,
         entry: &Entry,
         token: Token,
-        directory: &Arc<Directory>,
+        (directory, held): (&Arc<Directory>, BorrowedFd<'_>),
     ) -> Result<(), Failure> {
         let name = self.name_of(entry)?;
-        let held = self.directories.descriptor(directory)?;
         if !directory.file_system.in_memory && is_worth_dropping(entry) {
             page_cache::drop_all(file);
         }
-        match link(file, held.as_fd(), name) {
+        match link(file, held, name) {
             // What is there is replaced, if it may be, at once.
             Err(Errno::EXIST) => {
                 self.name_for_now(file, entry, token, directory)?;
@@ -103,7 +102,7 @@ impl PosixSink {
             }
             linked => {
                 linked.map_err(name_failure)?;
-                if directory.made { Ok(()) } else { self.claim_name(directory, held.as_fd(), name, name) }
+                if directory.made { Ok(()) } else { self.claim_name(directory, held, name, name) }
             }
         }
     }

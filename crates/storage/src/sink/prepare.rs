@@ -55,12 +55,14 @@ fn in_the_way(present: FileType) -> Code {
 impl PosixSink {
     pub(super) fn prepare(&self, items: Vec<Prepare>) -> Prepares {
         let mut done = Prepares { answers: Vec::with_capacity(items.len()), ..Prepares::default() };
+        // Files of one directory come together.
+        let mut last = None;
         for item in items {
             match item {
                 Prepare::Entry { entry, resume, object_bytes } => {
                     let answer = match entry.kind {
                         Kind::Directory => self.prepare_directory(&entry).map(|()| Prepared::Made),
-                        Kind::File => self.prepare_file(&entry, resume, object_bytes),
+                        Kind::File => self.prepare_file(&entry, resume, object_bytes, &mut last),
                         Kind::Symlink => self.prepare_symlink(&entry),
                         Kind::Other => Err(Code::UnsupportedKind.into()),
                     };
@@ -73,7 +75,10 @@ impl PosixSink {
                     });
                     done.answers.push((entry.id, told.unwrap_or_else(Prepared::Fail)));
                 }
-                Prepare::End(id) => self.directory_ended(id),
+                Prepare::End(id) => {
+                    self.directory_ended(id);
+                    last = None;
+                }
             }
         }
         done
@@ -154,8 +159,9 @@ impl PosixSink {
         entry: &Arc<Entry>,
         resume: Option<Token>,
         object_bytes: Option<u32>,
+        last: &mut Option<(EntryId, Arc<Directory>)>,
     ) -> Result<Prepared, Failure> {
-        let prepared = self.prepare_file_or_fail(entry, resume, object_bytes);
+        let prepared = self.prepare_file_or_fail(entry, resume, object_bytes, last);
         if let Some(token) = resume.filter(|token| prepared.is_err() && self.tokens.is_of_job(*token)) {
             lock(&self.spared).add(token);
         }
@@ -174,8 +180,18 @@ impl PosixSink {
         entry: &Arc<Entry>,
         resume: Option<Token>,
         object_bytes: Option<u32>,
+        last: &mut Option<(EntryId, Arc<Directory>)>,
     ) -> Result<Prepared, Failure> {
-        let (directory, name) = self.locate(entry)?;
+        let (directory, name) = match last {
+            Some((parent, directory)) if *parent == entry.parent => {
+                (Arc::clone(directory), self.name_of(entry)?)
+            }
+            _ => {
+                let (directory, name) = self.locate(entry)?;
+                *last = Some((entry.parent, Arc::clone(&directory)));
+                (directory, name)
+            }
+        };
         self.look_beside_destination(&directory);
         self.drop_earlier(entry.id, resume);
         // Nothing is in a directory that this session made but what this session puts there.

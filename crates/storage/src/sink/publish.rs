@@ -45,7 +45,9 @@ impl PosixSink {
                 drop(member.take_descriptor(&self.member_descriptors));
                 let failures = directory.sync_failures();
                 let named = match &member.nameless {
-                    Some(file) => self.name_at_last(file, &member.entry, member.token, &directory),
+                    Some(file) => self.directories.descriptor(&directory).and_then(|held| {
+                        self.name_at_last(file, &member.entry, member.token, (&directory, held.as_fd()))
+                    }),
                     None => self.name(&member.entry, member.token, &directory),
                 };
                 match named {

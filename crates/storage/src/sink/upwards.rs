@@ -43,12 +43,15 @@ struct State<I, D: Below, E> {
     waiting: HashMap<D::Id, D>,
     /// They have nothing to wait for.
     ready: VecDeque<D>,
+    /// Threads that wait for one that is ready.
+    asleep: usize,
 }
 
 impl<I: Iterator<Item = Result<D, E>>, D: Below, E> Upwards<I, D, E> {
     pub(crate) fn new(steps: I) -> Self {
         let (left, latest, followers, waiting, ready) = Default::default();
-        let state = State { steps: Some(steps), error: None, left, latest, followers, waiting, ready };
+        let state =
+            State { steps: Some(steps), error: None, left, latest, followers, waiting, ready, asleep: 0 };
         Upwards { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -76,7 +79,7 @@ impl<I: Iterator<Item = Result<D, E>>, D: Below, E> Upwards<I, D, E> {
         }
         loop {
             if let Some(step) = state.ready.pop_front() {
-                if !state.ready.is_empty() || state.may_read() {
+                if state.asleep > 0 && (!state.ready.is_empty() || state.may_read()) {
                     self.changed.notify_one();
                 }
                 return Some(step);
@@ -87,7 +90,9 @@ impl<I: Iterator<Item = Result<D, E>>, D: Below, E> Upwards<I, D, E> {
                 self.changed.notify_all();
                 return None;
             } else {
+                state.asleep += 1;
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.asleep -= 1;
             }
         }
     }
