@@ -230,8 +230,9 @@ fn check_state(plan: &Plan) -> Result<(), Error> {
     let written = rustix::fs::open(nearest, flags, Mode::empty())
         .and_then(|_held| rustix::fs::access(nearest, Access::WRITE_OK | Access::EXEC_OK));
     written.map_err(|error| {
-        Error::os(Code::StateUnwritable, crate::paths::show(job.as_os_str().as_bytes()), &error.into())
-            .hint("make it writable (it must be possible to lock, too); a transfer that only begins may have another HAUL_STATE_DIR")
+        let error = std::io::Error::from(error);
+        Error::os(Code::StateUnwritable, crate::paths::show(job.as_os_str().as_bytes()), &error)
+            .hint(haul_mover::owner::state_hint(&error))
     })
 }
 

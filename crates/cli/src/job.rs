@@ -546,7 +546,7 @@ pub fn lock(directory: &Path) -> Result<std::fs::File, Error> {
     let path = directory.join("lock");
     let failed = |error: std::io::Error| {
         Error::os(Code::StateUnwritable, path.display().to_string(), &error)
-            .hint("make it writable (it must be possible to lock, too); a transfer that only begins may have another HAUL_STATE_DIR")
+            .hint(haul_mover::owner::state_hint(&error))
     };
     let began = Instant::now();
     loop {

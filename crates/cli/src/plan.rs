@@ -322,14 +322,14 @@ pub fn error_of_host(host: &str, push: bool, error: Error) -> Error {
     use Code::{PeerVersion, SinkMissing, SinkNotDirectory, SinkPermission, SinkReadOnly, SinkSpecial};
     match error.failure.code {
         Usage | PeerVersion | Superseded => error,
-        StateUnwritable => Error { about: format!("{host}:{}", error.about), ..error }.hint(format!(
-            "on {host}, make it writable; for transfers that begin later --haul-path may name a script there that sets HAUL_STATE_DIR and runs haul"
-        )),
-        LogUnwritable => Error {
-            about: format!("{host}:{}", error.about),
-            hint: error.hint.map(|hint| format!("on {host}, {hint}")),
-            ..error
-        },
+        StateUnwritable | LogUnwritable => {
+            let hint = error.hint.as_deref().unwrap_or("make it writable");
+            let hint = match hint.ends_with("HAUL_STATE_DIR") {
+                true => format!("on {host}, {hint} (in a script there that --haul-path names)"),
+                false => format!("on {host}, {hint}"),
+            };
+            Error { about: format!("{host}:{}", error.about), ..error }.hint(hint)
+        }
         SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial if !push => error,
         SinkMissing | SinkNotDirectory | SinkPermission | SinkReadOnly | SinkSpecial => Error {
             about: format!("{host}:{}", error.about),

@@ -32,12 +32,21 @@ pub fn outlive_large_files() {
 /// Who waits for its signals elsewhere (`signalfd`) has them blocked, and so has what it starts: that would hear of none. Before
 /// there is another thread.
 pub fn unblock() {
+    unblock_these(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD]);
+}
+
+/// The same of what is for commands, once somebody hears it: it would end this process.
+pub fn unblock_for_commands() {
+    unblock_these(&for_commands());
+}
+
+fn unblock_these(signals_heard: &[i32]) {
     let mut signals = std::mem::MaybeUninit::uninit();
     // SAFETY: the set is made empty before signals are put into it, which all exist; only this thread's mask is changed.
     unsafe {
         libc::sigemptyset(signals.as_mut_ptr());
-        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD, SIGUSR1, SIGUSR2, SIGALRM, SIGWINCH] {
-            libc::sigaddset(signals.as_mut_ptr(), signal);
+        for signal in signals_heard {
+            libc::sigaddset(signals.as_mut_ptr(), *signal);
         }
         libc::pthread_sigmask(libc::SIG_UNBLOCK, signals.as_ptr(), std::ptr::null_mut());
     }

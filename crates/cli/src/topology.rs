@@ -378,6 +378,7 @@ fn wait_for(command: &mut Command) -> Result<u8, Error> {
     let signals = SignalsInfo::<WithOrigin>::new(heard);
     let mut signals =
         signals.map_err(|error| Error::os(Code::SystemRefused, "watching for signals", &error))?;
+    signals::unblock_for_commands();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {

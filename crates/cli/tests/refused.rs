@@ -317,7 +317,7 @@ fn an_ssh_that_logs_in_for_ever_is_not_left_behind_where_others_could_share_it()
 fn where_the_other_end_cannot_write_its_state_that_host_is_named() {
     let said =
         fails_through(|bed, far| format!("HAUL_STATE_DIR='{}/below' {far}", bed.path("file").display()));
-    assert!(said.contains("on localhost, make room there"), "{said}");
+    assert!(said.contains("on localhost, make it writable"), "{said}");
 }
 
 #[test]

@@ -335,8 +335,18 @@ fn is_foreign(error: &std::io::Error) -> bool {
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> Error {
-    Error::os(Code::StateUnwritable, path.display().to_string(), error)
-        .hint("make it writable; a transfer that only begins may have another HAUL_STATE_DIR")
+    Error::os(Code::StateUnwritable, path.display().to_string(), error).hint(state_hint(error))
+}
+
+/// What helps where the state of a transfer cannot be kept.
+pub fn state_hint(error: &std::io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match error.raw_os_error() {
+        Some(errno) if [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error).contains(&errno) => {
+            "make room there"
+        }
+        _ => "make it writable; a transfer that only begins may have another HAUL_STATE_DIR",
+    }
 }
 
 /// Socket paths are short (108 bytes): it is bound through the directory's descriptor.

@@ -3,7 +3,8 @@
 //! Called by a sink that shares its process with the source. Where both files are on one file system the kernel copies
 //! (`copy_file_range`, which shares blocks where the file system can). What is hashed then is the *new* file, where its
 //! pages are in the cache: so the hash is that of what is there, whatever has become of the source meanwhile. Elsewhere, from memory
-//! file systems (where nothing is hashed: from those with huge pages), and where a file is small, bytes are read into a buffer, hashed in it and written from it.
+//! to memory where bytes are hashed, from memory file systems with huge pages, and where a file is small, bytes are read into a
+//! buffer, hashed in it and written from it.
 //!
 //! What must stay true: every byte of the range is in the hash as the new file has it, once; nothing but the range is
 //! written; holes of the source stay holes, and cost no page of either file.
@@ -104,8 +105,8 @@ pub(crate) fn carry(
         length if length <= buffered as u64 => Way::Buffer(buffered),
         // The kernel would copy 64 KiB at a time, and clear a huge page before the first of them.
         _ if status.has_huge_pages(source) => Way::Buffer(WRITTEN_BYTES),
-        // What is in memory shares no blocks, and is looked at only once.
-        _ if hasher.is_some() && local::is_memory(source).unwrap_or(false) => Way::Buffer(READ_BYTES),
+        // From memory to memory no blocks are shared, and bytes are looked at only once.
+        _ if hasher.is_some() && are_in_memory(source, sink) => Way::Buffer(READ_BYTES),
         _ => Way::Kernel,
     };
     let mut at = range.offset;
@@ -157,6 +158,12 @@ pub(crate) fn carry(
         fs::ftruncate(sink, range.file_bytes).map_err(Trouble::Sink)?;
     }
     Ok(())
+}
+
+/// Both, and in pages that need not be written as a whole.
+fn are_in_memory(source: BorrowedFd<'_>, sink: BorrowedFd<'_>) -> bool {
+    let is_memory = |file| local::is_memory(file).unwrap_or(false);
+    is_memory(source) && is_memory(sink) && Status::of(sink).is_ok_and(|status| !status.has_huge_pages(sink))
 }
 
 thread_local! {
@@ -486,17 +493,24 @@ mod tests {
 
     #[test]
     fn every_kind_of_hash_is_of_what_arrived() {
-        let place = &places()[0];
-        let (source, all) = (made(place, "source"), bytes(2 << 20));
-        source.write_all_at(&all, 0).unwrap();
-        for kind in [HashKind::Blake3, HashKind::Xxh3] {
-            let hash = carried(kind, &source, &made(place, "sink"), Range::new(0, 2 << 20, 2 << 20)).unwrap();
-            assert_eq!(hash, object_hash(kind, &all, 0, false));
+        let all = bytes(2 << 20);
+        // The kernel copies on one file system, a buffer is used in memory, and between the two.
+        let places = places();
+        for (from, to) in [(0, 0), (1, 1), (0, 1), (1, 0)] {
+            let (Some(from), Some(to)) = (places.get(from), places.get(to)) else { continue };
+            let source = made(from, "source");
+            source.write_all_at(&all, 0).unwrap();
+            for kind in [HashKind::Blake3, HashKind::Xxh3] {
+                let sink = made(to, "sink");
+                let hash = carried(kind, &source, &sink, Range::new(0, 2 << 20, 2 << 20)).unwrap();
+                assert_eq!(hash, object_hash(kind, &all, 0, false));
+                assert!(read(&sink) == all);
+            }
+            let sink = made(to, "sink");
+            let status = Status::of(&source).unwrap();
+            carry((source.as_fd(), &status), sink.as_fd(), Range::new(0, 2 << 20, 2 << 20), None).unwrap();
+            assert!(read(&sink) == all);
         }
-        let sink = made(place, "sink");
-        let status = Status::of(&source).unwrap();
-        carry((source.as_fd(), &status), sink.as_fd(), Range::new(0, 2 << 20, 2 << 20), None).unwrap();
-        assert!(read(&sink) == all);
     }
 
     #[test]
@@ -544,7 +558,7 @@ mod tests {
     /// On NFS the kernel's copy may be told of it, for what was written before, and a write that follows is not.
     #[test]
     fn room_that_the_kernels_copy_misses_is_not_looked_for_again() {
-        let place = tempfile::tempdir().unwrap();
+        let Some(place) = on_a_disk() else { return };
         let (source, sink) = (made(&place, "source"), made(&place, "sink"));
         source.write_all_at(&bytes(4 << 20), 0).unwrap();
         for errno in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {

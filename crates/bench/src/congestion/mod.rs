@@ -304,7 +304,7 @@ fn transfers(settings: &Settings, laboratory: &Laboratory, files: &mut csv::File
     Ok(())
 }
 
-/// One run, and once more if it fails. None of another mover that fails twice: it is left out.
+/// One run, of another mover than haul once more if it fails. None where that fails twice: it is left out.
 fn measured(
     settings: &Settings,
     laboratory: &Laboratory,
@@ -320,8 +320,12 @@ fn measured(
         say(&format!("{error}; once more"));
         tried()
     };
+    if case.mover.policy().is_some() {
+        // Of haul each failure counts.
+        return tried().map(Some);
+    }
     match tried().or_else(again) {
-        Err(error) if case.mover.policy().is_none() => {
+        Err(error) => {
             say(&format!("{error}; {} is left out", case.mover));
             Ok(None)
         }
