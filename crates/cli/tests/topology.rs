@@ -352,6 +352,20 @@ fn a_socket_that_cannot_be_made_is_an_error() {
     assert_eq!(fs::read(bed.path("file")).unwrap(), b"data");
 }
 
+/// Tests that a script runs in its background ignore interrupts, and so would what they start.
+fn heard(command: &mut Command) -> &mut Command {
+    use std::os::unix::process::CommandExt;
+    let hear = || {
+        for signal in [libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2] {
+            // SAFETY: a default action is no function of this process.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: nothing here allocates.
+    unsafe { command.pre_exec(hear) }
+}
+
 #[test]
 fn a_command_is_run_with_its_own_exit_code_and_signals_reach_it() {
     let bed = Bed::new();
@@ -374,6 +388,7 @@ fn a_command_is_run_with_its_own_exit_code_and_signals_reach_it() {
     let told = |signal: Signal, name: &str| {
         let script = format!("trap 'echo heard; exit 9' {name}; echo ready; while :; do sleep 0.01; done");
         let mut command = bed.command(&["run", "--", "sh", "-c", &script]);
+        let command = heard(&mut command);
         let mut process = Process(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
         let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
@@ -402,6 +417,7 @@ fn an_interrupt_of_the_whole_group_is_one() {
     let is_one = (0..5).any(|number| {
         let (copy, state) = (format!("copy-{number}"), bed.path(&format!("state-{number}")));
         let mut command = bed.command(&["run", "--", haul, "cp", "-q", "--bandwidth", "1MiB", "file", &copy]);
+        let command = heard(&mut command);
         let mut process =
             Process(command.env("HAUL_STATE_DIR", &state).stderr(Stdio::null()).spawn().unwrap());
         let told = |name: &str| {

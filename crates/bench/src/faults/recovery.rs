@@ -314,22 +314,27 @@ mod tests {
         assert!((percent - 2.0).abs() < 1e-9, "{percent}");
     }
 
-    #[test]
-    fn another_movers_result_is_compared() {
-        let scratch = tempfile::tempdir().unwrap();
-        let files = scratch.path().join("files");
-        std::fs::create_dir(&files).unwrap();
-        std::fs::write(files.join("f0"), "contents").unwrap();
-        let setup = Setup {
-            haul: "haul".into(),
+    /// Of which nothing that is started ends well.
+    fn setup(scratch: &std::path::Path, files: std::path::PathBuf) -> Setup {
+        Setup {
+            haul: "/bin/false".into(),
             workload: Workload { name: "big", files: 1, file_bytes: 8 },
             variant: Variant::Rsync,
             bandwidth: None,
             memory: None,
             writer: None,
             files: Some(files),
-            directory: scratch.path().join("run"),
-        };
+            directory: scratch.join("run"),
+        }
+    }
+
+    #[test]
+    fn another_movers_result_is_compared() {
+        let scratch = tempfile::tempdir().unwrap();
+        let files = scratch.path().join("files");
+        std::fs::create_dir(&files).unwrap();
+        std::fs::write(files.join("f0"), "contents").unwrap();
+        let setup = setup(scratch.path(), files);
         let result = setup.destination().join("files");
         let wrong = |because: &str| {
             let error = check(&Value::Null, &setup).unwrap_err().to_string();
@@ -347,17 +352,7 @@ mod tests {
     #[test]
     fn another_mover_that_fails_twice_is_left_out_and_haul_is_not() {
         let scratch = tempfile::tempdir().unwrap();
-        // Nothing that is started ends well.
-        let base = Setup {
-            haul: "/bin/false".into(),
-            workload: Workload { name: "big", files: 1, file_bytes: 8 },
-            variant: Variant::NoLog,
-            bandwidth: None,
-            memory: None,
-            writer: None,
-            files: Some(scratch.path().join("missing")),
-            directory: scratch.path().join("run"),
-        };
+        let base = setup(scratch.path(), scratch.path().join("missing"));
         let settings =
             Settings { runs: 2, parallel: 1, paced_seconds: 0.1, points: Vec::new(), ..Settings::default() };
         let (found, ended) = run(&settings, &base, &[Variant::Rsync]);
