@@ -14,7 +14,7 @@ use crate::job::{Identity, already_running, directory, is_known, places, read_re
 use crate::status::{self, Found};
 
 /// What a command would be, if its paths were typed in other ways.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Debug)]
 pub struct Otherwise {
     /// That mean the same.
     same: Vec<JobId>,

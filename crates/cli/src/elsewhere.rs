@@ -169,7 +169,7 @@ pub fn bring_back(state: &Path, id: &JobId, place: &Path) -> Result<Option<Elsew
     if sessions(&from) > sessions(place) {
         let unwritable = |error| {
             Error::os(Code::StateUnwritable, place.display().to_string(), &error)
-                .hint("make room there (in another HAUL_STATE_DIR nothing is known of this transfer)")
+                .hint(haul_mover::owner::state_hint(&error))
         };
         carry_back(&from, place).map_err(unwritable)?;
     }

@@ -387,7 +387,7 @@ impl Job {
         let path = self.directory.join("job.json");
         let failed = |error: std::io::Error| {
             Error::os(Code::StateUnwritable, path.display().to_string(), &error)
-                .hint("make room there (in another HAUL_STATE_DIR nothing is known of this transfer)")
+                .hint(haul_mover::owner::state_hint(&error))
         };
         let fresh = self.directory.join(STATE_NEW[0]);
         let mut file = std::fs::OpenOptions::new()

@@ -152,7 +152,7 @@ impl SourceLog {
 fn open_log(directory: &Path, config: Config) -> Result<(ObjectLog<DirectoryStore>, Option<Error>), Error> {
     let unwritable = |error: &std::io::Error| {
         Error::os(Code::LogUnwritable, directory.display().to_string(), error)
-            .hint("make room there (in another HAUL_STATE_DIR nothing is known of this transfer)")
+            .hint(crate::owner::state_hint(error))
     };
     crate::owner::make_directory(directory).map_err(|mut error| {
         if error.failure.code == Code::StateUnwritable {
