@@ -182,6 +182,7 @@ fn run(
             Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts")
         );
     }
+    haul_mover::threads::check_descriptors()?;
     if request.key.is_some() {
         policy::check_plain()?;
     }

@@ -12,7 +12,7 @@ use haul_mover::connection::{Connector, Greeter, local};
 use haul_mover::end::{Common, Outcome, Profiles, Running, Summary};
 use haul_mover::log::SourceLog;
 use haul_mover::owner::Started;
-use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log};
+use haul_mover::{Error, SinkEnd, SourceEnd, Tuning, log, threads};
 use haul_storage::SourceStorage;
 use haul_storage::engine::{self, Engines, Note, Told, Wish};
 use haul_storage::layout::stripe::StripeSpec;
@@ -138,6 +138,7 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
 /// The state directory, and the job in it.
 fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
     plan.check_policy()?;
+    threads::check_descriptors()?;
     let state = state_directory()?;
     alike::check(&plan.id, &plan.typed_otherwise)?;
     let required = plan.settings.log_required.value;

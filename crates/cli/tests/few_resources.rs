@@ -2,9 +2,9 @@
 //! lacks.
 
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -116,19 +116,18 @@ fn is_copied_with_few_descriptors(on: &str) {
     }
 }
 
-/// A pool takes what is there beside the stacks and heaps of threads, and what is named after its slots is one of them.
 /// Whatever is to be opened when there are no more.
 #[test]
 fn no_directory_is_blamed_for_descriptors_that_are_missing() {
     let bed = tempfile::tempdir().unwrap();
-    let tree = bed.path().join("tree");
-    fs::create_dir(&tree).unwrap();
-    (0..10).for_each(|number| fs::write(tree.join(number.to_string()), b"content").unwrap());
+    let tree = tree_of_small_files(bed.path(), 10);
     let mut refused = 0;
     // With some more each file has to wait for one, in vain.
     for descriptors in (6..12).chain([15]) {
         let mut command = haul_testkit::alone("bash", bed.path());
-        command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$@\""), "bash"]);
+        // Who started it has left it many that are open.
+        let taken = "while (( taken++ < 64 - $0 )); do exec {one}</; done; ulimit -n 64 && exec \"$@\"";
+        command.args(["-c", taken, &(descriptors - 3).to_string()]);
         command.args([env!("CARGO_BIN_EXE_haul"), "cp", "-r", "-q"]).arg(&tree);
         let ended = command.arg(bed.path().join(descriptors.to_string())).output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr);
@@ -140,6 +139,47 @@ fn no_directory_is_blamed_for_descriptors_that_are_missing() {
     assert!(refused > 0, "there were always enough");
 }
 
+/// Each of them would be waited for, for a second or more.
+#[test]
+fn where_a_process_may_have_too_few_files_open_nothing_is_begun() {
+    const HAUL: &str = env!("CARGO_BIN_EXE_haul");
+    let bed = tempfile::tempdir().unwrap();
+    let tree = tree_of_small_files(bed.path(), 200);
+    let far = bed.path().join("far");
+    let copy = |here: u32, there: u32, to: &str| {
+        fs::write(&far, format!("#!/bin/bash\nulimit -n {there} && exec {HAUL} \"$@\"\n")).unwrap();
+        fs::set_permissions(&far, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = haul_testkit::alone("bash", bed.path());
+        command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &here.to_string(), HAUL, "cp", "-r", "-q"]);
+        command.args(["--ssh", concat!(env!("CARGO_BIN_EXE_haul"), " bench shell"), "--haul-path"]);
+        command.arg(&far).arg(&tree).arg(to).output().unwrap()
+    };
+    let copied = bed.path().join("copy");
+    let elsewhere = format!("localhost:{}", copied.display());
+    for (here, there) in [(16, 16), (24, 24), (31, 31), (256, 16), (256, 31)] {
+        let to = if here == there { copied.to_str().unwrap() } else { &elsewhere };
+        let ended = copy(here, there, to);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{here} {there}: {said}");
+        let wanted = format!("no more than {there} open files, and this needs 32");
+        assert!(said.contains(&wanted) && said.contains("ulimit -n"), "{here} {there}: {said}");
+        assert!(!copied.exists() && (here != there || !bed.path().join("home").exists()), "{here} {there}");
+    }
+    for (to, reached) in [(copied.to_str().unwrap(), "copy"), (&format!("{elsewhere}-far"), "copy-far")] {
+        let ended = copy(32, 32, to);
+        assert!(ended.status.success(), "{to} {}", String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(fs::read_dir(bed.path().join(reached)).unwrap().count(), 200);
+    }
+}
+
+fn tree_of_small_files(bed: &Path, number: usize) -> PathBuf {
+    let tree = bed.join("tree");
+    fs::create_dir(&tree).unwrap();
+    (0..number).for_each(|number| fs::write(tree.join(number.to_string()), b"content").unwrap());
+    tree
+}
+
+/// A pool takes what is there beside the stacks and heaps of threads, and what is named after its slots is one of them.
 #[test]
 fn with_few_addresses_there_are_fewer_buffers() {
     let bed = tempfile::tempdir().unwrap();

@@ -207,7 +207,7 @@ pub fn keep_descriptor_limit(command: &mut Command) -> &mut Command {
 }
 
 /// How many descriptors the process may have now.
-pub(crate) fn raise_descriptor_limit() -> usize {
+pub fn raise_descriptor_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     LIMIT_FOUND.get_or_init(|| limit);
     if limit.current.is_some_and(|current| limit.maximum.is_none_or(|maximum| current < maximum)) {
