@@ -250,4 +250,20 @@ mod tests {
             assert!(!is_zone(&machine, other), "{other}");
         }
     }
+
+    /// A session's group goes with the last process in it, which may be this one on its way into the zone.
+    #[test]
+    fn a_zone_is_left_upwards_where_the_group_before_it_has_gone() {
+        let groups = tempfile::tempdir().unwrap();
+        let directory = groups.path().join("session/haul-zone-7");
+        fs::create_dir_all(&directory).unwrap();
+        for (group, inside) in [(directory.as_path(), "7\n8\n"), (groups.path(), "")] {
+            fs::write(group.join("cgroup.procs"), inside).unwrap();
+        }
+        fs::write(directory.join("cpuset.cpus.partition"), "root..").unwrap();
+        let before = groups.path().join("session/gone/scope");
+        drop(Zone { directory: directory.clone(), before, kind: Kind::Exclusive, unified: true });
+        assert_eq!(fs::read_to_string(groups.path().join("cgroup.procs")).unwrap(), "8", "one at a time");
+        assert_eq!(fs::read_to_string(directory.join("cpuset.cpus.partition")).unwrap(), "member");
+    }
 }
