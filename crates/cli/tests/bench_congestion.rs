@@ -3,6 +3,8 @@
 
 mod evaluation;
 
+use std::os::unix::fs::PermissionsExt;
+
 use evaluation::Evaluation;
 
 #[test]
@@ -33,5 +35,24 @@ fn the_evaluation_makes_its_laboratory_moves_files_writes_and_leaves_nothing() {
         &["Share of the work-conserving bound", "haul bench congestion", "| source | 1 |", "| sink | 1 |"],
     );
     assert!(pictures.contains(&"lads-order-adaptive.svg".to_owned()), "{pictures:?}");
+    evaluation.check_nothing_left();
+}
+
+/// It ends well and has copied nothing: that was its result for hours, or the end of all.
+#[test]
+fn a_mover_that_does_not_do_its_work_is_left_out_and_the_others_are_measured() {
+    let evaluation = Evaluation::new();
+    let programs = evaluation.path("programs");
+    std::fs::create_dir(&programs).unwrap();
+    std::fs::write(programs.join("rsync"), "#!/bin/sh\nexit 0\n").unwrap();
+    std::fs::set_permissions(programs.join("rsync"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    #[rustfmt::skip]
+    let said = evaluation.run_with_programs(&programs, &[
+        "congestion", "--throttle", "emulated", "--scale", "0.0001", "--rate", "220MB", "--part", "transfers", "--end",
+        "sink", "--slow", "0", "--mover", "rsync,file-order", "--runs", "1",
+    ]);
+    assert!(said.contains("rsync is left out") && said.matches("; once more").count() == 1, "{said}");
+    assert!(evaluation.rows("lads-transfers.csv", "sink,0,false,rsync,").is_empty());
+    assert_eq!(evaluation.rows("lads-transfers.csv", "sink,0,false,file-order,").len(), 1);
     evaluation.check_nothing_left();
 }
