@@ -1,7 +1,8 @@
-//! Commands that differ in nothing but how their paths are typed.
+//! Commands that differ in nothing but how their paths are typed, or in `-p`.
 //!
-//! `haul cp -r data copy` and, once `copy` is there, `haul cp -r data/ copy/` (what a shell completes) are different commands: the
-//! second one would make a whole copy in `copy/data`, beside what is unfinished. Whoever continues does not want that.
+//! `haul cp -r data copy` and, once `copy` is there, `haul cp -r data/ copy/` (what a shell completes), or `haul cp -rp data copy`, are
+//! different commands: the second one would make a whole copy in `copy/data`, beside what is unfinished. Whoever continues does not want
+//! that.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,9 +14,13 @@ use haul_mover::Error;
 use crate::job::{Identity, already_running, directory, is_known, places, read_record};
 use crate::status::{self, Found};
 
-/// What a command would be, if its paths were typed in other ways.
+/// What a command would be, if it were typed in other ways.
 #[derive(Clone, Debug)]
 pub struct Otherwise {
+    /// It has this, and those of the next have not.
+    preserve: bool,
+    /// That differ in `-p`, and may in how their paths are typed.
+    with_other_attributes: Vec<JobId>,
     /// That mean the same.
     same: Vec<JobId>,
     /// That mean the same unless SOURCE, which is on another host, is a symlink: a transfer of several files was none of one.
@@ -30,24 +35,28 @@ pub fn check(id: &JobId, otherwise: &Otherwise) -> Result<(), Error> {
     }
     let unfinished = |other| latest(&places, other).filter(Found::can_go_on);
     let same = otherwise.same.iter().find_map(unfinished);
-    let found = same.or_else(|| {
+    let typed = same.or_else(|| {
         let mut found = otherwise.same_unless_link.iter().filter_map(unfinished);
         // A session that has just begun has counted nothing yet; the record is of the one before.
         let before = |found: &Found| read_record(&found.directory).map_or(0, |record| record.files_total);
         found.find(|found| found.record.files_total.max(before(found)) > 1)
     });
-    let Some(found) = found else { return Ok(()) };
+    let (differs, how) = match (&typed, otherwise.preserve) {
+        (Some(_), _) => ("only in how it was typed", "type it like that"),
+        (None, true) => ("in having no -p", "leave -p out"),
+        (None, false) => ("in having -p", "add -p"),
+    };
+    let with_other_attributes = || otherwise.with_other_attributes.iter().find_map(unfinished);
+    let Some(found) = typed.or_else(with_other_attributes) else { return Ok(()) };
     if found.running {
         return Err(already_running(&found.directory));
     }
     let record = &found.record;
     let other = format!("{} -> {}", record.sources.join(" "), record.destination);
     let id = &record.job[..12.min(record.job.len())];
-    let error = Error::new(
-        Code::Usage,
-        format!("an unfinished transfer differs from this one only in how it was typed: {other}"),
-    );
-    Err(error.hint(format!("type it like that to continue, or forget it: haul stop {id} --discard")))
+    let about = format!("an unfinished transfer differs from this one {differs}: {other}");
+    let hint = format!("{how} to continue, or forget it: haul stop {id} --discard");
+    Err(Error::new(Code::Usage, about).hint(hint))
 }
 
 /// A transfer may be known at two places.
@@ -62,19 +71,24 @@ pub fn typed_otherwise(identity: &Identity<'_>) -> Otherwise {
     // A symlink is copied as a link, and with a slash behind it as what it leads to; of another host nobody knows.
     let may_be_link = |(host, path): &(&str, Vec<u8>)| !host.is_empty() || is_link(path);
     let slash = identity.sources.first().is_some_and(|(_, path)| path.ends_with(b"/"));
-    match identity.recursive && identity.sources.iter().any(may_be_link) {
-        false => Otherwise { same: typed(identity, &["", "/"]), same_unless_link: Vec::new() },
-        true if slash => {
-            let is_one_elsewhere = matches!(&identity.sources[..], [(host, _)] if !host.is_empty());
-            let same_unless_link = if is_one_elsewhere { typed(identity, &[""]) } else { Vec::new() };
-            Otherwise { same: typed(identity, &["/"]), same_unless_link }
-        }
-        true => Otherwise { same: typed(identity, &[""]), same_unless_link: Vec::new() },
+    let is_one_elsewhere = matches!(&identity.sources[..], [(host, _)] if !host.is_empty());
+    let (ends, unless_link): (&[&str], &[&str]) =
+        match identity.recursive && identity.sources.iter().any(may_be_link) {
+            false => (&["", "/"], &[]),
+            true if slash => (&["/"], if is_one_elsewhere { &[""] } else { &[] }),
+            true => (&[""], &[]),
+        };
+    let Identity { preserve, .. } = *identity;
+    Otherwise {
+        preserve,
+        with_other_attributes: typed(identity, ends, !preserve),
+        same: typed(identity, ends, preserve),
+        same_unless_link: typed(identity, unless_link, preserve),
     }
 }
 
-/// With these ends of SOURCEs.
-fn typed(identity: &Identity<'_>, ends: &[&str]) -> Vec<JobId> {
+/// With these ends of SOURCEs, and `-p` or not.
+fn typed(identity: &Identity<'_>, ends: &[&str], preserve: bool) -> Vec<JobId> {
     let here = std::env::current_dir().unwrap_or_default();
     let here = here.as_os_str().as_bytes();
     let (host, destination) = &identity.destination;
@@ -94,7 +108,7 @@ fn typed(identity: &Identity<'_>, ends: &[&str]) -> Vec<JobId> {
                 for end in ["", "/", "/."] {
                     let destination = (*host, destination.spelled(begin, end));
                     let (sources, host) = (spelled.clone(), identity.host.clone());
-                    ids.push(Identity { sources, destination, host, ..*identity }.id());
+                    ids.push(Identity { sources, destination, host, preserve, ..*identity }.id());
                 }
             }
         }
@@ -203,7 +217,12 @@ mod tests {
             let known = identity(("", &source), ("host", "b"), true);
             assert!(!is_alike(&one, &Identity { host: None, ..known }), "on another host");
             let known = identity(("", &source), ("host", "b"), true);
-            assert!(!is_alike(&one, &Identity { preserve: true, ..known }));
+            let preserves = Identity { preserve: true, ..known };
+            assert!(!is_alike(&one, &preserves));
+            assert!(
+                typed_otherwise(&one).with_other_attributes.contains(&preserves.id()),
+                "of that it is told"
+            );
         }
         // A home directory is nobody's root.
         let home = |path| identity(("", "/a"), ("host", path), true);

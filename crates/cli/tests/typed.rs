@@ -24,8 +24,10 @@ fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
             says(&output, 2, &["only in how it was typed", "haul stop "]);
         }
     }
-    // Another mode is another transfer.
-    assert_eq!(code(&bed.haul(&["cp", "-rp", "-q", "data", "copy"])), 3);
+    // It would be another transfer; where the first one has made `copy`, one into `copy/data`.
+    for (verb, from) in [("cp", "data"), ("explain", "data"), ("cp", "./data/")] {
+        says(&bed.haul(&[verb, "-rp", from, "copy"]), 2, &["in having no -p", "leave -p out", "haul stop "]);
+    }
     // What it told works.
     let output = bed.haul(&["cp", "-r", "data/", "copy/"]);
     let text = stderr(&output);
