@@ -26,6 +26,10 @@ pub fn substitute(error: &Error, required: bool) -> Option<(PathBuf, String)> {
     if required || error.failure.code != Code::StateUnwritable {
         return None;
     }
+    // What is not there may be mounted later, and state below it be hidden then.
+    if !temporary_directory().is_dir() {
+        return None;
+    }
     let substitute = substitute_directory();
     make_directory(&substitute).ok()?;
     if !is_own(&substitute) {

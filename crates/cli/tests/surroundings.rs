@@ -65,6 +65,33 @@ fn a_tmpdir_that_says_nothing_is_none() {
     fs::remove_dir_all(&state).unwrap();
 }
 
+/// It may be mounted later, and would hide what is kept below it until then.
+#[test]
+fn no_directory_for_temporary_files_is_made() {
+    let bed = Bed::new();
+    let file = bed.write("file", b"content");
+    let tmpdir = bed.path("not/mounted");
+    let output = bed
+        .command()
+        .env("TMPDIR", &tmpdir)
+        .env("HAUL_STATE_DIR", &file)
+        .args(["cp", "file", "copy"])
+        .output();
+    let output = output.unwrap();
+    says(&output, 1, &["not a directory"]);
+    assert!(!bed.path("not").exists());
+}
+
+/// In `/proc` nothing can be made, and the kernel says that something is not there.
+#[test]
+fn where_nothing_can_be_made_nobody_is_said_to_have_moved_anything() {
+    let bed = Bed::new();
+    bed.write("tree/file", b"content");
+    let output = bed.haul(&["cp", "-r", "tree", "/proc"]);
+    says(&output, 3, &["/proc/tree", "cannot be written"]);
+    assert!(!stderr(&output).contains("moved"), "{}", stderr(&output));
+}
+
 #[test]
 fn nothing_is_kept_where_a_link_of_somebody_else_leads() {
     if !rustix::process::geteuid().is_root() {

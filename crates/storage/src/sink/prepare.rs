@@ -103,7 +103,7 @@ impl PosixSink {
             // Made by us under another name of the same entry: this file system does not tell them apart.
             Err(Errno::EXIST) if parent.made => return Err(Code::NameTaken.into()),
             Err(Errno::EXIST) => false,
-            Err(errno) => return Err(parent_failure(errno)),
+            Err(errno) => return Err(making_failure(held.as_fd(), errno)),
         };
         if !parent.made {
             self.claim_name(&parent, held.as_fd(), name, name)?;
@@ -426,7 +426,7 @@ impl PosixSink {
                 // Asked for twice; else another entry, whose name this file system takes for the same.
                 Err(Errno::EXIST) if leads_to(held.as_fd(), name, target) => {}
                 Err(Errno::EXIST) => return Err(Code::NameTaken.into()),
-                Err(errno) => return Err(parent_failure(errno)),
+                Err(errno) => return Err(making_failure(held.as_fd(), errno)),
             }
             self.complete_symlink(held.as_fd(), name, &entry.attributes)?;
         } else {
@@ -488,7 +488,8 @@ impl PosixSink {
         entry: &Entry,
     ) -> Result<(), Failure> {
         let temporary = self.temporary_name(entry, directory, self.tokens.make());
-        fs::symlinkat(&*entry.link_target, held, temporary.as_c_str()).map_err(parent_failure)?;
+        let made = fs::symlinkat(&*entry.link_target, held, temporary.as_c_str());
+        made.map_err(|errno| making_failure(held, errno))?;
         let attributes = self.complete_symlink(held, temporary.as_c_str(), &entry.attributes);
         let named = attributes.and_then(|()| {
             self.claim_name(directory, held, name, temporary.as_bytes())?;
@@ -546,6 +547,14 @@ fn parent_failure(errno: Errno) -> Failure {
     match errno {
         Errno::NOENT => Code::SinkMoved.into(),
         _ => name_failure(errno),
+    }
+}
+
+/// A new name in a directory, of which some (in `/proc`) are as if they were not there, although they are.
+fn making_failure(held: BorrowedFd<'_>, errno: Errno) -> Failure {
+    match status(held) {
+        Ok(there) if there.links > 0 => name_failure(errno),
+        _ => parent_failure(errno),
     }
 }
 
