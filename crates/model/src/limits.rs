@@ -50,6 +50,8 @@ pub const ENTRIES_OPEN_MAX: usize = 16_384;
 pub const FILES_OPEN_MAX: usize = 256;
 /// Directories alive at once (ancestors of open entries, plus ended ones with open children).
 pub const DIRECTORIES_OPEN_MAX: usize = 1 << 20;
+/// Bytes of all their names.
+pub const DIRECTORY_NAMES_BYTES_MAX: usize = 128 << 20;
 /// Depth of the tree below a SOURCE.
 pub const DEPTH_MAX: usize = 65_536;
 /// Largest file: 8 EiB, the range of `off_t`.

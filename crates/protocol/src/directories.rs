@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
-use haul_model::limits::{DEPTH_MAX, DIRECTORIES_OPEN_MAX, SOURCES_MAX};
+use haul_model::limits::{DEPTH_MAX, DIRECTORIES_OPEN_MAX, DIRECTORY_NAMES_BYTES_MAX, SOURCES_MAX};
 use haul_model::{Code, EntryId, Failure};
 
 /// Four times the longest path that a system call takes. No message takes more.
@@ -38,12 +38,13 @@ pub struct Directories {
     roots: Vec<Box<[u8]>>,
     /// Whose end was not announced yet.
     listed: usize,
+    name_bytes: usize,
 }
 
 impl Directories {
     /// `roots`: under which name below the destination each SOURCE will stand (empty: merged into it).
     pub fn new(roots: Vec<Box<[u8]>>) -> Self {
-        Directories { nodes: HashMap::new(), roots, listed: 0 }
+        Directories { nodes: HashMap::new(), roots, listed: 0, name_bytes: 0 }
     }
 
     /// Is there such a parent? (An entry that starts again may come after the end of its directory was announced: its
@@ -60,7 +61,9 @@ impl Directories {
     pub fn enter(&mut self, id: EntryId, parent: EntryId, name: &[u8]) -> Result<(), Failure> {
         self.check_parent(parent)?;
         let depth = self.nodes.get(&parent).map_or(0, |node| node.depth + 1);
-        if self.nodes.len() >= DIRECTORIES_OPEN_MAX || depth as usize > DEPTH_MAX {
+        let name_bytes = self.name_bytes + name.len();
+        let has_room = self.nodes.len() < DIRECTORIES_OPEN_MAX && name_bytes <= DIRECTORY_NAMES_BYTES_MAX;
+        if !has_room || depth as usize > DEPTH_MAX {
             return Err(Failure::new(Code::LimitExceeded));
         }
         let node = Node { parent, name: name.into(), depth, holds: 1, ended: false };
@@ -68,6 +71,7 @@ impl Directories {
             return Err(Failure::new(Code::Protocol));
         }
         self.listed += 1;
+        self.name_bytes = name_bytes;
         self.hold(parent);
         Ok(())
     }
@@ -99,6 +103,7 @@ impl Directories {
             }
             settled.push(id);
             let parent = node.parent;
+            self.name_bytes -= node.name.len();
             self.nodes.remove(&id);
             id = parent;
         }
@@ -193,6 +198,24 @@ mod tests {
         directories.release(EntryId(2), &mut settled);
         assert_eq!(settled, [EntryId(2), EntryId(1)]);
         assert!(directories.is_empty());
+    }
+
+    /// Each costs what it is called, and its end may never come.
+    #[test]
+    fn names_of_live_directories_have_room_for_so_many_bytes() {
+        const NAME: [u8; 1 << 20] = [b'n'; 1 << 20];
+        let mut directories = Directories::new(vec![b"top".as_slice().into()]);
+        let all = (DIRECTORY_NAMES_BYTES_MAX / NAME.len()) as u64;
+        directories.enter(EntryId(1), EntryId::root(0), b"").unwrap();
+        for number in 2..2 + all {
+            directories.enter(EntryId(number), EntryId(1), &NAME).unwrap();
+        }
+        let one_more = |directories: &mut Directories| directories.enter(EntryId(1 << 40), EntryId(1), b"n");
+        assert_eq!(one_more(&mut directories), Err(Failure::new(Code::LimitExceeded)));
+        let mut settled = vec![];
+        directories.end(EntryId(2), &mut settled).unwrap();
+        one_more(&mut directories).unwrap();
+        assert_eq!(directories.name_bytes, DIRECTORY_NAMES_BYTES_MAX - NAME.len() + 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use haul_model::op::{MemberRead, SourceDone, SourceOp};
 use haul_model::report::Stats;
-use haul_model::{Code, Entry, Failure, Kind, Token};
+use haul_model::{Code, Entry, EntryId, Failure, Kind, Token};
 use haul_protocol::sink::{Config, Sink};
 use haul_protocol::source::{self, Source};
 use haul_protocol::{Action, Event, LogOp, Outcome};
@@ -31,13 +31,16 @@ fn ended(sink: &mut Sink, events: Vec<Event>) -> Option<Outcome> {
     outcome
 }
 
-fn bye(files_failed: u64) -> Event {
-    Event::Message(Message::Bye(Stats {
-        files_total: 9,
-        files_done: 9 - files_failed,
+/// Of so many files, none of which is here.
+fn bye(files_total: u64, files_failed: u64) -> Event {
+    let stats = Stats {
+        files_total,
+        files_done: files_total - files_failed,
+        bytes_done: u64::MAX,
         files_failed,
         ..Stats::default()
-    }))
+    };
+    Event::Message(Message::Bye(stats))
 }
 
 fn broken(outcome: Option<Outcome>) -> bool {
@@ -47,15 +50,60 @@ fn broken(outcome: Option<Outcome>) -> bool {
 #[test]
 fn nothing_is_done_before_each_source_was_told_of_or_has_failed() {
     let up = || Event::LinkUp { epoch: 1, peer: peer(Role::Source, 8) };
-    assert!(broken(ended(&mut Sink::new(sink_config()), vec![up(), bye(0)])), "nothing came");
+    assert!(broken(ended(&mut Sink::new(sink_config()), vec![up(), bye(0, 0)])), "nothing came");
     let mut sink = Sink::new(sink_config());
-    assert_eq!(ended(&mut sink, vec![up(), bye(1)]), None, "it has failed there");
+    assert_eq!(ended(&mut sink, vec![up(), bye(9, 1)]), None, "it has failed there");
     let entry = Arc::new(Entry { kind: Kind::Directory, ..file(0) });
     let step = NewFile::Entry { entry, object_bytes: None, resume: None, stripes: None };
     let told = || Event::Message(Message::NewFile(vec![step.clone()]));
-    assert!(broken(ended(&mut Sink::new(sink_config()), vec![up(), told(), bye(0)])), "a directory goes on");
+    assert!(
+        broken(ended(&mut Sink::new(sink_config()), vec![up(), told(), bye(0, 0)])),
+        "a directory goes on"
+    );
     let end = || Event::Message(Message::NewFile(vec![NewFile::End(ID)]));
-    assert_eq!(ended(&mut Sink::new(sink_config()), vec![up(), told(), end(), bye(0)]), None);
+    assert_eq!(ended(&mut Sink::new(sink_config()), vec![up(), told(), end(), bye(0, 0)]), None);
+    assert!(
+        broken(ended(&mut Sink::new(sink_config()), vec![up(), told(), end(), bye(1, 0)])),
+        "nowhere here"
+    );
+}
+
+/// It was said to start again, and never did.
+#[test]
+fn a_file_that_was_to_start_again_is_none_that_is_there() {
+    let dropped = |restarts| {
+        let failure = Code::SourceChanged.into();
+        let mut events = sink_begins(1);
+        events.push(Event::Message(Message::FileDrop { id: ID, failure, restarts }));
+        events
+    };
+    for total in [0, 1] {
+        let mut sink = Sink::new(sink_config());
+        assert!(broken(ended(&mut sink, [dropped(true), vec![bye(total, 0)]].concat())), "{total}");
+    }
+    let mut sink = Sink::new(sink_config());
+    assert_eq!(ended(&mut sink, [dropped(false), vec![bye(1, 0)]].concat()), None);
+    assert_eq!((sink.stats().files_failed, sink.stats().files_done), (1, 0));
+}
+
+#[test]
+fn a_source_is_told_of_once_and_again_only_if_it_starts_again() {
+    let failure = Code::SourceChanged.into();
+    let dropped = Event::Message(Message::FileDrop { id: ID, failure, restarts: true });
+    let once_more = |id, objects| {
+        let object_bytes = (objects > 0).then_some(OBJECT);
+        let entry = Arc::new(Entry { id, ..file(objects) });
+        let step = NewFile::Entry { entry, object_bytes, resume: None, stripes: None };
+        Event::Message(Message::NewFile(vec![step]))
+    };
+    let other = EntryId(ID.0 + 1);
+    let ends = |events: &[Event]| ended(&mut Sink::new(sink_config()), [&sink_begins(1), events].concat());
+    assert!(broken(ends(&[once_more(ID, 1)])), "under the same number");
+    // It is told of again before it is dropped, since its directory stays for it; or after that.
+    for events in [[once_more(other, 1), dropped.clone()], [dropped, once_more(other, 1)]] {
+        assert_eq!(ends(&events), None);
+    }
+    assert!(broken(ends(&[once_more(other, 0), bye(0, 0)])), "two that stay are none");
 }
 
 #[test]
@@ -63,9 +111,9 @@ fn what_has_failed_at_the_sink_has_failed_whatever_the_source_counts() {
     let mut sink = Sink::new(sink_config());
     let refused = Message::Notice { path: b"a/x".as_slice().into(), failure: Code::SourceRead.into() };
     let mut events = sink_begins(1);
-    events.extend([Event::Message(refused), bye(0)]);
+    events.extend([Event::Message(refused), bye(9, 0)]);
     assert_eq!(ended(&mut sink, events), None);
-    assert_eq!((sink.stats().files_failed, sink.stats().files_done), (1, 9));
+    assert_eq!((sink.stats().files_failed, sink.stats().files_done, sink.stats().bytes_done), (1, 0, 0));
 }
 
 #[test]

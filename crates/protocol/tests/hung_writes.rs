@@ -1,5 +1,7 @@
 //! Files with objects on a target that does not answer: what stays of them for a later session, and what does not.
 
+#[path = "support/many.rs"]
+mod many;
 #[path = "support/single.rs"]
 #[allow(dead_code)]
 mod single;
@@ -15,6 +17,7 @@ use haul_model::{BlockId, Code, Entry, EntryId, Failure, Hash, Laid, Placement, 
 use haul_protocol::sink::{Config, Sink};
 use haul_protocol::{Action, Event};
 use haul_wire::{Message, NewFile, Role, Settled};
+use many::roots;
 use single::{file, sink_config};
 use support::{OBJECT, peer};
 
@@ -31,7 +34,12 @@ fn begins(files: &[(EntryId, &[Target])]) -> VecDeque<Event> {
     };
     let step = |(id, targets): &(EntryId, &[Target])| {
         let name = id.0.to_string().into_bytes().into();
-        let entry = Arc::new(Entry { id: *id, name, ..file(targets.len() as u32) });
+        let entry = Arc::new(Entry {
+            id: *id,
+            parent: EntryId::root(id.0 as u32),
+            name,
+            ..file(targets.len() as u32)
+        });
         NewFile::Entry { entry, object_bytes: Some(OBJECT), resume: None, stripes: None }
     };
     let prepared = SinkDone::Prepared {
@@ -77,7 +85,8 @@ struct Bed {
 
 impl Bed {
     fn new(hangs: &[EntryId]) -> Bed {
-        let config = Config { lies_apart: true, hangs_after_nanos: Some(5 * SECOND), ..sink_config() };
+        let config =
+            Config { lies_apart: true, hangs_after_nanos: Some(5 * SECOND), roots: roots(), ..sink_config() };
         Bed { sink: Sink::new(config), seen: Seen::default(), hangs: hangs.to_vec() }
     }
 

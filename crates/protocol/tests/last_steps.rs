@@ -86,10 +86,10 @@ fn close(failing: &[(&str, usize, Failure)]) -> (Steps, Settled) {
     (steps, end.expect("it has ended"))
 }
 
-/// What a source does with the log of a file that has ended like this, when all of it was durable.
-fn log_after(end: Settled) -> Vec<LogOp> {
+/// What a source does with the log of a file of so many objects that has ended like this, when all of it was durable. Or what it ends with.
+fn log_after(end: Settled, objects: u32) -> Result<Vec<LogOp>, Failure> {
     let mut source = Source::new(source_config());
-    let mut events = source_begins(1);
+    let mut events = source_begins(objects);
     events.reverse();
     let mut logged = Vec::new();
     while let Some(event) = events.pop() {
@@ -113,12 +113,12 @@ fn log_after(end: Settled) -> Vec<LogOp> {
                     }));
                 }
                 Action::Log(op) => logged.push(op),
-                Action::Ended(outcome) => panic!("{outcome:?}"),
+                Action::Ended(outcome) => return Err(outcome.failure.expect("it is broken")),
                 _ => {}
             }
         }
     }
-    logged
+    Ok(logged)
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn what_is_durable_stays_when_a_last_step_fails() {
 
 #[test]
 fn the_log_of_a_file_stays_with_its_unfinished_file() {
-    let removed = |end| matches!(log_after(end).last(), Some(LogOp::Remove { id: ID }));
+    let removed = |end| matches!(log_after(end, 1).unwrap().last(), Some(LogOp::Remove { id: ID }));
     assert!(removed(Settled::Done(Some(HASH))));
     assert!(removed(Settled::Failed(NAME)));
     assert!(!removed(Settled::Kept(NAME)));
@@ -209,4 +209,15 @@ fn what_was_written_is_acknowledged_before_the_file_is_named_and_the_job_ends() 
     use Told::{Durable, Error, Failed};
     let end = Told::Settled(Settled::Kept(FULL));
     assert_eq!(told, [Durable(0), Failed(FULL), end, Error(FULL)]);
+}
+
+/// The other end cannot say that a file is another one than was read here, where one object is all of it.
+#[test]
+fn a_hash_that_was_read_here_is_not_taken_from_the_other_end() {
+    let other = Hash([8; 32]);
+    for claimed in [Some(other), None] {
+        assert_eq!(log_after(Settled::Done(claimed), 1), Err(Failure::new(Code::Protocol)), "{claimed:?}");
+    }
+    // Of several objects it is the other end that has put them together.
+    assert!(log_after(Settled::Done(Some(other)), 2).is_ok());
 }

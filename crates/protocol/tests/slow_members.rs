@@ -1,5 +1,7 @@
 //! Members of one bundle that lie on a slow target become durable in a group of their own: the others do not wait for it.
 
+#[path = "support/many.rs"]
+mod many;
 #[path = "support/single.rs"]
 #[allow(dead_code)]
 mod single;
@@ -16,6 +18,7 @@ use haul_protocol::scheduler::{TargetId, Told};
 use haul_protocol::sink::{Config, Sink};
 use haul_protocol::{Action, Event};
 use haul_wire::{Member, Message, NewFile, Role, Settled};
+use many::roots;
 use single::{file, sink_config};
 use support::peer;
 
@@ -35,7 +38,7 @@ fn arriving(batch: u64, ids: &[EntryId]) -> Vec<Event> {
     let new_file = |id: EntryId| {
         let identity = Identity { size: BYTES.into(), ..Identity::default() };
         let name = id.0.to_string().into_bytes().into();
-        let entry = Arc::new(Entry { id, name, identity, ..file(1) });
+        let entry = Arc::new(Entry { id, parent: EntryId::root(id.0 as u32), name, identity, ..file(1) });
         NewFile::Entry { entry, object_bytes: None, resume: None, stripes: None }
     };
     let ids = || ids.iter().copied();
@@ -59,7 +62,7 @@ fn arriving(batch: u64, ids: &[EntryId]) -> Vec<Event> {
 
 /// Which files were synced together.
 fn groups(congested: bool) -> Vec<Vec<EntryId>> {
-    let mut sink = Sink::new(Config { lies_apart: true, ..sink_config() });
+    let mut sink = Sink::new(Config { lies_apart: true, roots: roots(), ..sink_config() });
     let mut groups = Vec::new();
     let mut events = arriving(1, &FILES.map(|(id, _)| id));
     let told = Told { target: TargetId(SLOW.into()), parts: 1, place: 0, under_way: 0, congested };
@@ -111,7 +114,7 @@ fn where_none_is_slow_they_are_synced_together() {
 #[test]
 fn files_that_are_given_up_on_a_target_that_hangs_do_not_fill_the_table() {
     const AT_A_TIME: u32 = 64;
-    let mut sink = Sink::new(Config { lies_apart: true, syncs_each: true, ..sink_config() });
+    let mut sink = Sink::new(Config { lies_apart: true, syncs_each: true, roots: roots(), ..sink_config() });
     let (mut now_millis, mut batch) = (0, 0);
     // The bundles that come first are written, and their syncs never end; what comes then cannot be written.
     let mut play = |first: u32, good: bool| {
@@ -176,7 +179,8 @@ fn files_that_are_given_up_on_a_target_that_hangs_do_not_fill_the_table() {
 #[test]
 fn a_member_at_which_every_write_hangs_is_named_alone() {
     const HANGS: EntryId = EntryId(4);
-    let config = Config { lies_apart: true, hangs_after_nanos: Some(5_000_000_000), ..sink_config() };
+    let config =
+        Config { lies_apart: true, hangs_after_nanos: Some(5_000_000_000), roots: roots(), ..sink_config() };
     let mut sink = Sink::new(Config { hands: 6, hands_max: 6, ..config });
     let mut events: VecDeque<Event> = arriving(1, &FILES.map(|(id, _)| id)).into();
     let (mut settled, mut durable, mut bundles, mut hung) = (Vec::new(), Vec::new(), 1, 0);

@@ -143,7 +143,9 @@ pub struct Sink {
     object_bytes: u32,
     directories: Directories,
     /// SOURCEs that were announced.
-    roots_met: HashSet<u32>,
+    roots_met: HashMap<u32, EntryId>,
+    /// Met before, and not dropped yet to start again.
+    roots_left: HashSet<EntryId>,
     entries: Entries<Held>,
     batches: u64,
     preparing: usize,
@@ -223,7 +225,8 @@ impl Sink {
         Sink {
             object_bytes: config.slot_bytes,
             directories: Directories::new(config.roots.clone()),
-            roots_met: HashSet::new(),
+            roots_met: HashMap::new(),
+            roots_left: HashSet::new(),
             entries: Entries::new(),
             batches: 0,
             preparing: 0,
@@ -472,13 +475,27 @@ impl Sink {
         }
     }
 
-    /// What has failed here has failed, whatever the source counts. A SOURCE that it never told of, or not to its end, has failed.
+    /// What has failed here has failed, and nothing is there but what was counted here, whatever the source counts. A SOURCE that it
+    /// never told of, or not to its end, has failed; so has a file of which nothing has become.
     fn on_bye(&mut self, stats: Stats) -> Result<(), Failure> {
-        if !self.totals_are_final() && stats.files_failed == 0 {
+        let own = self.stats;
+        let files_failed = own.files_failed.max(stats.files_failed);
+        let is_all =
+            self.totals_are_final() && self.roots_left.is_empty() && stats.files_total == own.files_there();
+        if files_failed == 0 && !is_all {
             return Err(Failure::new(Code::Protocol));
         }
         self.bye = true;
-        self.stats = Stats { files_failed: self.stats.files_failed.max(stats.files_failed), ..stats };
+        let Stats { files_done, files_skipped, bytes_done, bytes_skipped, objects_skipped, .. } = own;
+        self.stats = Stats {
+            files_done,
+            files_skipped,
+            files_failed,
+            bytes_done,
+            bytes_skipped,
+            objects_skipped,
+            ..stats
+        };
         Ok(())
     }
 

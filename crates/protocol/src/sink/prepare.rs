@@ -8,7 +8,7 @@ use haul_model::op::{Lane, Prepare, Prepared, Progress, SinkOp};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Share};
 use haul_model::stripe::Unlike;
-use haul_model::{Code, EntryId, Failure, Hash, Kind, Laid, ObjectSet, Placement, Plan, Token};
+use haul_model::{Code, Entry, EntryId, Failure, Hash, Kind, Laid, ObjectSet, Placement, Plan, Token};
 use haul_wire::{Answer, Message, NewFile};
 
 use super::choose::TIMED_OUT;
@@ -40,12 +40,14 @@ impl Sink {
                     }
                 }
                 NewFile::Entry { entry, object_bytes, resume, stripes } => {
-                    if self.entries.len() >= ENTRIES_OPEN_MAX || self.entries.contains_key(entry.id) {
+                    if self.entries.len() >= ENTRIES_OPEN_MAX {
                         return Err(Failure::new(Code::LimitExceeded));
                     }
-                    if !self.config.recursive && entry.kind != Kind::File {
+                    let is_known = self.entries.contains_key(entry.id);
+                    if is_known || !self.config.recursive && entry.kind != Kind::File {
                         return Err(Failure::new(Code::Protocol));
                     }
+                    self.meet_root(&entry)?;
                     match entry.kind {
                         Kind::Directory => {
                             self.directories.enter(entry.id, entry.parent, &entry.name)?;
@@ -59,7 +61,6 @@ impl Sink {
                         }
                         Kind::Other => return Err(Failure::new(Code::Protocol)),
                     }
-                    self.roots_met.extend(entry.parent.root_index());
                     self.directories.hold(entry.parent);
                     let objects = object_bytes
                         .map(|bytes| self.new_objects(entry.size(), bytes, stripes))
@@ -83,6 +84,23 @@ impl Sink {
             self.actions.push_back(Action::Sink(SinkOp::Forget { id }));
         }
         Ok(())
+    }
+
+    /// What stands at DEST is made by one entry: another would replace what it has made. One that starts again is told of before it
+    /// is dropped, as it keeps its directory.
+    fn meet_root(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let Some(root) = entry.parent.root_index() else { return Ok(()) };
+        match self.roots_met.insert(root, entry.id) {
+            Some(before)
+                if !self.entries.contains_key(before) || self.roots_left.len() >= ENTRIES_OPEN_MAX =>
+            {
+                Err(Failure::new(Code::Protocol))
+            }
+            before => {
+                self.roots_left.extend(before);
+                Ok(())
+            }
+        }
     }
 
     fn new_objects(
@@ -363,6 +381,13 @@ impl Sink {
             return self.step(id, SinkCause::Dropped);
         }
         if restarts {
+            self.roots_left.remove(&id);
+            // It will be told of once more.
+            if let Some(root) = entry.parent.root_index()
+                && self.roots_met.get(&root) == Some(&id)
+            {
+                self.roots_met.remove(&root);
+            }
             self.stats.files_total = self.stats.files_total.saturating_sub(1);
             self.stats.bytes_total = self.stats.bytes_total.saturating_sub(entry.size());
         } else {

@@ -260,7 +260,14 @@ impl Source {
         match settled {
             Settled::Done(hash) => {
                 let unsent = held.state == SourceState::Bundled && !held.sent;
-                if unsent || self.has_objects(&entry) != (held.state == SourceState::Closing) {
+                // Where one object is all, what was read is the file. Of members nothing is told.
+                let known =
+                    held.objects.as_deref().map(|objects| objects.root.filter(|root| *root != Hash::LENT));
+                let is_other = match known {
+                    Some(root) => root.is_some() && hash != root,
+                    None => hash.is_some(),
+                };
+                if unsent || is_other || self.has_objects(&entry) != (held.state == SourceState::Closing) {
                     return Err(Failure::new(Code::Protocol));
                 }
                 if !self.has_objects(&entry) {

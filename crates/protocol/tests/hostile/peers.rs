@@ -13,6 +13,8 @@ pub struct Announcer {
     ids: u64,
     blocks: u64,
     directories: Vec<EntryId>,
+    /// Entries that stand at DEST.
+    tops: u32,
     announced: Vec<(EntryId, u64)>,
     files: Vec<(EntryId, u64)>,
     small: Vec<(EntryId, u64)>,
@@ -117,13 +119,16 @@ impl Announcer {
         for _ in 0..1 + random.below(3) {
             self.ids += 1;
             let id = EntryId(100 + self.ids);
-            let parent = if self.directories.is_empty() || random.one_in(5) {
-                EntryId::root(random.below(2) as u32)
-            } else {
-                random.pick(&self.directories)
+            // Two SOURCEs, mostly directories, and seldom one of them once more.
+            let is_top =
+                self.directories.is_empty() || self.tops < 2 && random.one_in(5) || random.one_in(2000);
+            let parent = match is_top {
+                true => EntryId::root(self.tops % 2),
+                false => random.pick(&self.directories),
             };
+            self.tops += u32::from(is_top);
             let mut entry = random.entry(id, parent);
-            if entry.kind == Kind::Other {
+            if entry.kind == Kind::Other || is_top && !random.one_in(20) {
                 entry.kind = Kind::Directory;
             }
             let size = entry.size();
