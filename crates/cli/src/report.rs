@@ -149,6 +149,13 @@ pub struct Setup {
     pub state: Duration,
 }
 
+impl Setup {
+    /// By what hash it was compared, if there was anything to compare.
+    pub fn verified_of(&self, stats: &Stats) -> Option<HashKind> {
+        self.verified.filter(|_| stats.objects_sent > 0)
+    }
+}
+
 impl Shared {
     /// A reporter for the job of a command that was started then.
     pub fn new(job: String, started: Instant, [json, verbose, quiet]: [bool; 3]) -> Self {
@@ -598,7 +605,7 @@ impl Reporter {
             "seconds": seconds(Duration::from_nanos(around.whole_nanos)),
             "seconds_to_first_object": self.first_object.map(seconds),
             "hash": self.hash.name(),
-            "verified": setup.verified.filter(|_| stats.objects_sent > 0).map(HashKind::name),
+            "verified": setup.verified_of(&stats).map(HashKind::name),
             "encrypted": setup.encrypted.filter(|_| self.connections > 0),
             "cipher": self.cipher,
             "connections": self.connections,

@@ -8,12 +8,11 @@ use std::io::BufReader;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::TryRecvError;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_model::error::Blame;
-use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, STREAMS_MAX};
+use haul_model::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_MIN, SLOTS_MAX, SOURCES_MAX, STREAMS_MAX};
 use haul_model::{Code, HashKind, JobId, SessionId};
 use haul_mover::connection::{Acceptor, Connector, Dialer, Established, Greeter, Introduction, TcpDial};
 use haul_mover::end::Common;
@@ -34,7 +33,8 @@ use crate::job::state_directory;
 use crate::options;
 use crate::options::Seating;
 use crate::plan::{
-    check_can_become, check_tree_can_become, decision, is_file, is_something_else, is_tree, labels,
+    check_can_become, check_tree_can_become, decision, decision_of, is_file, is_something_else, is_tree,
+    labels,
 };
 use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
 use crate::settings::{HANG_AFTER_SECONDS, RECONNECT_SECONDS_MAX, slots_far_here, slots_here};
@@ -47,6 +47,9 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_CONNECTION: Duration = Duration::from_secs(90);
 /// How long it may still take once ssh has gone: most likely the initiator has, too.
 const FIRST_CONNECTION_WITHOUT_SSH: Duration = Duration::from_secs(5);
+
+/// Where to dial, if the initiator has said so.
+type Hinted = Arc<Mutex<Option<u16>>>;
 
 /// `haul serve --stdio`
 pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
@@ -63,14 +66,16 @@ pub fn serve(_arguments: &options::Serve) -> Result<u8, Error> {
     // If that does not get through, neither does the answer.
     let _ = bootstrap::write(std::io::stdout(), &Line::Reached {});
     // Later lines are only hints about where to dial.
-    let (hints, hinted) = std::sync::mpsc::channel();
+    let hinted = Arc::new(Mutex::new(None));
+    let hints = Arc::clone(&hinted);
     // The initiator keeps it open as long as it lives.
     let has_ended = Arc::new(AtomicBool::new(false));
     let tells = Arc::clone(&has_ended);
     let _ = std::thread::Builder::new().name("haul-greeting".into()).spawn(move || {
         while let Ok(Some(line)) = bootstrap::read(&mut input) {
+            // The newest counts, however many there are.
             if let Line::Dial { port } = line {
-                let _ = hints.send(port);
+                *hints.lock().unwrap_or_else(PoisonError::into_inner) = Some(port);
             }
         }
         tells.store(true, Ordering::Release);
@@ -165,11 +170,7 @@ fn log_settings(words: &TuningWords) -> Option<log::Settings> {
     Some(log::Settings { config, writer, required: words.log_required, hash })
 }
 
-fn run(
-    request: &Request,
-    hinted: std::sync::mpsc::Receiver<u16>,
-    has_ended: Arc<AtomicBool>,
-) -> Result<u8, Error> {
+fn run(request: &Request, hinted: Hinted, has_ended: Arc<AtomicBool>) -> Result<u8, Error> {
     let (oldest, newest) = haul_mover::PROTOCOL;
     if request.protocol.1 < oldest || request.protocol.0 > newest {
         let about = format!(
@@ -224,6 +225,12 @@ fn run(
             None => Ok(SourceName::Contents),
         })
         .collect::<Result<Vec<_>, Error>>()?;
+    if sources.len() != names.len() || sources.is_empty() || sources.len() > SOURCES_MAX {
+        return Err(Error::new(Code::Protocol, "the greeting has not one name for each SOURCE"));
+    }
+    if request.decision.as_deref().is_some_and(|word| decision_of(word).is_none()) {
+        return Err(Error::new(Code::Protocol, "the greeting has a decision that is not known here"));
+    }
     let destination = at_home(path(&request.destination)?);
     if let Some(marker) = Marker::new(session) {
         let there = &request.marks;
@@ -453,7 +460,7 @@ fn ssh_connection() -> (Option<String>, Option<String>) {
 struct FarConnector {
     acceptor: Option<Acceptor<Listener>>,
     dialer: Option<Dialer<TcpDial>>,
-    hinted: std::sync::mpsc::Receiver<u16>,
+    hinted: Hinted,
     /// The ssh connection, and the initiator with it.
     has_ended: Arc<AtomicBool>,
     client: Option<String>,
@@ -469,15 +476,12 @@ impl Connector for FarConnector {
         }
         let mut deadline = Instant::now() + FIRST_CONNECTION;
         loop {
-            match self.hinted.try_recv() {
-                Ok(port) => {
-                    self.dialer = Some(self.dialer(port)?);
-                    self.acceptor = None;
-                }
-                Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => {
-                    deadline = deadline.min(Instant::now() + FIRST_CONNECTION_WITHOUT_SSH);
-                }
+            let hint = self.hinted.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(port) = hint {
+                self.dialer = Some(self.dialer(port)?);
+                self.acceptor = None;
+            } else if self.has_ended.load(Ordering::Acquire) {
+                deadline = deadline.min(Instant::now() + FIRST_CONNECTION_WITHOUT_SSH);
             }
             let result = self.again(introduction, Duration::from_millis(300));
             match result {

@@ -110,7 +110,7 @@ pub fn summary_line(
         parts.push(format!("{} copied as files", counted(stats.hard_links, "hard link")));
     }
     if state == "done" && stats.files_done > 0 {
-        parts.push(match setup.verified {
+        parts.push(match setup.verified_of(stats) {
             Some(hash) => format!("durable, {}-verified", hash.name().to_uppercase()),
             None => "durable".into(),
         });

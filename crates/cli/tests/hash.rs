@@ -165,3 +165,37 @@ fn a_killed_transfer_goes_on_with_the_same_hash_and_starts_its_file_again_with_a
         assert_eq!(skipped > 0, first == second, "{first}, {second}: {summary}");
     }
 }
+
+/// A symlink has nothing that could be compared, and a summary says so in both forms.
+#[test]
+fn of_what_was_not_sent_nothing_is_told_as_verified() {
+    let bed = Bed::new();
+    fs::remove_dir_all(bed.path("tree")).unwrap();
+    fs::create_dir(bed.path("tree")).unwrap();
+    std::os::unix::fs::symlink("anywhere", bed.path("tree/link")).unwrap();
+    for is_sent in [false, true] {
+        if is_sent {
+            fs::write(bed.path("tree/file"), b"content").unwrap();
+        }
+        let to = |form| format!("localhost:{}", bed.path(&format!("{form}-{is_sent}")).display());
+        let events = Bed::done(bed.command(&[], &to("json")), &[]);
+        let verified = events.last().unwrap()["verified"].is_string();
+        let haul = env!("CARGO_BIN_EXE_haul");
+        let mut plain = alone(haul, bed.directory.path());
+        plain.args([
+            "cp",
+            "-r",
+            "--ssh",
+            &format!("{haul} bench shell"),
+            "--haul-path",
+            haul,
+            "tree",
+            &to("plain"),
+        ]);
+        let output = plain.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success() && said.contains("durable"), "{said}");
+        assert_eq!([verified, said.contains("verified")], [is_sent; 2], "{said}");
+    }
+}

@@ -620,3 +620,26 @@ fn where_a_part_of_the_destination_has_no_room_it_is_named() {
         }
     }
 }
+
+/// Whoever is greeted believes nothing that cannot be.
+#[test]
+fn a_greeting_that_contradicts_itself_is_refused() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("'{haul}' bench shell");
+    for (replaced, by, said) in [
+        ("\"names\":\\[", "\"names\":[null,", "not one name for each SOURCE"),
+        ("\"sources\":\\[[^]]*\\]", "\"sources\":[]", "not one name for each SOURCE"),
+        ("\"decision\":null", "\"decision\":\"beside\"", "a decision that is not known here"),
+    ] {
+        let script = format!("#!/bin/sh\nsed -u 's/{replaced}/{by}/' | '{haul}' \"$@\"\n");
+        let far = bed.write("far", script.as_bytes());
+        fs::set_permissions(&far, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = bed.command();
+        command.args(["cp", "--ssh", &shell, "--haul-path"]).arg(&far).arg("file");
+        let output = command.arg(format!("localhost:{}", bed.path("copy").display())).output().unwrap();
+        says(&output, 1, &[said]);
+        assert!(!bed.path("copy").exists(), "{said}");
+    }
+}

@@ -49,6 +49,19 @@ pub enum Report {
     },
 }
 
+impl Report {
+    /// What it says beside numbers. Progress says nothing.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Report::Fact(Fact::Failed { path, .. } | Fact::Done { path, .. } | Fact::Unlike { path, .. }) => {
+                path.len()
+            }
+            Report::Reconnecting { cause } | Report::LogLost { cause } => cause.len(),
+            _ => 0,
+        }
+    }
+}
+
 /// Receives reports, in their order and on a thread of their own. Where it blocks, nothing new is taken on before long, and the end
 /// does not return before the last one was received; nothing else waits for it.
 pub type Reports = Box<dyn FnMut(Report) + Send>;

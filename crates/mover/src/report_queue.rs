@@ -14,8 +14,12 @@ use crate::{Error, threads};
 
 /// As many as entries may be open: of each comes one report, so that at most about twice as many wait.
 pub(crate) const BEHIND: usize = 16_384;
+/// Bytes of what they say: a path may be long, and another end says it.
+const BEHIND_BYTES: usize = 16 << 20;
 /// So many more come only of what one connection after the other has brought.
-pub(crate) const FAR_BEHIND: usize = 16 * BEHIND;
+const CONNECTIONS: usize = 16;
+#[cfg(test)]
+pub(crate) const FAR_BEHIND: usize = CONNECTIONS * BEHIND;
 /// After so many others progress is told in its place; a later one takes the place of one before.
 const BETWEEN_PROGRESS: usize = 256;
 
@@ -31,6 +35,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Report>,
+    /// What those that wait say.
+    bytes: usize,
     /// Reports of other kinds behind the last progress.
     since_progress: usize,
     closed: bool,
@@ -56,12 +62,12 @@ impl ReportQueue {
 
     /// Nothing new is to be taken on.
     pub(crate) fn is_behind(&self) -> bool {
-        self.0.lock().waiting.len() >= BEHIND
+        self.0.lock().is_behind(1)
     }
 
     /// No next connection is to bring more.
     pub(crate) fn is_far_behind(&self) -> bool {
-        self.0.lock().waiting.len() >= FAR_BEHIND
+        self.0.lock().is_behind(CONNECTIONS)
     }
 }
 
@@ -79,7 +85,18 @@ impl Shared {
 }
 
 impl State {
+    fn is_behind(&self, times: usize) -> bool {
+        self.waiting.len() >= times * BEHIND || self.bytes >= times * BEHIND_BYTES
+    }
+
+    fn take(&mut self) -> Option<Report> {
+        let next = self.waiting.pop_front()?;
+        self.bytes -= next.bytes();
+        Some(next)
+    }
+
     fn put(&mut self, report: Report) {
+        self.bytes += report.bytes();
         if !matches!(report, Report::Progress { .. }) {
             self.since_progress += 1;
             self.waiting.push_back(report);
@@ -101,7 +118,8 @@ fn deliver(queue: &Shared, mut reports: Reports) {
     loop {
         let idle = |state: &mut State| state.waiting.is_empty() && !state.closed;
         let waited = queue.changed.wait_while(queue.lock(), idle);
-        let next = waited.unwrap_or_else(PoisonError::into_inner).waiting.pop_front();
+        // Nobody waits for it while it is delivered.
+        let next = waited.unwrap_or_else(PoisonError::into_inner).take();
         match next {
             Some(report) => reports(report),
             None => return,
@@ -155,6 +173,19 @@ mod tests {
         }
         let told = numbers(state.waiting);
         assert_eq!(told.len(), 1001, "{told:?}");
+    }
+
+    #[test]
+    fn few_long_ones_are_many_and_none_once_they_are_taken() {
+        let long = || Report::LogLost { cause: "x".repeat(BEHIND_BYTES / 8) };
+        let mut state = State::default();
+        (0..7).for_each(|_| state.put(long()));
+        assert!(!state.is_behind(1));
+        state.put(long());
+        assert!(state.is_behind(1) && !state.is_behind(2));
+        state.put(progress(1));
+        while state.take().is_some() {}
+        assert!(!state.is_behind(1) && state.bytes == 0);
     }
 
     #[test]
