@@ -108,12 +108,47 @@ fn counts(stats: &Stats) -> [u64; 4] {
     [stats.files_there(), files_total, stats.bytes_there(), bytes_total]
 }
 
+/// The state of a job whose record cannot be read.
+const DAMAGED: &str = "damaged";
+
 /// Is there a record of this job?
 pub fn is_known(state: &Path, id: &JobId) -> bool {
     directory(state, id).join("job.json").exists()
 }
 
 impl Record {
+    /// Of a job of which nothing can be read.
+    pub fn unreadable(job: String, error: &Error, updated: u64) -> Record {
+        Record {
+            version: RECORD_VERSION,
+            job,
+            instance: String::new(),
+            sources: Vec::new(),
+            destination: String::new(),
+            destination_here: None,
+            decision: None,
+            recursive: false,
+            paths: Vec::new(),
+            kin: None,
+            state: DAMAGED.into(),
+            started: updated,
+            updated,
+            sessions: 0,
+            files_done: 0,
+            files_total: 0,
+            bytes_done: 0,
+            bytes_total: 0,
+            files_failed: 0,
+            beyond_help: 0,
+            error: Some(error.to_string()),
+        }
+    }
+
+    /// Nobody knows what it was.
+    pub fn is_unreadable(&self) -> bool {
+        self.state == DAMAGED
+    }
+
     /// All that failed is of a kind that is not copied.
     pub fn is_beyond_help(&self) -> bool {
         self.state == "incomplete" && self.files_failed > 0 && self.files_failed == self.beyond_help
@@ -471,7 +506,9 @@ pub fn random(bytes: &mut [u8]) -> Result<(), Error> {
 /// anew: DEST may be there since.
 pub fn known(directory: &Path) -> Result<Option<Record>, Error> {
     let path = directory.join("job.json");
-    let hint = "to begin anew, see what DEST is by now, and remove the directory that this file is in";
+    let id = directory.file_name().unwrap_or_default().to_string_lossy();
+    let id = id.get(..12).unwrap_or(&id);
+    let hint = format!("to begin anew, see what DEST is by now, then: haul stop {id} --discard");
     let text = match read_file(&path) {
         Ok(text) => text,
         // There is no state directory, or something else has its name.

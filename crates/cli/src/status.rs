@@ -16,7 +16,7 @@ use haul_mover::runner::Runner;
 use haul_storage::sink::{SourceName, leftovers, leftovers_in};
 use serde_json::json;
 
-use crate::job::{Record, is_running, lock, now, places, read_record, runner};
+use crate::job::{Record, is_running, known, lock, now, places, read_record, runner};
 use crate::kin;
 use crate::options;
 use crate::paths::{hex, json as json_line, name_of, show, unhex};
@@ -52,7 +52,7 @@ impl Found {
     }
 
     fn can_continue(&self) -> bool {
-        !matches!(self.state(), "running" | "done") && !self.has_never_begun()
+        !matches!(self.state(), "running" | "done") && !self.has_never_begun() && !self.record.is_unreadable()
     }
 
     fn has_never_begun(&self) -> bool {
@@ -119,7 +119,16 @@ fn below(jobs: &Path) -> Result<Vec<Found>, Error> {
         Err(error) => return Err(Error::os(Code::StateDamaged, jobs.display().to_string(), &error)),
     };
     let entries = entries.flatten().filter(|entry| !is_gone(&entry.file_name()));
-    Ok(entries.filter_map(|entry| at(entry.path())).collect())
+    Ok(entries.filter_map(|entry| at(entry.path()).or_else(|| unreadable(entry.path()))).collect())
+}
+
+/// The transfer that has its directory there, and a record that says nothing.
+fn unreadable(directory: PathBuf) -> Option<Found> {
+    let job = directory.file_name()?.to_str().filter(|name| unhex(name).is_some())?.to_owned();
+    let error = known(&directory).err()?;
+    let updated = std::fs::metadata(directory.join("job.json")).map_or(0, |found| found.mtime());
+    let record = Record::unreadable(job, &error, u64::try_from(updated).unwrap_or(0));
+    Some(Found { running: is_running(&directory), directory, record, older: Vec::new() })
 }
 
 /// `haul status`
@@ -191,7 +200,7 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
         writeln!(
             out,
             "{}  {:<11}  {} ago  {} of {}, {} of {}{}",
-            &record.job[..12.min(record.job.len())],
+            shortened(record),
             found.state(),
             age(time.saturating_sub(record.updated)),
             record.files_done,
@@ -203,11 +212,19 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
                 failed => format!("; {failed} failed"),
             },
         )?;
-        writeln!(out, "    {} -> {}", record.sources.join(" "), record.destination)?;
+        if !record.is_unreadable() {
+            writeln!(out, "    {} -> {}", record.sources.join(" "), record.destination)?;
+        }
         if let Some(error) = record.error.as_ref().filter(|error| *error != found.state()) {
             writeln!(out, "    {error}")?;
         }
-        if found.is_beyond_help() {
+        if record.is_unreadable() {
+            writeln!(
+                out,
+                "    to begin anew, see what DEST is by now, then: haul stop {} --discard",
+                shortened(record)
+            )?;
+        } else if found.is_beyond_help() {
             writeln!(out, "    what failed is neither file, directory nor symlink: it cannot be copied")?;
         } else if found.can_continue() {
             writeln!(out, "    run the same command again to continue")?;
@@ -217,6 +234,11 @@ fn list(out: &mut impl Write, mut found: Vec<Found>, past: bool) -> io::Result<(
         writeln!(out, "{left_out} ended a day or longer ago and need nothing more: haul status --all")?;
     }
     Ok(())
+}
+
+/// As much of the id as tells it from others.
+fn shortened(record: &Record) -> &str {
+    &record.job[..12.min(record.job.len())]
 }
 
 fn no_such_transfer(wanted: &str) -> Error {
@@ -279,6 +301,9 @@ fn stopped(directory: &Path, discard: bool) -> &'static str {
 fn left(record: &Record, removed: &Removed) -> String {
     let Record { destination, .. } = record;
     let mut told = String::new();
+    if record.is_unreadable() {
+        return "; unfinished files may be left where it copied to, with .haul- in their names".into();
+    }
     if record.destination_here.is_some() {
         told = format!("; {} removed", counted(removed.count, "unfinished file"));
         let Some(failure) = removed.missed else { return told };

@@ -106,6 +106,18 @@ fn what_never_began_has_a_summary_too() {
     assert_eq!(summary(&output)["state"], "failed");
     let explained = bed.haul(&["explain", "file", "copy"]);
     assert!(code(&explained) == 1 && stderr(&explained).contains("job.json"), "{}", stderr(&explained));
+    // What blocks it can be seen, and helped.
+    let text = stderr(&output);
+    let stop = text.split("then: haul ").nth(1).expect("what to do").trim();
+    let status = bed.haul(&["status"]);
+    let listed = String::from_utf8(status.stdout).unwrap();
+    assert!(listed.contains("damaged") && listed.contains(stop) && listed.contains("job.json"), "{listed}");
+    let status = events(&bed.haul(&["status", "--json"]));
+    assert_eq!((&status[0]["state"], &status[0]["can_continue"]), (&"damaged".into(), &false.into()));
+    let output = bed.haul(&stop.split(' ').collect::<Vec<_>>());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(String::from_utf8(output.stdout).unwrap().contains(".haul- in their names"));
+    assert_eq!(code(&bed.haul(&["cp", "file", "copy"])), 0);
 }
 
 #[test]

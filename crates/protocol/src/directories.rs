@@ -203,19 +203,19 @@ mod tests {
     /// Each costs what it is called, and its end may never come.
     #[test]
     fn names_of_live_directories_have_room_for_so_many_bytes() {
-        const NAME: [u8; 1 << 20] = [b'n'; 1 << 20];
+        let name = vec![b'n'; 1 << 20];
         let mut directories = Directories::new(vec![b"top".as_slice().into()]);
-        let all = (DIRECTORY_NAMES_BYTES_MAX / NAME.len()) as u64;
+        let all = (DIRECTORY_NAMES_BYTES_MAX / name.len()) as u64;
         directories.enter(EntryId(1), EntryId::root(0), b"").unwrap();
         for number in 2..2 + all {
-            directories.enter(EntryId(number), EntryId(1), &NAME).unwrap();
+            directories.enter(EntryId(number), EntryId(1), &name).unwrap();
         }
         let one_more = |directories: &mut Directories| directories.enter(EntryId(1 << 40), EntryId(1), b"n");
         assert_eq!(one_more(&mut directories), Err(Failure::new(Code::LimitExceeded)));
         let mut settled = vec![];
         directories.end(EntryId(2), &mut settled).unwrap();
         one_more(&mut directories).unwrap();
-        assert_eq!(directories.name_bytes, DIRECTORY_NAMES_BYTES_MAX - NAME.len() + 1);
+        assert_eq!(directories.name_bytes, DIRECTORY_NAMES_BYTES_MAX - name.len() + 1);
     }
 
     #[test]
