@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use haul_model::{Code, JobId};
 use haul_mover::Error;
 
-use crate::job::{Identity, already_running, directory, is_known, places, read_record};
+use crate::job::{Identity, already_running, directory, known, places, read_record};
 use crate::status::{self, Found};
 
 /// What a command would be, if it were typed in other ways.
@@ -21,6 +21,8 @@ pub struct Otherwise {
     preserve: bool,
     /// That differ in `-p`, and may in how their paths are typed.
     with_other_attributes: Vec<JobId>,
+    /// Both: also unless SOURCE is a symlink.
+    with_others_unless_link: Vec<JobId>,
     /// That mean the same.
     same: Vec<JobId>,
     /// That mean the same unless SOURCE, which is on another host, is a symlink: a transfer of several files was none of one.
@@ -30,24 +32,39 @@ pub struct Otherwise {
 /// Refuses a new transfer where an unfinished one is typed in one of these ways.
 pub fn check(id: &JobId, otherwise: &Otherwise) -> Result<(), Error> {
     let Ok(places) = places() else { return Ok(()) };
-    if places.iter().any(|state| is_known(state, id)) {
+    // One that ended before it found anything is no reason to begin it now.
+    let has_found = |found: &Found| found.record.files_total > 0 || found.state() == "done";
+    if latest(&places, id).is_some_and(|found| found.running || has_found(&found)) {
         return Ok(());
     }
-    let unfinished = |other| latest(&places, other).filter(Found::can_go_on);
-    let same = otherwise.same.iter().find_map(unfinished);
-    let typed = same.or_else(|| {
-        let mut found = otherwise.same_unless_link.iter().filter_map(unfinished);
+    let Otherwise { same, same_unless_link, with_other_attributes, with_others_unless_link, .. } = otherwise;
+    for other in
+        [same, same_unless_link, with_other_attributes, with_others_unless_link].into_iter().flatten()
+    {
+        // What it has made nobody can tell.
+        let mut records = places.iter().map(|state| known(&directory(state, other)));
+        if let Some(Err(damaged)) =
+            records.find(|known| known.as_ref().is_err_and(|error| error.failure.errno == 0))
+        {
+            return Err(damaged);
+        }
+    }
+    let unfinished = |other: &JobId| latest(&places, other).filter(Found::can_go_on);
+    let no_link = |others: &[JobId]| {
+        let mut found = others.iter().filter_map(|other| unfinished(other));
         // A session that has just begun has counted nothing yet; the record is of the one before.
         let before = |found: &Found| read_record(&found.directory).map_or(0, |record| record.files_total);
         found.find(|found| found.record.files_total.max(before(found)) > 1)
-    });
+    };
+    let typed = same.iter().find_map(unfinished).or_else(|| no_link(same_unless_link));
     let (differs, how) = match (&typed, otherwise.preserve) {
         (Some(_), _) => ("only in how it was typed", "type it like that"),
         (None, true) => ("in having no -p", "leave -p out"),
         (None, false) => ("in having -p", "add -p"),
     };
-    let with_other_attributes = || otherwise.with_other_attributes.iter().find_map(unfinished);
-    let Some(found) = typed.or_else(with_other_attributes) else { return Ok(()) };
+    let with_others = || with_other_attributes.iter().find_map(unfinished);
+    let found = typed.or_else(with_others).or_else(|| no_link(with_others_unless_link));
+    let Some(found) = found else { return Ok(()) };
     if found.running {
         return Err(already_running(&found.directory));
     }
@@ -82,6 +99,7 @@ pub fn typed_otherwise(identity: &Identity<'_>) -> Otherwise {
     Otherwise {
         preserve,
         with_other_attributes: typed(identity, ends, !preserve),
+        with_others_unless_link: typed(identity, unless_link, !preserve),
         same: typed(identity, ends, preserve),
         same_unless_link: typed(identity, unless_link, preserve),
     }

@@ -111,11 +111,6 @@ fn counts(stats: &Stats) -> [u64; 4] {
 /// The state of a job whose record cannot be read.
 const DAMAGED: &str = "damaged";
 
-/// Is there a record of this job?
-pub fn is_known(state: &Path, id: &JobId) -> bool {
-    directory(state, id).join("job.json").exists()
-}
-
 impl Record {
     /// Of a job of which nothing can be read.
     pub fn unreadable(job: String, error: &Error, updated: u64) -> Record {
@@ -142,6 +137,12 @@ impl Record {
             beyond_help: 0,
             error: Some(error.to_string()),
         }
+    }
+
+    /// Of this version, and with what names its unfinished files.
+    fn is_sound(&self) -> bool {
+        let instance = unhex(&self.instance).map(|instance| instance.len());
+        self.version == RECORD_VERSION && instance == Some(16)
     }
 
     /// Nobody knows what it was.
@@ -520,8 +521,7 @@ pub fn known(directory: &Path) -> Result<Option<Record>, Error> {
         }
     };
     let record = serde_json::from_slice(&text).ok();
-    let sound = |record: &Record| record.version == RECORD_VERSION && unhex(&record.instance).is_some();
-    match record.filter(sound) {
+    match record.filter(Record::is_sound) {
         Some(record) => Ok(Some(record)),
         None => Err(Error::new(Code::StateDamaged, path.display().to_string()).hint(hint)),
     }
@@ -529,7 +529,8 @@ pub fn known(directory: &Path) -> Result<Option<Record>, Error> {
 
 /// What is kept of the job in `directory`, if it can be read. It may be somebody else's: what it says is for a terminal.
 pub fn read_record(directory: &Path) -> Option<Record> {
-    let mut record: Record = serde_json::from_slice(&read_file(&directory.join("job.json")).ok()?).ok()?;
+    let record: Option<Record> = serde_json::from_slice(&read_file(&directory.join("job.json")).ok()?).ok();
+    let mut record = record.filter(Record::is_sound)?;
     // Bytes of it are counted.
     unhex(&record.job)?;
     let shown = record

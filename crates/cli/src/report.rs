@@ -152,7 +152,7 @@ pub struct Setup {
 impl Setup {
     /// By what hash it was compared, if there was anything to compare.
     pub fn verified_of(&self, stats: &Stats) -> Option<HashKind> {
-        self.verified.filter(|_| stats.objects_sent > 0)
+        self.verified.filter(|_| stats.bytes_done > 0)
     }
 }
 

@@ -703,7 +703,8 @@ fn run_remote(
     let hashed_early = begun.as_mut().map_or(0, Reading::end_hashing);
     interrupt.check()?;
     let response = match answer? {
-        Line::Response(response) => response,
+        // One that was asked to listen says where.
+        Line::Response(response) if !listen_far || response.port != 0 => response,
         Line::Refusal(refusal) => return Err(error_of_host(host, push, refusal.into())),
         _ => return Err(Error::new(Code::Protocol, "the other end answered something else")),
     };

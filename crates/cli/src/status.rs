@@ -86,7 +86,9 @@ fn all() -> Result<Vec<Found>, Error> {
         Some(error) => crate::report::error(&error),
         None => {}
     }
-    all.sort_by_key(|found| std::cmp::Reverse((found.running, found.record.updated)));
+    all.sort_by_key(|found| {
+        std::cmp::Reverse((found.running, !found.record.is_unreadable(), found.record.updated))
+    });
     let mut latest: HashMap<String, Found> = HashMap::new();
     for found in all {
         match latest.entry(found.record.job.clone()) {

@@ -100,6 +100,7 @@ fn what_never_began_has_a_summary_too() {
     assert_eq!(code(&bed.haul(&["cp", "file", "copy"])), 0);
     let jobs = bed.path("home/.local/state/haul/jobs");
     let job = fs::read_dir(jobs).unwrap().next().unwrap().unwrap().path();
+    let whole = fs::read(job.join("job.json")).unwrap();
     fs::write(job.join("job.json"), "{").unwrap();
     let output = bed.haul(&["cp", "--json", "file", "copy"]);
     assert_eq!((code(&output), summary(&output)["error"]["code"].as_str()), (1, Some("state-damaged")));
@@ -109,6 +110,14 @@ fn what_never_began_has_a_summary_too() {
     // What blocks it can be seen, and helped.
     let text = stderr(&output);
     let stop = text.split("then: haul ").nth(1).expect("what to do").trim();
+    // So is one of a newer version, or of which nobody knows what it calls its files.
+    for (field, value) in [("version", serde_json::json!(99)), ("instance", "ab".into())] {
+        let mut record: Value = serde_json::from_slice(&whole).unwrap();
+        record[field] = value;
+        fs::write(job.join("job.json"), record.to_string()).unwrap();
+        assert_eq!(code(&bed.haul(&["cp", "file", "copy"])), 1);
+        assert_eq!(events(&bed.haul(&["status", "--json"]))[0]["state"], "damaged", "{field}");
+    }
     let status = bed.haul(&["status"]);
     let listed = String::from_utf8(status.stdout).unwrap();
     assert!(listed.contains("damaged") && listed.contains(stop) && listed.contains("job.json"), "{listed}");
@@ -631,6 +640,22 @@ fn where_a_part_of_the_destination_has_no_room_it_is_named() {
             }
         }
     }
+}
+
+#[test]
+fn an_answer_of_the_other_end_without_a_port_is_no_answer() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let script = format!("#!/bin/sh\n'{haul}' \"$@\" | sed -u 's/\"port\":[0-9]*/\"port\":0/'\n");
+    let far = bed.write("far", script.as_bytes());
+    fs::set_permissions(&far, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = bed.command();
+    command.args(["cp", "--ssh", &format!("'{haul}' bench shell"), "--haul-path"]).arg(&far).arg("file");
+    let began = std::time::Instant::now();
+    let output = command.arg(format!("localhost:{}", bed.path("copy").display())).output().unwrap();
+    says(&output, 1, &["broke the protocol"]);
+    assert!(began.elapsed().as_secs() < 8, "nothing is waited for at port 0: {:?}", began.elapsed());
 }
 
 /// Whoever is greeted believes nothing that cannot be.

@@ -39,6 +39,32 @@ fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
     assert_eq!(code(&bed.haul(&["cp", "-r", "data", "copy"])), 0);
 }
 
+/// Of a command that ended before it began nothing is known, and a record that says nothing may be of anything.
+#[test]
+fn what_failed_before_it_began_or_cannot_be_read_makes_no_way_for_a_second_copy() {
+    let bed = Bed::new();
+    bed.write("data/x/one", b"1");
+    bed.write("data/y", b"2");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("'{haul}' bench shell");
+    let there = format!("localhost:{}", bed.path("data").display());
+    let slashed = format!("{there}/");
+    let pull = |shell: &str, options: &str, from: &str| {
+        bed.haul(&["cp", options, "-q", "--ssh", shell, "--haul-path", haul, from, "copy"])
+    };
+    assert_eq!(code(&pull("false", "-rp", &there)), 4, "{there} cannot be reached");
+    fs::create_dir_all(bed.path("copy/data/y")).unwrap();
+    assert_eq!(code(&pull(&shell, "-r", &there)), 3);
+    for (options, from) in [("-rp", &there), ("-rp", &slashed), ("-r", &slashed)] {
+        says(&pull(&shell, options, from), 2, &["an unfinished transfer differs", "haul stop "]);
+    }
+    let jobs = fs::read_dir(bed.path("home/.local/state/haul/jobs")).unwrap();
+    for job in jobs {
+        fs::write(job.unwrap().path().join("job.json"), "{").unwrap();
+    }
+    says(&pull(&shell, "-r", &slashed), 1, &["job.json", "--discard"]);
+}
+
 /// Shells complete paths of other hosts with a slash, too. What has several files was no symlink.
 #[test]
 fn a_slash_behind_a_directory_of_another_host_begins_no_second_copy() {

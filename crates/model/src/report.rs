@@ -51,6 +51,13 @@ pub struct Share {
     pub objects_skipped: u64,
 }
 
+impl Share {
+    /// Of its content.
+    pub fn bytes_there(&self) -> u64 {
+        self.bytes_done.saturating_add(self.bytes_skipped)
+    }
+}
+
 impl Stats {
     /// The file goes, with what was durable of it.
     pub fn take_back(&mut self, share: Share) {

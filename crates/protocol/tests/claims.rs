@@ -116,6 +116,47 @@ fn what_has_failed_at_the_sink_has_failed_whatever_the_source_counts() {
     assert_eq!((sink.stats().files_failed, sink.stats().files_done, sink.stats().bytes_done), (1, 0, 0));
 }
 
+/// The record of a transfer would go, if it had found nothing.
+#[test]
+fn what_was_found_stays_so_whatever_the_source_counts() {
+    let mut sink = Sink::new(sink_config());
+    let refused = Message::Notice { path: b"b".as_slice().into(), failure: Code::SourceRead.into() };
+    let claimed = Stats { hard_links: 1 << 60, bytes_done: 1 << 60, ..Stats::default() };
+    let messages = [refused, Message::Bye(claimed)].map(Event::Message);
+    assert_eq!(ended(&mut sink, sink_begins(2).into_iter().chain(messages).collect()), None);
+    let known = sink.stats();
+    assert_eq!((known.files_total, known.bytes_total, known.files_failed), (2, u64::from(2 * OBJECT), 1));
+    assert!(known.hard_links <= 2 && known.bytes_done == 0);
+}
+
+/// Each end tells of its own storage, and a user would look in vain.
+#[test]
+fn what_is_wrong_here_the_other_end_does_not_know() {
+    for (code, is_wrong) in [(Code::SinkWrite, true), (Code::SourceRead, false), (Code::NameInvalid, true)] {
+        let notice = Message::Notice { path: b"a".as_slice().into(), failure: code.into() };
+        let events = [sink_begins(1), vec![Event::Message(notice)]].concat();
+        assert_eq!(broken(ended(&mut Sink::new(sink_config()), events)), is_wrong, "{code:?}");
+    }
+    let answered = |failure: Failure| {
+        let answers = vec![(ID, Answer::Fail(failure))];
+        let mut source = Source::new(source_config());
+        let mut events = source_begins(1);
+        events[3] = Event::Message(Message::FileId { answers, laid: vec![], unlike: vec![] });
+        let mut failure = None;
+        for event in events {
+            source.on_event(event, &mut NoLog, 0);
+            while let Some(action) = source.next_action() {
+                if let Action::Ended(outcome) = action {
+                    failure = outcome.failure;
+                }
+            }
+        }
+        failure
+    };
+    assert_eq!(answered(Code::UnsupportedKind.into()), Some(Failure::new(Code::Protocol)));
+    assert_eq!(answered(Code::SinkPermission.into()), None);
+}
+
 #[test]
 fn where_no_tree_was_asked_for_none_comes() {
     for kind in [Kind::File, Kind::Directory, Kind::Symlink] {

@@ -211,6 +211,13 @@ fn what_was_written_is_acknowledged_before_the_file_is_named_and_the_job_ends() 
     assert_eq!(told, [Durable(0), Failed(FULL), end, Error(FULL)]);
 }
 
+#[test]
+fn nor_does_the_other_end_say_what_is_wrong_here() {
+    for end in [Settled::Failed(Code::SourceVanished.into()), Settled::Kept(Code::SourceRead.into())] {
+        assert_eq!(log_after(end, 1), Err(Failure::new(Code::Protocol)), "{end:?}");
+    }
+}
+
 /// The other end cannot say that a file is another one than was read here, where one object is all of it.
 #[test]
 fn a_hash_that_was_read_here_is_not_taken_from_the_other_end() {

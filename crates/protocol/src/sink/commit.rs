@@ -180,6 +180,9 @@ impl Sink {
                     if let Some(objects) = held.objects.as_deref_mut()
                         && objects.durable.insert(object.index.into())
                     {
+                        // What was durable before, as the source says, is not so once more.
+                        let rest = held.entry.size() - objects.counted.bytes_there().min(held.entry.size());
+                        let bytes = bytes.min(rest);
                         objects.counted.bytes_done += bytes;
                         self.stats.bytes_done = self.stats.bytes_done.saturating_add(bytes);
                     }

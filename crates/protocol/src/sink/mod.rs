@@ -23,6 +23,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashSet};
+use haul_model::error::Blame;
 use haul_model::limits::BATCH_ITEMS_MAX;
 use haul_model::op::{MembersStep, SinkDone, SinkOp};
 use haul_model::placement::is_object_size;
@@ -452,6 +453,10 @@ impl Sink {
             Message::FileClose { id, root } => self.on_file_close(id, root),
             Message::FileDrop { id, failure, restarts } => self.on_file_drop(id, failure, restarts),
             Message::Before { id, objects, bytes } => self.on_before(id, objects, bytes),
+            // What is wrong here the source does not know.
+            Message::Notice { failure, .. } if failure.code.blame() == Blame::Sink => {
+                Err(Failure::new(Code::Protocol))
+            }
             Message::Notice { path, failure } => {
                 let counted = u64::from(!self.config.planted.has(Bug::NoticeUncounted));
                 self.stats.files_total = self.stats.files_total.saturating_add(counted);
@@ -475,8 +480,8 @@ impl Sink {
         }
     }
 
-    /// What has failed here has failed, and nothing is there but what was counted here, whatever the source counts. A SOURCE that it
-    /// never told of, or not to its end, has failed; so has a file of which nothing has become.
+    /// What has failed here has failed, and nothing was found or is there but what was counted here, whatever the source counts.
+    /// A SOURCE that it never told of, or not to its end, has failed; so has a file that it counts and that is not here.
     fn on_bye(&mut self, stats: Stats) -> Result<(), Failure> {
         let own = self.stats;
         let files_failed = own.files_failed.max(stats.files_failed);
@@ -486,16 +491,10 @@ impl Sink {
             return Err(Failure::new(Code::Protocol));
         }
         self.bye = true;
-        let Stats { files_done, files_skipped, bytes_done, bytes_skipped, objects_skipped, .. } = own;
-        self.stats = Stats {
-            files_done,
-            files_skipped,
-            files_failed,
-            bytes_done,
-            bytes_skipped,
-            objects_skipped,
-            ..stats
-        };
+        // Of these the source alone knows: not all that was sent has come.
+        let Stats { hard_links, bytes_sent, objects_sent, objects_repaired, bytes_spilled, .. } = stats;
+        let of_source = Stats { bytes_sent, objects_sent, objects_repaired, bytes_spilled, ..own };
+        self.stats = Stats { files_failed, hard_links: hard_links.min(own.files_total), ..of_source };
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hashbrown::{HashMap, HashSet};
+use haul_model::error::Blame;
 use haul_model::limits::{BATCH_BYTES_SOFT, BATCH_ITEMS_MAX};
 use haul_model::placement::is_object_size;
 use haul_model::report::{Fact, Share};
@@ -253,7 +254,8 @@ impl Source {
                 }
             }
             (Answer::Resume(token), Kind::File) => self.resume_objects(id, token)?,
-            (Answer::Fail(failure), _) => {
+            // What is wrong at this end the other one does not know.
+            (Answer::Fail(failure), _) if failure.code.blame() != Blame::Source => {
                 self.report_failed(&entry, failure);
                 self.close(id, SourceCause::Refused)?;
                 if entry.kind == Kind::Directory {

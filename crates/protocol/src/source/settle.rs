@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use haul_model::error::Blame;
 use haul_model::limits::{ATTEMPTS_MAX, RESTARTS_MAX};
 use haul_model::op::SourceOp;
 use haul_model::report::{Fact, FailedPaths};
@@ -258,6 +259,10 @@ impl Source {
         let Some(held) = self.entries.get(id) else { return Ok(()) };
         let entry = held.entry.clone();
         match settled {
+            // Of what is wrong at this end the other one does not know.
+            Settled::Failed(failure) | Settled::Kept(failure) if failure.code.blame() == Blame::Source => {
+                return Err(Failure::new(Code::Protocol));
+            }
             Settled::Done(hash) => {
                 let unsent = held.state == SourceState::Bundled && !held.sent;
                 // Where one object is all, what was read is the file. Of members nothing is told.
