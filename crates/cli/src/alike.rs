@@ -51,7 +51,7 @@ pub fn check(id: &JobId, otherwise: &Otherwise) -> Result<(), Error> {
     }
     let unfinished = |other: &JobId| latest(&places, other).filter(Found::can_go_on);
     let no_link = |others: &[JobId]| {
-        let mut found = others.iter().filter_map(|other| unfinished(other));
+        let mut found = others.iter().filter_map(&unfinished);
         // A session that has just begun has counted nothing yet; the record is of the one before.
         let before = |found: &Found| read_record(&found.directory).map_or(0, |record| record.files_total);
         found.find(|found| found.record.files_total.max(before(found)) > 1)
