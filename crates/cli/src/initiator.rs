@@ -67,8 +67,17 @@ pub struct InitiatorConnector {
     pub way: Way,
     /// A connection has stood.
     pub connected: bool,
-    /// How many were cut before.
-    pub cut: u32,
+    /// What came of the attempts before.
+    pub tried: Tried,
+}
+
+/// Attempts of the first connection.
+#[derive(Default)]
+pub struct Tried {
+    /// How many were cut.
+    cut: u32,
+    /// One of them came as far as to the other end's answer, which waits for the rest of it.
+    reached: bool,
 }
 
 impl Connector for InitiatorConnector {
@@ -93,20 +102,21 @@ impl Connector for InitiatorConnector {
         };
         let began = Instant::now();
         let result = dialer.connect(introduction, patience);
+        self.tried.reached |= dialer.reached;
         // It waits longer than that for a connection: it has not ended for want of one.
         let has_ended =
             || began.elapsed() < FAR_END_WAITS && dialer.greeter.as_ref().is_some_and(|far| !far.lives());
         let is_cut = result.as_ref().is_err_and(|error| error.failure.code == Code::ConnectionLost);
-        self.cut += u32::from(is_cut);
+        self.tried.cut += u32::from(is_cut);
         // The last attempt there is: the path may just be lossy.
-        let is_in_the_way = |error: &Error| is_blocked(error) || is_cut && self.cut >= FIRST_ATTEMPTS;
+        let is_in_the_way = |error: &Error| is_blocked(error) || is_cut && self.tried.cut >= FIRST_ATTEMPTS;
         match result {
             // Nothing is in the way.
             Err(error) if is_in_the_way(&error) && has_ended() => Err(ended(&self.host)),
             Err(error) if self.listen == Listen::Auto && is_in_the_way(&error) => {
                 let reached = dialer.reached;
                 self.greeter = dialer.greeter.take();
-                let tried = if reached { DIALED_BACK_AFTER_SOME } else { DIALED_BACK };
+                let tried = if self.tried.reached { DIALED_BACK_AFTER_SOME } else { DIALED_BACK };
                 let back = self.accept(introduction, patience.min(tried));
                 back.map_err(|_| self.passes_nothing(error, reached))
             }

@@ -739,7 +739,7 @@ fn run_remote(
         greeter: Greeter::of(ssh.pid()),
         way: Way::Undecided,
         connected: false,
-        cut: 0,
+        tried: Default::default(),
     };
     let common = Common {
         tuning,

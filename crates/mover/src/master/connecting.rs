@@ -19,6 +19,8 @@ use crate::report::Report;
 
 /// So long nothing is asked for where the caller takes nothing.
 const BEHIND_PAUSE: Duration = Duration::from_millis(100);
+/// The other end may have noticed the loss so much earlier.
+const NEARLY: Duration = Duration::from_secs(2);
 
 /// The state of the connection, as the loop sees it.
 pub(super) enum Wire {
@@ -119,8 +121,12 @@ impl<M: Machine> Running<M> {
         let is_broken = error.failure.code == Code::ConnectionLost;
         self.broken_at_first += u32::from(first && is_broken);
         let is_last = first && (!is_broken || self.broken_at_first >= FIRST_ATTEMPTS);
-        if is_last || hopeless || since.elapsed() >= patience::in_all(self.master.tuning.reconnect, first) {
-            return self.stop(error);
+        let patience = patience::in_all(self.master.tuning.reconnect, first);
+        if is_last || hopeless || since.elapsed() >= patience {
+            // An end that nobody could reach for as long as that has ended for want of it: the path was what failed.
+            let for_want = error.failure.code == Code::PeerEnded && since.elapsed() + NEARLY >= patience;
+            let lost = self.last_error.take_if(|last| for_want && last.failure.code == Code::ConnectionLost);
+            return self.stop(lost.unwrap_or(error));
         }
         self.last_error = Some(error);
         self.retry_at = Some(Instant::now() + patience::pause(since.elapsed()));
@@ -172,7 +178,7 @@ impl<M: Machine> Running<M> {
                 format!("one connection after the other is lost before anything whole has passed: {cause}");
             let error = Error::new(Code::ConnectionLost, told);
             return self.stop(
-                error.hint("what is durable stays: run the same command again when the path is better"),
+                error.hint("what is durable stays: run the same command again when the path is better, or with a smaller --object-size if most files are small"),
             );
         }
         match self.in_vain.pause(now) {

@@ -668,3 +668,18 @@ fn nor_with_the_next_connection() {
         assert!(running.written.load(Ordering::Acquire) > 1);
     }
 }
+
+/// It has the same patience, and may have begun to wait earlier.
+#[test]
+fn an_end_that_was_waited_for_in_vain_is_not_said_to_have_ended() {
+    for (waited_seconds, told) in [(1, Code::PeerEnded), (9, Code::ConnectionLost)] {
+        let (mut running, _requests) = master();
+        running.master.tuning.reconnect = Duration::from_secs(10);
+        let since = Instant::now().checked_sub(Duration::from_secs(waited_seconds)).unwrap();
+        running.wire = Wire::Wanted { since, first: false };
+        running.last_error = Some(Error::new(Code::ConnectionLost, "refused"));
+        running.on_unreachable(Error::new(Code::PeerEnded, "host"));
+        let failure = running.last_error.take().map(|error| error.failure.code);
+        assert_eq!((running.stopped, failure), (true, Some(told)), "{waited_seconds} s");
+    }
+}
