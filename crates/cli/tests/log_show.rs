@@ -479,7 +479,7 @@ fn a_transfer_is_found_by_its_id_with_the_logs_of_both_ends() {
     let job = format!("{STATE}/jobs/{ID}");
     let record = |source: &str| {
         format!(
-            r#"{{"version": 1, "job": "{ID}", "instance": "00", "sources": ["{source}"], "destination": "/d",
+            r#"{{"version": 1, "job": "{ID}", "instance": "{ID}", "sources": ["{source}"], "destination": "/d",
             "destination_here": null, "decision": null, "state": "running", "started": 1, "updated": 1, "sessions": 1}}"#
         )
     };
