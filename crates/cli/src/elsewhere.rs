@@ -140,7 +140,6 @@ fn carry_files(from: &Path, to: &Path) -> std::io::Result<()> {
             // A record that is cut off could not be read.
             let fresh = to.join("carried.new");
             std::fs::copy(file.path(), &fresh)?;
-            std::fs::File::open(&fresh)?.sync_all()?;
             std::fs::rename(&fresh, to.join(file.file_name()))?;
         }
     }
