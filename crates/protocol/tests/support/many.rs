@@ -2,7 +2,7 @@
 
 use haul_model::limits::SOURCES_MAX;
 
-/// Their names, of which nothing depends.
+/// Their names, on which nothing depends.
 pub fn roots() -> Vec<Box<[u8]>> {
     vec![Box::default(); SOURCES_MAX]
 }
