@@ -318,7 +318,9 @@ fn left(record: &Record, removed: &Removed) -> String {
         Some(_) => format!("beside {destination} or below it"),
         None => return told,
     };
-    format!("{told}; unfinished files may be left {place}, with .haul- in their names")
+    // By which whoever can reach them tells them from those of other transfers.
+    let tag = record.instance.get(..12).unwrap_or_default();
+    format!("{told}; unfinished files may be left {place}, with .haul-{tag} in their names")
 }
 
 /// Asks the process to end, and waits until it has.

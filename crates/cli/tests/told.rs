@@ -280,14 +280,17 @@ fn stop_says_what_is_left_and_where() {
         child.wait().unwrap();
         stdout(&told)
     };
+    let mut before = String::new();
     for (destination, place) in [(&there, "in"), (&renamed, "beside")] {
         let mut child = bed.start(&["big", destination]);
         let left = bed.unfinished(&mut child, "there");
         let told = stop(&mut child, &["--discard"]);
+        let of_this = &left[..".haul-".len() + 12];
         let expected = format!(
-            "stopped\nforgotten; unfinished files may be left {place} {destination} or below it, with .haul- in their names\n"
+            "stopped\nforgotten; unfinished files may be left {place} {destination} or below it, with {of_this} in their names\n"
         );
         assert_eq!(told, expected);
+        assert_ne!(std::mem::replace(&mut before, of_this.to_owned()), of_this, "another transfer's");
         fs::remove_file(bed.path("there").join(&left)).unwrap();
         fs::remove_file(bed.path("there").join(left + ".sums")).unwrap();
     }
