@@ -459,7 +459,7 @@ pub struct TopologyShow {
 
 const TOPOLOGY_RUN_HELP: &str = "\
 Asks this user's service if there is one; where that says nothing that can be carried out here, plans alone, and says so. Where the plan \
-is to leave threads to the kernel, the command is run as it is, and that is said. SIGTERM and SIGHUP are passed on to it.
+is to leave threads to the kernel, the command is run as it is, and that is said. Signals are passed on to it.
 
 Exit codes: those of the command, 128 and the signal's number if one ended it; 2 if this command is not well formed, 127 \
 if the other cannot be started";

@@ -452,18 +452,17 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What is for another setting alone, and was said farther from the command than that, is for other commands.
+    /// What is for another setting alone, and was not said with the command itself, is for other commands.
     fn yield_to_nearer(&mut self) {
         let unused = || Origin::Default("not for this command");
-        if self.spill.value.is_none() && self.spill_max.origin.rank() < Origin::Flag("").rank() {
+        let is_said_here = |origin: &Origin| origin.rank() >= Origin::Flag("").rank();
+        if self.spill.value.is_none() && !is_said_here(&self.spill_max.origin) {
             self.spill_max = Setting { value: None, origin: unused() };
         }
-        let congestion = self.congestion.origin.rank();
-        let threshold = &self.congestion_threshold.origin;
-        if !has_threshold(self.congestion.value) && threshold.rank() < congestion {
+        if !has_threshold(self.congestion.value) && !is_said_here(&self.congestion_threshold.origin) {
             self.congestion_threshold = Setting { value: None, origin: unused() };
         }
-        if !has_skips(self.congestion.value) && self.congestion_skips.origin.rank() < congestion {
+        if !has_skips(self.congestion.value) && !is_said_here(&self.congestion_skips.origin) {
             self.congestion_skips = Setting { value: None, origin: unused() };
         }
     }

@@ -128,7 +128,8 @@ fn below(jobs: &Path) -> Result<Vec<Found>, Error> {
 fn unreadable(directory: PathBuf) -> Option<Found> {
     let job = directory.file_name()?.to_str().filter(|name| unhex(name).is_some())?.to_owned();
     let error = known(&directory).err()?;
-    let updated = std::fs::metadata(directory.join("job.json")).map_or(0, |found| found.mtime());
+    let found = std::fs::metadata(directory.join("job.json")).or_else(|_| std::fs::metadata(&directory));
+    let updated = found.map_or(0, |found| found.mtime());
     let record = Record::unreadable(job, &error, u64::try_from(updated).unwrap_or(0));
     Some(Found { running: is_running(&directory), directory, record, older: Vec::new() })
 }

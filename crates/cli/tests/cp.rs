@@ -651,9 +651,17 @@ fn limits_of_congestion_come_from_anywhere_and_have_to_make_sense() {
     // Another policy is nearer than what the file says of its own.
     let text = explained(&["--congestion", "adaptive"]);
     assert_eq!(row(&text, "congestion-skips"), None);
-    bed.write("home/.config/haul/config.toml", b"congestion-skips = 8\n");
-    assert_eq!(row(&explained(&["--congestion", "adaptive"]), "congestion-skips"), None);
-    says(&bed.haul(&["explain", "x", "y"]), 2, &["config.toml: congestion-skips is for --congestion lads"]);
+    // What is there for one policy is for the commands that have it, also where no policy is named.
+    let only_others = [
+        ("congestion-skips = 8\n", "congestion-skips"),
+        ("congestion = \"none\"\ncongestion-threshold = \"20ms\"\n", "congestion-threshold"),
+    ];
+    for (file, name) in only_others {
+        bed.write("home/.config/haul/config.toml", file.as_bytes());
+        assert_eq!(row(&explained(&[]), name), None, "{file}");
+        assert_eq!(row(&explained(&["--congestion", "layout"]), name), None, "{file}");
+        assert!(row(&explained(&["--congestion", "lads"]), name).unwrap().contains("config.toml"), "{file}");
+    }
     bed.write("home/.config/haul/config.toml", b"");
     let wrong = bed.haul(&["cp", "--congestion-threshold", "20", "x", "y"]);
     assert!(code(&wrong) == 2 && stderr(&wrong).contains("20ms"), "{}", stderr(&wrong));

@@ -461,13 +461,14 @@ impl<'a> Open<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance_sink::{Driver, JOB, OBJECT};
+    use crate::conformance_sink::{Driver, JOB, OBJECT, TIME};
     use crate::huge_pages::with_memory;
     use crate::sink::{Decision, SinkRoot, SinkSettings, SourceName};
+    use std::os::unix::fs::MetadataExt;
 
-    /// Those that could not be remembered keep the attributes that they were made with, and nobody knows which.
+    /// The state of a session has no room for more than a few hundred directories there.
     #[test]
-    fn a_spool_without_room_is_told() {
+    fn a_full_state_directory_leaves_no_directory_unfinished() {
         let (scratch, state) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
         with_memory(state.path(), c"size=64k", || {
             let root = SinkRoot::open(scratch.path(), Decision::Into, &[SourceName::Contents]).unwrap();
@@ -475,8 +476,13 @@ mod tests {
             let driver = Driver::new(Box::new(PosixSink::open(root, settings).unwrap()));
             let top = driver.directory(haul_model::EntryId::root(0), b"");
             (0..3000).for_each(|name| _ = driver.directory(top, format!("{name}").as_bytes()));
-            let no_room = Failure::os(Code::StateUnwritable, Errno::NOSPC.raw_os_error());
-            assert_eq!(driver.finish(), [(b""[..].into(), no_room)]);
+            assert!(std::fs::write(state.path().join("more"), [0; 64 << 10]).is_err(), "it is full");
+            assert_eq!(driver.finish(), []);
+            for name in 0..3000 {
+                let found = std::fs::metadata(scratch.path().join(format!("{name}"))).unwrap();
+                let expected = (0o755, TIME.seconds);
+                assert_eq!((found.mode() & 0o7777, found.mtime()), expected, "{name}");
+            }
         });
     }
 }

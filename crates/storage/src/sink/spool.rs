@@ -2,7 +2,8 @@
 //!
 //! A file without a name in the state directory: records are appended as directories are announced, parents first, and
 //! read backwards at the end, so that children come before their parents. Memory does not grow with the number of
-//! directories. A session that is killed leaves nothing behind; the next one hears of all directories again.
+//! directories, except where the file takes no more: then records stay in memory, up to a bound, until it does. A session that
+//! is killed leaves nothing behind; the next one hears of all directories again.
 //!
 //! A record is: its length (4 bytes), parent record (8), device (8), inode (8), flags (1), mode, uid, gid (4 each),
 //! mtime and atime (8 seconds, 4 nanoseconds each), the name, and its length again, which is what makes reading
@@ -59,6 +60,8 @@ const LENGTH_BYTES: u64 = 4;
 const FIXED_BYTES: usize = 8 + 8 + 8 + 1 + 4 + 4 + 4 + 12 + 12;
 const BLOCK_BYTES: usize = 64 << 10;
 const RECORD_BYTES_MAX: u64 = 2 * LENGTH_BYTES + (FIXED_BYTES + NAME_BYTES_MAX) as u64;
+/// Of records that the file does not take: some 150,000 directories. More are lost.
+const PENDING_BYTES_MAX: usize = 16 << 20;
 
 /// The records of one session.
 pub(crate) struct Spool {
@@ -68,12 +71,21 @@ pub(crate) struct Spool {
 
 #[derive(Default)]
 struct Tail {
-    /// Not in the file yet.
+    /// Whole records that are not in the file, behind those that are.
     pending: Vec<u8>,
     /// Bytes that are in the file.
     written: u64,
-    /// Records may be missing since this happened.
-    failed: Option<Errno>,
+    /// The file did not take them when there were so many.
+    refused: usize,
+    lost: Option<Lost>,
+}
+
+/// Where the records are for which neither the file nor memory had room.
+#[derive(Clone, Copy)]
+struct Lost {
+    start: u64,
+    end: u64,
+    why: Errno,
 }
 
 impl Spool {
@@ -96,39 +108,42 @@ impl Spool {
         Ok(Spool { file: File::from(opened), tail: Mutex::new(Tail::default()) })
     }
 
-    /// Adds a record. An error is kept and told by [`Spool::finish`]: the directory itself is usable.
+    /// Adds a record. That it was lost is told by [`Spool::finish`]: the directory itself is usable.
     pub fn append(&self, record: &Record) -> RecordId {
         let mut tail = lock(&self.tail);
         let id = RecordId(tail.written + tail.pending.len() as u64);
         encode(record, &mut tail.pending);
-        if tail.pending.len() >= BLOCK_BYTES {
+        if tail.pending.len() >= tail.refused + BLOCK_BYTES {
             self.flush(&mut tail);
         }
         id
     }
 
     fn flush(&self, tail: &mut Tail) {
-        match self.file.write_all_at(&tail.pending, tail.written) {
-            Ok(()) => {
-                tail.written += tail.pending.len() as u64;
+        let (length, end) = (tail.pending.len(), tail.written + tail.pending.len() as u64);
+        if let Err(error) = self.file.write_all_at(&tail.pending, tail.written) {
+            // There may be room later, and more of it is not needed before the end.
+            if length < PENDING_BYTES_MAX {
+                tail.refused = length;
+                return;
             }
-            Err(error) => {
-                // Offsets stay what they were told to be; the gap ends the reading backwards.
-                tail.written += tail.pending.len() as u64;
-                tail.failed = Some(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            }
+            // Offsets stay what they were told to be. What lies between two gaps is not worth a list of them.
+            let start = tail.lost.map_or(tail.written, |lost| lost.start);
+            tail.lost = Some(Lost { start, end, why: Errno::from_io_error(&error).unwrap_or(Errno::IO) });
         }
+        (tail.written, tail.refused) = (end, 0);
         tail.pending.clear();
+        tail.pending.shrink_to(2 * BLOCK_BYTES);
     }
 
-    /// Everything is in the file: reads it backwards.
+    /// All that were added, last first.
     pub fn finish(&self) -> Backwards<'_> {
-        let mut tail = lock(&self.tail);
-        self.flush(&mut tail);
-        Backwards { spool: self, end: tail.written, block: Vec::new(), start: 0, failed: tail.failed }
+        let tail = lock(&self.tail);
+        let end = tail.written + tail.pending.len() as u64;
+        Backwards { spool: self, end, block: tail.pending.clone(), start: tail.written, lost: tail.lost }
     }
 
-    /// Looks records up by their id; what is not in the file yet is not found.
+    /// Looks records up by their id.
     pub fn lookup(&self) -> Lookup<'_> {
         Lookup { spool: self, block: Vec::new(), start: 0 }
     }
@@ -153,7 +168,18 @@ impl Lookup<'_> {
         if let Some(found) = self.find(id) {
             return Ok(found);
         }
-        let end = id.0.saturating_add(RECORD_BYTES_MAX).min(lock(&self.spool.tail).written);
+        let tail = lock(&self.spool.tail);
+        let (written, lost) = (tail.written, tail.lost);
+        if id.0 >= written {
+            return record_at(&tail.pending, written, id).ok_or(Errno::IO);
+        }
+        drop(tail);
+        let known = match lost {
+            Some(Lost { start, .. }) if id.0 < start => start,
+            Some(Lost { end, why, .. }) if id.0 < end => return Err(why),
+            _ => written,
+        };
+        let end = id.0.saturating_add(RECORD_BYTES_MAX).min(known);
         self.start = end.saturating_sub(BLOCK_BYTES as u64);
         self.block.resize((end - self.start) as usize, 0);
         self.spool.read_exact(&mut self.block, self.start)?;
@@ -161,10 +187,15 @@ impl Lookup<'_> {
     }
 
     fn find(&self, id: RecordId) -> Option<Record> {
-        let bytes = self.block.get(usize::try_from(id.0.checked_sub(self.start)?).ok()?..)?;
-        let (length, bytes) = bytes.split_first_chunk()?;
-        decode(bytes.get(..u32::from_le_bytes(*length) as usize)?)
+        record_at(&self.block, self.start, id)
     }
+}
+
+/// One of those that begin at `start`.
+fn record_at(bytes: &[u8], start: u64, id: RecordId) -> Option<Record> {
+    let bytes = bytes.get(usize::try_from(id.0.checked_sub(start)?).ok()?..)?;
+    let (length, bytes) = bytes.split_first_chunk()?;
+    decode(bytes.get(..u32::from_le_bytes(*length) as usize)?)
 }
 
 /// The records, last first. Ends after the first error.
@@ -172,10 +203,10 @@ pub(crate) struct Backwards<'a> {
     spool: &'a Spool,
     /// Behind the next record.
     end: u64,
-    /// Bytes of the file from `start` on.
+    /// Bytes from `start` on: first those that are not in the file, then of the file.
     block: Vec<u8>,
     start: u64,
-    failed: Option<Errno>,
+    lost: Option<Lost>,
 }
 
 impl Backwards<'_> {
@@ -212,14 +243,18 @@ impl Iterator for Backwards<'_> {
     type Item = Result<(RecordId, Record)>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(Lost { start, end, .. }) = self.lost
+            && (start..=end).contains(&self.end)
+        {
+            self.end = start;
+        }
         if self.end == 0 {
-            return self.failed.take().map(Err);
+            return self.lost.take().map(|lost| Err(lost.why));
         }
         let step = self.step();
-        Some(step.map_err(|errno| {
+        Some(step.inspect_err(|_| {
             self.end = 0;
-            // Why there is a gap, rather than that there is one.
-            self.failed.take().unwrap_or(errno)
+            self.lost = None;
         }))
     }
 }
@@ -308,12 +343,74 @@ mod tests {
         assert_eq!(spool.finish().count(), 3000, "finishing again is possible");
     }
 
+    /// That the file has no room for them, now or ever, costs no record while memory has.
     #[test]
-    fn a_full_state_directory_is_told_at_the_end() {
-        let file = File::options().read(true).write(true).open("/dev/full").unwrap();
-        let spool = Spool { file, tail: Mutex::new(Tail::default()) };
-        spool.append(&record(RecordId::HOLDER, 5));
-        let told: Vec<_> = spool.finish().collect();
-        assert!(told.iter().any(|step| step.is_err()), "{told:?}");
+    fn what_the_file_does_not_take_stays_in_memory() {
+        let scratch = tempfile::tempdir().unwrap();
+        for room in [0..0, 0..1, 1..2, 2..3, 0..3] {
+            let tokens = TokenMaker::new([0; 6], [0; 4]);
+            let mut spool = Spool::create(scratch.path(), &tokens).unwrap();
+            let file = |number| match room.contains(&number) {
+                true => spool_file(&scratch, "kept"),
+                false => full(),
+            };
+            let mut ids = vec![RecordId::HOLDER];
+            for third in 0..3 {
+                spool.file = file(third);
+                for number in third * 1000..(third + 1) * 1000 {
+                    ids.push(spool.append(&record(ids[(number / 2) as usize], number)));
+                }
+            }
+            // What was written is in the one that had room.
+            spool.file = file(room.start);
+            let read: Vec<_> = spool.finish().map(|step| step.unwrap()).collect();
+            assert_eq!(read.len(), 3000, "{room:?}");
+            for ((id, read), number) in read.iter().zip((0..3000).rev()) {
+                assert_eq!(*read, record(ids[(number / 2) as usize], number), "{room:?}");
+                assert_eq!(spool.lookup().get(*id).as_ref(), Ok(read), "{room:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn records_that_nothing_has_room_for_are_told_and_the_others_come_all_the_same() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut spool = Spool::create(scratch.path(), &TokenMaker::new([0; 6], [0; 4])).unwrap();
+        let long = |number| Record { name: vec![b'n'; 255].into(), ..record(RecordId::HOLDER, number) };
+        let add = |spool: &Spool, bytes: usize| {
+            let (mut first, mut last) = (None, RecordId::HOLDER);
+            for number in 0..(bytes / 310) as u64 {
+                last = spool.append(&long(number));
+                first.get_or_insert(last);
+            }
+            (first.unwrap(), last)
+        };
+        let early = add(&spool, 3 * BLOCK_BYTES);
+        spool.flush(&mut lock(&spool.tail));
+        let kept = std::mem::replace(&mut spool.file, full());
+        let lost = add(&spool, 2 * PENDING_BYTES_MAX + PENDING_BYTES_MAX / 2);
+        assert!(lock(&spool.tail).pending.len() <= PENDING_BYTES_MAX);
+        spool.file = kept;
+        let late = add(&spool, 3 * BLOCK_BYTES);
+        let steps: Vec<_> = spool.finish().collect();
+        assert_eq!(steps.last(), Some(&Err(Errno::NOSPC)));
+        let ids: Vec<_> = steps.iter().flatten().map(|(id, _)| *id).collect();
+        assert!(ids.is_sorted_by(|one, other| one.0 > other.0));
+        for id in [early.0, early.1, late.0, late.1] {
+            assert!(ids.contains(&id));
+            assert!(spool.lookup().get(id).is_ok());
+        }
+        assert!(!ids.contains(&lost.0));
+        assert_eq!(spool.lookup().get(lost.0), Err(Errno::NOSPC));
+        assert_eq!(steps.len() - 1, ids.len(), "only that some are lost is told");
+    }
+
+    fn full() -> File {
+        File::options().read(true).write(true).open("/dev/full").unwrap()
+    }
+
+    fn spool_file(scratch: &tempfile::TempDir, name: &str) -> File {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).open(scratch.path().join(name)).unwrap()
     }
 }
