@@ -3,6 +3,7 @@
 mod sink_support;
 
 use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +23,22 @@ fn replace(scratch: &Scratch, token: Token, suffix: &str) {
     let copy = scratch.outside.join("copy");
     fs::copy(&path, &copy).unwrap();
     fs::rename(copy, path).unwrap();
+}
+
+/// The table says of the file that is there now that it is the one that was written to: it was given its number, as on another disk.
+fn give_number(scratch: &Scratch, token: Token, size: usize) {
+    let path = |suffix| scratch.path(format!("top/.haul-{token}{suffix}").as_bytes());
+    let number = fs::metadata(path("")).unwrap().ino();
+    let table = File::options().read(true).write(true).open(path(".sums")).unwrap();
+    let count = (size as u64).div_ceil(OBJECT.into());
+    let mut entry = [0; 40];
+    table.read_exact_at(&mut entry, count * 40).unwrap();
+    entry[..8].copy_from_slice(&number.to_le_bytes());
+    let object_bytes = u32::to_le_bytes(OBJECT);
+    let place = [(size as u64).to_le_bytes(), count.to_le_bytes()];
+    let covered = [&token.0, &place[0][..], &object_bytes, &place[1], &entry[..32]].concat();
+    entry[32..].copy_from_slice(&blake3::hash(&covered).as_bytes()[..8]);
+    table.write_all_at(&entry, count * 40).unwrap();
 }
 
 /// The `nth` of these fails.
@@ -79,6 +96,39 @@ fn a_copy_in_the_place_of_an_unfinished_file_is_read_before_it_is_believed() {
             driver.settle(&[file.id]);
             assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
         }
+    }
+}
+
+/// DEST was moved to another disk while objects came, and the copy has the same number there.
+#[test]
+fn a_copy_that_has_the_number_of_the_original_is_read_before_it_is_believed() {
+    let bytes = content(7, 4 * OBJECT as usize - 5);
+    for (is_missing, is_damaged) in [(false, false), (false, true), (true, false)] {
+        let scratch = Scratch::new(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = file_of(&driver, top, &bytes);
+        let token = driver.start(&file);
+        for index in 0..4 {
+            if index == 2 && is_missing {
+                ["", ".sums"].iter().for_each(|suffix| replace(&scratch, token, suffix));
+            }
+            assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+            assert_eq!(driver.sync(&[file.id]), []);
+        }
+        drop(driver);
+        if !is_missing {
+            replace(&scratch, token, "");
+        }
+        if is_damaged {
+            let path = scratch.path(format!("top/.haul-{token}").as_bytes());
+            let copy = File::options().write(true).open(path).unwrap();
+            copy.write_all_at(&[!bytes[OBJECT as usize]], OBJECT.into()).unwrap();
+        }
+        give_number(&scratch, token, bytes.len());
+        let (driver, file) = resumed(&scratch, token, &bytes);
+        let sealed = driver.seal(&file, token, None).map(drop);
+        let is_as_it_was = !is_missing && !is_damaged;
+        assert_eq!(sealed, if is_as_it_was { Ok(()) } else { Err(Code::HashMismatch.into()) });
     }
 }
 

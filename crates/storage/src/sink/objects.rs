@@ -178,11 +178,6 @@ impl Unfinished {
         lock(&self.open).identity.is_none_or(|known| known == (found.device, found.inode))
     }
 
-    /// The number of its inode, once it was made or found.
-    pub fn inode(&self) -> Option<u64> {
-        lock(&self.open).identity.map(|(_, inode)| inode)
-    }
-
     /// The descriptor of its contents, if it is open now.
     pub fn open_contents(&self) -> Option<Arc<OwnedFd>> {
         lock(&self.open).contents.clone()

@@ -47,10 +47,10 @@ impl PosixSink {
             0 => whole_hash(self.hash, b""),
             // Of any bytes it is the same.
             _ if self.hash == HashKind::None => whole_hash(self.hash, b""),
-            1 => match lock(&file.hashes).gathered(0) {
-                Some(root) => root,
-                None => self.reread(&contents, cut, 0, &mut reread)?,
-            },
+            1 => {
+                let gathered = lock(&file.hashes).gathered(0);
+                gathered.map_or_else(|| self.reread(&contents, cut, 0, &mut reread), Ok)?
+            }
             _ => self.combine(&file, &contents, cut, &mut reread)?,
         };
         if root.is_some_and(|root| root != found && !self.borrows(root)) {
@@ -71,7 +71,7 @@ impl PosixSink {
         reread: &mut Reread<'_>,
     ) -> Result<Hash, Failure> {
         let table = self.table(file);
-        let is_of_it = table.as_deref().and_then(|table| self.is_of_this_inode(table, file));
+        let is_of_it = table.as_deref().and_then(|table| self.is_of_this_inode(table, file, contents));
         let mut combiner = Combiner::new(self.hash);
         entries_of(table.as_deref(), cut, |index, entry| {
             let gathered = lock(&file.hashes).gathered(index);

@@ -4,9 +4,10 @@
 //! check over the token, the object size, the number and the hash. An entry that is torn, damaged, missing or of
 //! another file or cut does not pass its check, and its object is hashed again from the file.
 //!
-//! Behind the last one an entry of the same form has the number of the inode that the objects were written to, where others have a hash.
+//! Behind the last one an entry of the same form says which inode the objects were written to: where others have a hash it has the inode's
+//! number (8 bytes), and where the file system tells when it was made 1 (1), the seconds (8) and the nanoseconds (4) of that.
 
-use haul_model::{Hash, Token};
+use haul_model::{Hash, Timestamp, Token};
 
 use super::hashes::Cut;
 
@@ -28,17 +29,43 @@ pub(crate) fn decode(token: Token, cut: Cut, index: u64, entry: &[u8]) -> Option
     (stored == check(token, cut, index, &hash)).then_some(hash)
 }
 
+/// Which one of all that ever had its number, here or on another disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Inode {
+    pub number: u64,
+    /// When it was made, where that is told.
+    pub born: Option<Timestamp>,
+}
+
+impl Inode {
+    /// Is it that one? Numbers alone count where one of the two does not say when it was made.
+    pub fn is(&self, other: &Inode) -> bool {
+        let born = self.born.zip(other.born);
+        self.number == other.number && born.is_none_or(|(one, other)| one == other)
+    }
+}
+
 /// The entry behind the last one: which inode it is.
-pub(crate) fn encode_inode(token: Token, cut: Cut, inode: u64) -> [u8; ENTRY_BYTES] {
+pub(crate) fn encode_inode(token: Token, cut: Cut, inode: Inode) -> [u8; ENTRY_BYTES] {
     let mut hash = [0; 32];
-    hash[..8].copy_from_slice(&inode.to_le_bytes());
+    hash[..8].copy_from_slice(&inode.number.to_le_bytes());
+    if let Some(Timestamp { seconds, nanos }) = inode.born {
+        hash[8] = 1;
+        hash[9..17].copy_from_slice(&seconds.to_le_bytes());
+        hash[17..21].copy_from_slice(&nanos.to_le_bytes());
+    }
     encode(token, cut, cut.count(), Hash(hash))
 }
 
 /// Which inode it is, if its entry is whole.
-pub(crate) fn decode_inode(token: Token, cut: Cut, entry: &[u8]) -> Option<u64> {
+pub(crate) fn decode_inode(token: Token, cut: Cut, entry: &[u8]) -> Option<Inode> {
     let hash = decode(token, cut, cut.count(), entry)?;
-    hash.0.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    let (number, rest) = hash.0.split_first_chunk()?;
+    let (is_told, rest) = rest.split_first()?;
+    let (seconds, rest) = rest.split_first_chunk()?;
+    let (seconds, nanos) = (i64::from_le_bytes(*seconds), u32::from_le_bytes(*rest.first_chunk()?));
+    let born = (*is_told == 1).then_some(Timestamp { seconds, nanos });
+    Some(Inode { number: u64::from_le_bytes(*number), born })
 }
 
 fn check(token: Token, cut: Cut, index: u64, hash: &Hash) -> [u8; 8] {
@@ -68,13 +95,31 @@ mod tests {
         assert_eq!(decode(token, Cut { size: 1 << 21, ..cut }, 3, &entry), None);
         assert_eq!(decode(token, cut, 3, &entry[..39]), None);
         assert_eq!(decode(token, cut, 0, &[0; ENTRY_BYTES]), None, "a hole");
-        let inode = encode_inode(token, cut, 9);
-        assert_eq!((decode(token, cut, 3, &inode), decode_inode(token, cut, &inode)), (None, Some(9)));
+        for born in [None, Some(Timestamp { seconds: -3, nanos: 999_999_999 })] {
+            let inode = Inode { number: 9, born };
+            let entry = encode_inode(token, cut, inode);
+            assert_eq!(
+                (decode(token, cut, 3, &entry), decode_inode(token, cut, &entry)),
+                (None, Some(inode))
+            );
+        }
         assert_eq!(decode_inode(token, cut, &entry), None, "of no object");
         for bit in 0..ENTRY_BYTES * 8 {
             let mut damaged = entry;
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(decode(token, cut, 3, &damaged), None, "bit {bit}");
+        }
+    }
+    #[test]
+    fn an_inode_is_known_by_its_number_and_when_it_was_made() {
+        let at = |nanos| Some(Timestamp { seconds: 5, nanos });
+        let inode = |number, born| Inode { number, born };
+        assert!(inode(9, at(1)).is(&inode(9, at(1))));
+        assert!(!inode(9, at(1)).is(&inode(9, at(2))));
+        assert!(!inode(9, at(1)).is(&inode(8, at(1))));
+        for (one, other) in [(None, at(1)), (at(1), None), (None, None)] {
+            assert!(inode(9, one).is(&inode(9, other)));
+            assert!(!inode(9, one).is(&inode(8, other)));
         }
     }
 }

@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_model::{Failure, Hash, HashKind, ObjectSet};
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use haul_model::{Failure, Hash, HashKind, ObjectSet, Timestamp};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::attributes::status;
 use super::hashes::Cut;
 use super::objects::{PRIVATE, Unfinished};
 use super::seal::read_at;
+use super::sums::Inode;
 use super::tokens::TempName;
 use super::{PosixSink, lock, sums};
 use crate::carry::write_all_at;
@@ -225,7 +226,7 @@ impl PosixSink {
         let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
         let create = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE);
         let made = self.directories.retry_without_cache(create).map_err(sink_failure)?;
-        if let Some(inode) = file.inode() {
+        if let Some(inode) = self.contents(file).ok().and_then(|contents| inode(&contents)) {
             let entry = sums::encode_inode(file.token, file.cut(), inode);
             let written = self.hooks.before_table();
             let written = written.and_then(|()| write_all_at(&made, &entry, inode_place(file.cut())));
@@ -242,10 +243,16 @@ impl PosixSink {
 
     /// Whether a table is of this very file, and not of one that this is a copy of: what was written after it was copied would be
     /// missing here, and in the table. None where it does not say.
-    pub(super) fn is_of_this_inode(&self, table: &OwnedFd, file: &Unfinished) -> Option<bool> {
+    pub(super) fn is_of_this_inode(
+        &self,
+        table: &OwnedFd,
+        file: &Unfinished,
+        contents: &OwnedFd,
+    ) -> Option<bool> {
         let mut entry = [0; sums::ENTRY_BYTES];
         read_at(table, &mut entry, inode_place(file.cut())).ok()?;
-        Some(file.inode() == Some(sums::decode_inode(file.token, file.cut(), &entry)?))
+        let written_to = sums::decode_inode(file.token, file.cut(), &entry)?;
+        Some(inode(contents).is_some_and(|found| found.is(&written_to)))
     }
 
     /// The file goes, or has its final name.
@@ -257,6 +264,13 @@ impl PosixSink {
             let _ = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());
         }
     }
+}
+
+fn inode(contents: &OwnedFd) -> Option<Inode> {
+    let told = fs::statx(contents, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME).ok()?;
+    let (born, is_told) = (told.stx_btime, told.stx_mask & StatxFlags::BTIME.bits() != 0);
+    let born = is_told.then_some(Timestamp { seconds: born.tv_sec, nanos: born.tv_nsec });
+    Some(Inode { number: told.stx_ino, born })
 }
 
 fn inode_place(cut: Cut) -> u64 {
