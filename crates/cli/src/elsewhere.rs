@@ -156,7 +156,7 @@ impl Elsewhere {
     /// What has come back is gone by from now on; what stays here would be older.
     pub fn remove(self) {
         if let Some(record) = read_record(&self.directory) {
-            kin::forget(&self.directory, &record);
+            crate::kin::forget(&self.directory, &record);
         }
         let _ = remove_directory(&self.directory, self.lock);
     }

@@ -8,12 +8,14 @@ use haul_model::Code;
 use haul_mover::end::{Running, Stopper};
 use haul_mover::{Error, threads};
 
-use crate::signals;
+use crate::{report, signals};
 
 /// What is told twice within this may be one event: a terminal that goes away, a host that goes down.
 const ONE_EVENT: Duration = Duration::from_secs(1);
 /// Ctrl-C is typed again sooner than that; but not as soon as one is passed on that was for all of a group.
 const ONE_KEY: Duration = Duration::from_millis(150);
+/// What is done before a session begins looks whether it is to end, but where it waits for storage. Nothing is under way then.
+const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
 /// The first signal ends the session in order; a second one ends the process at once.
 pub struct Interrupt {
@@ -40,10 +42,9 @@ impl Interrupt {
                     continue;
                 }
                 first = Some(Instant::now());
-                if let Ok(stopper) = stopper.lock()
-                    && let Some(stopper) = stopper.as_ref()
-                {
-                    stopper.stop(Code::Interrupted.into());
+                match stopper_in(&stopper) {
+                    Some(stopper) => stopper.stop(Code::Interrupted.into()),
+                    None => end_unless_it_begins(&stopper),
                 }
             }
         };
@@ -67,4 +68,23 @@ impl Interrupt {
     pub fn check(&self) -> Result<(), Error> {
         if self.asked.load(Ordering::SeqCst) { Err(Error::new(Code::Interrupted, "")) } else { Ok(()) }
     }
+}
+
+fn stopper_in(place: &Mutex<Option<Stopper>>) -> Option<Stopper> {
+    place.lock().ok().and_then(|place| place.clone())
+}
+
+/// A session that begins after all is stopped where that is watched.
+fn end_unless_it_begins(stopper: &Arc<Mutex<Option<Stopper>>>) {
+    let stopper = Arc::clone(stopper);
+    let end = move || {
+        std::thread::sleep(UNHEARD_MAX);
+        if stopper_in(&stopper).is_none() {
+            let interrupted = Error::new(Code::Interrupted, "");
+            report::error(&interrupted.hint("run the same command again to continue"));
+            std::process::exit(130);
+        }
+    };
+    // Where there is no thread to be had, a second signal ends it.
+    let _ = threads::start("haul-unheard", end);
 }

@@ -138,7 +138,7 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
 /// The state directory, and the job in it.
 fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
     plan.check_policy()?;
-    threads::check_descriptors()?;
+    threads::check_descriptors(plan.settings.streams.value)?;
     let state = state_directory()?;
     alike::check(&plan.id, &plan.typed_otherwise)?;
     let required = plan.settings.log_required.value;

@@ -145,30 +145,48 @@ fn where_a_process_may_have_too_few_files_open_nothing_is_begun() {
     const HAUL: &str = env!("CARGO_BIN_EXE_haul");
     let bed = tempfile::tempdir().unwrap();
     let tree = tree_of_small_files(bed.path(), 200);
+    // Deeper than there are descriptors.
+    let deepest = (0..60).fold(tree.clone(), |above, depth| above.join(format!("deep-{depth}")));
+    fs::create_dir_all(&deepest).unwrap();
+    fs::write(deepest.join("file"), b"content").unwrap();
     let far = bed.path().join("far");
-    let copy = |here: u32, there: u32, to: &str| {
+    let copy = |(here, there): (u32, u32), streams: u32, to: &str| {
         fs::write(&far, format!("#!/bin/bash\nulimit -n {there} && exec {HAUL} \"$@\"\n")).unwrap();
         fs::set_permissions(&far, fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = haul_testkit::alone("bash", bed.path());
         command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &here.to_string(), HAUL, "cp", "-r", "-q"]);
         command.args(["--ssh", concat!(env!("CARGO_BIN_EXE_haul"), " bench shell"), "--haul-path"]);
-        command.arg(&far).arg(&tree).arg(to).output().unwrap()
+        command.arg(&far).args(["--streams", &streams.to_string()]).arg(&tree).arg(to).output().unwrap()
     };
     let copied = bed.path().join("copy");
     let elsewhere = format!("localhost:{}", copied.display());
-    for (here, there) in [(16, 16), (24, 24), (31, 31), (256, 16), (256, 31)] {
+    let too_few = [
+        (2, 32, (16, 16)),
+        (2, 32, (24, 24)),
+        (2, 32, (31, 31)),
+        // Each stream takes some.
+        (16, 60, (40, 40)),
+        (2, 32, (256, 16)),
+        (2, 32, (256, 31)),
+        (64, 156, (256, 100)),
+    ];
+    for (streams, needed, (here, there)) in too_few {
         let to = if here == there { copied.to_str().unwrap() } else { &elsewhere };
-        let ended = copy(here, there, to);
+        let ended = copy((here, there), streams, to);
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(1), "{here} {there}: {said}");
-        let wanted = format!("no more than {there} open files, and this needs 32");
+        let wanted = format!("no more than {there} open files, and this needs {needed}");
         assert!(said.contains(&wanted) && said.contains("ulimit -n"), "{here} {there}: {said}");
         assert!(!copied.exists() && (here != there || !bed.path().join("home").exists()), "{here} {there}");
     }
-    for (to, reached) in [(copied.to_str().unwrap(), "copy"), (&format!("{elsewhere}-far"), "copy-far")] {
-        let ended = copy(32, 32, to);
-        assert!(ended.status.success(), "{to} {}", String::from_utf8_lossy(&ended.stderr));
-        assert_eq!(fs::read_dir(bed.path().join(reached)).unwrap().count(), 200);
+    for (number, (streams, limit)) in [(2, 32), (2, 48), (16, 60), (64, 156)].into_iter().enumerate() {
+        for on in ["", "localhost:"] {
+            let reached = bed.path().join(format!("copy-{number}-{}", on.len()));
+            let ended = copy((limit, limit), streams, &format!("{on}{}", reached.display()));
+            assert!(ended.status.success(), "{limit} {on}{}", String::from_utf8_lossy(&ended.stderr));
+            assert_eq!(fs::read_dir(&reached).unwrap().count(), 201);
+            assert!(reached.join(deepest.strip_prefix(&tree).unwrap()).join("file").exists());
+        }
     }
 }
 

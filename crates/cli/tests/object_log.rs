@@ -1,6 +1,7 @@
 //! The object log from the command line: every mechanism and method through kill and resume, and the log's own troubles.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -434,10 +435,12 @@ fn what_was_known_comes_back_when_state_can_be_kept_in_its_place_again() {
         true
     });
     let known = known();
+    let left_elsewhere = || fs::read_dir(elsewhere.join("kin")).into_iter().flatten().count();
     // What it made meanwhile is not taken for a directory that things go into.
     bed.kill_when(paced(), |_| logs(&elsewhere).is_empty() && logged(&bed) >= known);
     let output = bed.copy(&[], "source", "sink").output().unwrap();
     assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(left_elsewhere(), 0, "nor is anything left of it there");
     assert!(bed.is_copied());
     let told = events(&output).pop().unwrap();
     assert!(told["objects_sent"].as_u64().unwrap() <= OBJECTS_ALL - known, "{known} were known: {told}");
@@ -544,4 +547,32 @@ fn the_rate_is_kept_whatever_the_streams() {
     let seconds = started.elapsed().as_secs_f64();
     assert!(seconds > 1.45, "{seconds}");
     assert!(bed.is_copied());
+}
+
+/// It takes as long as its storage takes for it, and nothing is under way.
+#[test]
+fn who_waits_for_the_log_to_be_read_can_interrupt_that() {
+    let bed = Bed::new();
+    bed.dataset();
+    bed.kill_when(bed.copy(&["--bandwidth", "6MiB"], "source", "sink"), |_| logged(&bed) > 0);
+    let log = logs(&bed.state).pop().unwrap();
+    let filled = fs::File::options().write(true).open(&log).unwrap();
+    filled.set_len(1 << 40).unwrap();
+    let mut command = bed.copy(&[], "source", "sink");
+    let mut runs = Killed(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = rustix::process::Pid::from_child(&runs.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(40);
+    let ended = loop {
+        match runs.0.try_wait().unwrap() {
+            Some(ended) => break ended,
+            None => assert!(Instant::now() < deadline, "it reads on"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let mut said = String::new();
+    runs.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(ended.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted") && said.contains("same command again"), "{said}");
 }

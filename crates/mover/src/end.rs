@@ -223,8 +223,11 @@ impl Running {
         let (first, second) = if source_first { (source, sink) } else { (sink, source) };
         let mut first = first.wait();
         let mut cause = None;
+        // Of what came before they were connected the other one does not hear.
+        let is_heard = |failure: Failure| first.log.is_some() || failure.code != Code::Interrupted;
+        let patience = |failure| if is_heard(failure) { OTHER_END_MAX } else { Duration::ZERO };
         if let Some(failure) = first.outcome.failure
-            && second.ended.recv_timeout(OTHER_END_MAX) == Err(RecvTimeoutError::Timeout)
+            && second.ended.recv_timeout(patience(failure)) == Err(RecvTimeoutError::Timeout)
         {
             second.stopper().stop(failure);
             cause = first.error.clone();
@@ -589,5 +592,36 @@ mod tests {
         assert_eq!(about(with_about(Some(lost), Some(refused.clone()))).as_deref(), Some(""));
         assert_eq!(about(with_about(None, Some(refused))), None, "it ended well");
         assert_eq!(about(with_about(Some(heard), None)).as_deref(), Some(""));
+    }
+    /// Before they are connected one does not hear why the other ends, and would be waited for.
+    #[test]
+    fn an_end_that_cannot_hear_of_an_interrupt_is_stopped_at_once() {
+        let summary = |failure: Failure| Summary {
+            outcome: Outcome { failure: Some(failure), stats: Stats::default() },
+            error: Some(failure.into()),
+            profiles: Profiles::default(),
+            log: None,
+            hanging: 0,
+            untold: true,
+        };
+        let running = |end: Box<dyn FnOnce(Queue<Input>) -> Failure + Send>| {
+            let (inputs, queue) = bounded(8);
+            let (ends, ended) = bounded(0);
+            let run = move || {
+                let failure = end(queue);
+                drop::<crossbeam_channel::Sender<()>>(ends);
+                summary(failure)
+            };
+            Running { inputs, thread: threads::start("end", run).unwrap(), ended }
+        };
+        let (interrupted, began) = (Failure::new(Code::Interrupted), std::time::Instant::now());
+        let source = running(Box::new(move |_| interrupted));
+        let sink = running(Box::new(|queue| match queue.recv_timeout(Duration::from_secs(60)) {
+            Ok(Input::Stop(failure)) => failure,
+            other => panic!("it is not stopped: {}", other.is_ok()),
+        }));
+        let (_, sink) = Running::wait_for_both(source, sink);
+        assert_eq!(sink.outcome.failure, Some(interrupted));
+        assert!(began.elapsed() < OTHER_END_MAX, "{:?}", began.elapsed());
     }
 }

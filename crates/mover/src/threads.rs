@@ -6,20 +6,21 @@ use haul_model::Code;
 
 use crate::error::Error;
 
-/// What an end has open at any rate, whatever it copies, and somewhat more. With fewer, each file would wait for one, mostly in vain.
-const DESCRIPTORS_MIN: usize = 32;
+/// What an end has open at any rate beside its streams, whatever it copies, and somewhat more. With fewer, each file would wait for one,
+/// mostly in vain.
+const DESCRIPTORS_MIN: usize = 28;
+/// A stream has two ends, which may be in one process; between two, a quarter of the descriptors is set aside.
+const DESCRIPTORS_PER_STREAM: usize = 2;
 
-/// May this process have as many open files as an end has to have?
-pub fn check_descriptors() -> Result<(), Error> {
-    match haul_storage::local::raise_descriptor_limit() {
-        limit if limit < DESCRIPTORS_MIN => {
-            let about = format!(
-                "a process may have no more than {limit} open files, and this needs {DESCRIPTORS_MIN}"
-            );
-            Err(Error::new(Code::SystemRefused, about).hint("allow more open files (ulimit -n)"))
-        }
-        _ => Ok(()),
+/// May this process have as many open files as an end with so many streams has to have?
+pub fn check_descriptors(streams: u16) -> Result<(), Error> {
+    let limit = haul_storage::local::raise_descriptor_limit();
+    let needed = DESCRIPTORS_MIN + DESCRIPTORS_PER_STREAM * usize::from(streams);
+    if limit >= needed {
+        return Ok(());
     }
+    let about = format!("a process may have no more than {limit} open files, and this needs {needed}");
+    Err(Error::new(Code::SystemRefused, about).hint("allow more open files (ulimit -n), or fewer --streams"))
 }
 
 /// Starts one.

@@ -30,10 +30,11 @@ use crate::placing::{Objects, Placing};
 use crate::sink::SourceName;
 use crate::source::{Directories, Noatime, Place, Status, link_target};
 
-/// Directories that the scan itself keeps open.
+/// Directories that the scan itself keeps open, and those that it is to come to, if the process may have so many.
 const FRAMES_HELD: usize = 48;
-/// And those that it is to come to, if the process may have so many.
 const SCOUTED_MAX: usize = 64;
+/// The deepest one, and the one that holds it.
+const FRAMES_HELD_LEAST: usize = 2;
 /// A batch ends early once the paths of its errors are this long: one path may have megabytes.
 const ERROR_BYTES_SOFT: usize = 1 << 20;
 
@@ -539,7 +540,8 @@ impl PosixScan {
     fn push(&mut self, frame: Frame) {
         self.ancestors.insert(frame.place);
         self.stack.push(frame);
-        let above = self.stack.len().checked_sub(FRAMES_HELD + 1).and_then(|index| self.stack.get_mut(index));
+        let most = FRAMES_HELD.min(self.directories.descriptors_max()).max(FRAMES_HELD_LEAST);
+        let above = self.stack.len().checked_sub(most + 1).and_then(|index| self.stack.get_mut(index));
         if let Some(held) = above.and_then(|frame| frame.held.take()) {
             self.recycle(held.listing);
         }
