@@ -8,7 +8,7 @@ use haul_model::Code;
 use haul_mover::end::{Running, Stopper};
 use haul_mover::{Error, threads};
 
-use crate::{report, signals};
+use crate::{patience, signals};
 
 /// What is told twice within this may be one event: a terminal that goes away, a host that goes down.
 const ONE_EVENT: Duration = Duration::from_secs(1);
@@ -16,6 +16,7 @@ const ONE_EVENT: Duration = Duration::from_secs(1);
 const ONE_KEY: Duration = Duration::from_millis(150);
 /// What is done before a session begins looks whether it is to end, but where it waits for storage. Nothing is under way then.
 const UNHEARD_MAX: Duration = Duration::from_secs(10);
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
 /// The first signal ends the session in order; a second one ends the process at once.
 pub struct Interrupt {
@@ -24,14 +25,14 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes the signals over.
-    pub fn install() -> Result<Interrupt, Error> {
+    /// Takes the signals over. `unheard` tells of the end where nothing hears of the first one.
+    pub fn install(unheard: impl FnOnce() + Send + 'static) -> Result<Interrupt, Error> {
         let mut signals = signal_hook::iterator::Signals::new(signals::that_end())
             .map_err(|error| Error::os(Code::SystemRefused, "signals", &error))?;
         let interrupt = Interrupt { stopper: Arc::default(), asked: Arc::default() };
         let (stopper, asked) = (interrupt.stopper.clone(), interrupt.asked.clone());
         let watch = move || {
-            let mut first = None;
+            let (mut first, mut unheard) = (None, Some(unheard));
             for signal in signals.forever() {
                 if asked.swap(true, Ordering::SeqCst) {
                     let is_typed = signal == signal_hook::consts::SIGINT;
@@ -42,9 +43,10 @@ impl Interrupt {
                     continue;
                 }
                 first = Some(Instant::now());
-                match stopper_in(&stopper) {
-                    Some(stopper) => stopper.stop(Code::Interrupted.into()),
-                    None => end_unless_it_begins(&stopper),
+                match (stopper_in(&stopper), unheard.take()) {
+                    (Some(stopper), _) => stopper.stop(Code::Interrupted.into()),
+                    (None, Some(unheard)) => end_unless_it_begins(&stopper, unheard),
+                    (None, None) => {}
                 }
             }
         };
@@ -75,13 +77,13 @@ fn stopper_in(place: &Mutex<Option<Stopper>>) -> Option<Stopper> {
 }
 
 /// A session that begins after all is stopped where that is watched.
-fn end_unless_it_begins(stopper: &Arc<Mutex<Option<Stopper>>>) {
+fn end_unless_it_begins(stopper: &Arc<Mutex<Option<Stopper>>>, unheard: impl FnOnce() + Send + 'static) {
     let stopper = Arc::clone(stopper);
     let end = move || {
         std::thread::sleep(UNHEARD_MAX);
         if stopper_in(&stopper).is_none() {
-            let interrupted = Error::new(Code::Interrupted, "");
-            report::error(&interrupted.hint("run the same command again to continue"));
+            // Whoever reads that may hang, too.
+            let _ = patience::within(TOLD_WITHIN, unheard);
             std::process::exit(130);
         }
     };

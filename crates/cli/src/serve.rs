@@ -183,7 +183,7 @@ fn run(request: &Request, hinted: Hinted, has_ended: Arc<AtomicBool>) -> Result<
             Error::new(Code::PeerVersion, about).hint("install the same version of haul on both hosts")
         );
     }
-    haul_mover::threads::check_descriptors(request.streams)?;
+    haul_mover::threads::check_descriptors(request.streams, request.tuning.io_threads)?;
     if request.key.is_some() {
         policy::check_plain()?;
     }

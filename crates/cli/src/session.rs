@@ -80,7 +80,11 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
     if let Some(every) = plan.measure.progress_every() {
         reporter.with(|reporter| reporter.set_json_progress(every));
     }
-    let interrupt = Interrupt::install()?;
+    let told = reporter.clone();
+    let interrupt = Interrupt::install(move || {
+        let summary = of_one_that_never_began(Error::new(Code::Interrupted, ""));
+        told.with(|reporter| _ = reporter.finish(&summary, &Setup::default()));
+    })?;
     let result = match &plan.direction {
         Direction::Local => run_local(&plan, &mut job, &reporter, &interrupt),
         Direction::Push(host) | Direction::Pull(host) => {
@@ -138,7 +142,8 @@ fn run(arguments: &Copy, started: Instant, plan: Plan) -> Result<u8, Error> {
 /// The state directory, and the job in it.
 fn open(plan: &Plan) -> Result<(PathBuf, Job), Error> {
     plan.check_policy()?;
-    threads::check_descriptors(plan.settings.streams.value)?;
+    let settings = &plan.settings;
+    threads::check_descriptors(settings.streams.value, settings.io_threads.value.into())?;
     let state = state_directory()?;
     alike::check(&plan.id, &plan.typed_otherwise)?;
     let required = plan.settings.log_required.value;

@@ -150,25 +150,28 @@ fn where_a_process_may_have_too_few_files_open_nothing_is_begun() {
     fs::create_dir_all(&deepest).unwrap();
     fs::write(deepest.join("file"), b"content").unwrap();
     let far = bed.path().join("far");
-    let copy = |(here, there): (u32, u32), streams: u32, to: &str| {
+    fs::write(tree.join("large"), vec![1; 20 << 20]).unwrap();
+    let copy = |(here, there): (u32, u32), (streams, threads): (u32, u32), to: &str| {
         fs::write(&far, format!("#!/bin/bash\nulimit -n {there} && exec {HAUL} \"$@\"\n")).unwrap();
         fs::set_permissions(&far, fs::Permissions::from_mode(0o755)).unwrap();
         let mut command = haul_testkit::alone("bash", bed.path());
         command.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &here.to_string(), HAUL, "cp", "-r", "-q"]);
         command.args(["--ssh", concat!(env!("CARGO_BIN_EXE_haul"), " bench shell"), "--haul-path"]);
-        command.arg(&far).args(["--streams", &streams.to_string()]).arg(&tree).arg(to).output().unwrap()
+        command.arg(&far).args(["--streams", &streams.to_string(), "--io-threads", &threads.to_string()]);
+        command.arg(&tree).arg(to).output().unwrap()
     };
     let copied = bed.path().join("copy");
     let elsewhere = format!("localhost:{}", copied.display());
     let too_few = [
-        (2, 32, (16, 16)),
-        (2, 32, (24, 24)),
-        (2, 32, (31, 31)),
-        // Each stream takes some.
-        (16, 60, (40, 40)),
-        (2, 32, (256, 16)),
-        (2, 32, (256, 31)),
-        (64, 156, (256, 100)),
+        ((2, 8), 32, (16, 16)),
+        ((2, 8), 32, (24, 24)),
+        ((2, 8), 32, (31, 31)),
+        // Each stream takes some, and each of many threads.
+        ((16, 2), 60, (40, 40)),
+        ((10, 32), 96, (48, 48)),
+        ((2, 2), 32, (256, 16)),
+        ((2, 2), 32, (256, 31)),
+        ((64, 2), 156, (256, 100)),
     ];
     for (streams, needed, (here, there)) in too_few {
         let to = if here == there { copied.to_str().unwrap() } else { &elsewhere };
@@ -179,12 +182,13 @@ fn where_a_process_may_have_too_few_files_open_nothing_is_begun() {
         assert!(said.contains(&wanted) && said.contains("ulimit -n"), "{here} {there}: {said}");
         assert!(!copied.exists() && (here != there || !bed.path().join("home").exists()), "{here} {there}");
     }
-    for (number, (streams, limit)) in [(2, 32), (2, 48), (16, 60), (64, 156)].into_iter().enumerate() {
+    let enough = [((2, 8), 32), ((2, 2), 48), ((16, 8), 60), ((64, 2), 156), ((2, 32), 80)];
+    for (number, (streams, limit)) in enough.into_iter().enumerate() {
         for on in ["", "localhost:"] {
             let reached = bed.path().join(format!("copy-{number}-{}", on.len()));
             let ended = copy((limit, limit), streams, &format!("{on}{}", reached.display()));
             assert!(ended.status.success(), "{limit} {on}{}", String::from_utf8_lossy(&ended.stderr));
-            assert_eq!(fs::read_dir(&reached).unwrap().count(), 201);
+            assert_eq!(fs::read_dir(&reached).unwrap().count(), 202);
             assert!(reached.join(deepest.strip_prefix(&tree).unwrap()).join("file").exists());
         }
     }

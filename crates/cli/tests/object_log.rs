@@ -559,7 +559,7 @@ fn who_waits_for_the_log_to_be_read_can_interrupt_that() {
     let filled = fs::File::options().write(true).open(&log).unwrap();
     filled.set_len(1 << 40).unwrap();
     let mut command = bed.copy(&[], "source", "sink");
-    let mut runs = Killed(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut runs = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
     std::thread::sleep(Duration::from_secs(1));
     let pid = rustix::process::Pid::from_child(&runs.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -572,7 +572,8 @@ fn who_waits_for_the_log_to_be_read_can_interrupt_that() {
         std::thread::sleep(Duration::from_millis(50));
     };
     let mut said = String::new();
-    runs.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    runs.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    let last: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
     assert_eq!(ended.code(), Some(130), "{said}");
-    assert!(said.contains("interrupted") && said.contains("same command again"), "{said}");
+    assert_eq!((&last["event"], &last["state"]), (&"summary".into(), &"interrupted".into()), "{said}");
 }

@@ -12,15 +12,22 @@ const DESCRIPTORS_MIN: usize = 28;
 /// A stream has two ends, which may be in one process; between two, a quarter of the descriptors is set aside.
 const DESCRIPTORS_PER_STREAM: usize = 2;
 
-/// May this process have as many open files as an end with so many streams has to have?
-pub fn check_descriptors(streams: u16) -> Result<(), Error> {
+/// So many threads at storage are among what is open at any rate; each of the others has a file open, too, and its directory.
+const IO_THREADS_COUNTED: usize = 8;
+const DESCRIPTORS_PER_THREAD: usize = 2;
+
+/// May this process have as many open files as an end with so many streams and threads at storage has to have?
+pub fn check_descriptors(streams: u16, io_threads: usize) -> Result<(), Error> {
     let limit = haul_storage::local::raise_descriptor_limit();
+    let more_threads = io_threads.saturating_sub(IO_THREADS_COUNTED);
     let needed = DESCRIPTORS_MIN + DESCRIPTORS_PER_STREAM * usize::from(streams);
+    let needed = needed.saturating_add(more_threads.saturating_mul(DESCRIPTORS_PER_THREAD));
     if limit >= needed {
         return Ok(());
     }
     let about = format!("a process may have no more than {limit} open files, and this needs {needed}");
-    Err(Error::new(Code::SystemRefused, about).hint("allow more open files (ulimit -n), or fewer --streams"))
+    Err(Error::new(Code::SystemRefused, about)
+        .hint("allow more open files (ulimit -n), or fewer --streams and --io-threads"))
 }
 
 /// Starts one.

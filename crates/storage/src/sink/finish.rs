@@ -84,10 +84,13 @@ impl PosixSink {
             return FailedPaths::default();
         }
         let failed = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let unread = steps.error().map(spool_failure);
+        let (unread, lost) = (steps.error(), self.spool.lost());
+        let unread = unread.or(lost.map(|(_, why)| why)).map(spool_failure);
         // What is about all of them is named in any case.
         let about_all = unread.into_iter().chain(self.finish_destination(whole).err());
-        failed.after(about_all.map(|failure| (self.own_name.clone(), failure)))
+        let failed = failed.after(about_all.map(|failure| (self.own_name.clone(), failure)));
+        let more = failed.more() + lost.map_or(0, |(count, _)| count - 1);
+        failed.with_more(more)
     }
 
     fn finish_directory(
@@ -294,7 +297,10 @@ impl PosixSink {
         let mut bytes = record.name.len();
         let mut next = record.parent;
         while next != RecordId::HOLDER {
-            let Ok(record) = records.get(next) else { break };
+            let Ok(record) = records.get(next) else {
+                names.push(b"..."[..].into());
+                break;
+            };
             bytes += record.name.len() + 1;
             if bytes > PATH_BYTES_MAX {
                 names.push(b"..."[..].into());

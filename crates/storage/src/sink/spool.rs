@@ -2,8 +2,9 @@
 //!
 //! A file without a name in the state directory: records are appended as directories are announced, parents first, and
 //! read backwards at the end, so that children come before their parents. Memory does not grow with the number of
-//! directories, except where the file takes no more: then records stay in memory, up to a bound, until it does. A session that
-//! is killed leaves nothing behind; the next one hears of all directories again.
+//! directories, except where the file takes no more: then records stay in memory, up to a bound, until it does. Beyond it those that come are
+//! lost, with what is below them; all before have their parents. A session that is killed leaves nothing behind; the next one hears of all
+//! directories again.
 //!
 //! A record is: its length (4 bytes), parent record (8), device (8), inode (8), flags (1), mode, uid, gid (4 each),
 //! mtime and atime (8 seconds, 4 nanoseconds each), the name, and its length again, which is what makes reading
@@ -29,6 +30,8 @@ pub(crate) struct RecordId(u64);
 impl RecordId {
     /// The directory that holds the destination. It has no record: its attributes are not ours.
     pub const HOLDER: RecordId = RecordId(u64::MAX);
+    /// There was no room for the record.
+    const LOST: RecordId = RecordId(u64::MAX - 1);
 }
 
 /// One directory, to be finished.
@@ -60,8 +63,10 @@ const LENGTH_BYTES: u64 = 4;
 const FIXED_BYTES: usize = 8 + 8 + 8 + 1 + 4 + 4 + 4 + 12 + 12;
 const BLOCK_BYTES: usize = 64 << 10;
 const RECORD_BYTES_MAX: u64 = 2 * LENGTH_BYTES + (FIXED_BYTES + NAME_BYTES_MAX) as u64;
-/// Of records that the file does not take: some 150,000 directories. More are lost.
+/// Of records that the file does not take: 50,000 to 200,000 directories. More are lost.
 const PENDING_BYTES_MAX: usize = 16 << 20;
+/// Whether the file takes some again is tried when so many more are lost.
+const TRIED_EVERY: u64 = 256;
 
 /// The records of one session.
 pub(crate) struct Spool {
@@ -75,17 +80,11 @@ struct Tail {
     pending: Vec<u8>,
     /// Bytes that are in the file.
     written: u64,
-    /// The file did not take them when there were so many.
+    /// The file did not take them when there were so many, for this reason.
     refused: usize,
-    lost: Option<Lost>,
-}
-
-/// Where the records are for which neither the file nor memory had room.
-#[derive(Clone, Copy)]
-struct Lost {
-    start: u64,
-    end: u64,
-    why: Errno,
+    why: Option<Errno>,
+    /// So many had no place.
+    lost: u64,
 }
 
 impl Spool {
@@ -108,9 +107,16 @@ impl Spool {
         Ok(Spool { file: File::from(opened), tail: Mutex::new(Tail::default()) })
     }
 
-    /// Adds a record. That it was lost is told by [`Spool::finish`]: the directory itself is usable.
+    /// Adds a record. That it was lost is told at the end: the directory itself is usable.
     pub fn append(&self, record: &Record) -> RecordId {
         let mut tail = lock(&self.tail);
+        if tail.pending.len() >= PENDING_BYTES_MAX && tail.lost.is_multiple_of(TRIED_EVERY) {
+            self.flush(&mut tail);
+        }
+        if tail.pending.len() >= PENDING_BYTES_MAX || record.parent == RecordId::LOST {
+            tail.lost += 1;
+            return RecordId::LOST;
+        }
         let id = RecordId(tail.written + tail.pending.len() as u64);
         encode(record, &mut tail.pending);
         if tail.pending.len() >= tail.refused + BLOCK_BYTES {
@@ -120,27 +126,32 @@ impl Spool {
     }
 
     fn flush(&self, tail: &mut Tail) {
-        let (length, end) = (tail.pending.len(), tail.written + tail.pending.len() as u64);
-        if let Err(error) = self.file.write_all_at(&tail.pending, tail.written) {
-            // There may be room later, and more of it is not needed before the end.
-            if length < PENDING_BYTES_MAX {
-                tail.refused = length;
-                return;
+        match self.file.write_all_at(&tail.pending, tail.written) {
+            Ok(()) => {
+                tail.written += tail.pending.len() as u64;
+                tail.refused = 0;
+                tail.pending.clear();
+                tail.pending.shrink_to(2 * BLOCK_BYTES);
             }
-            // Offsets stay what they were told to be. What lies between two gaps is not worth a list of them.
-            let start = tail.lost.map_or(tail.written, |lost| lost.start);
-            tail.lost = Some(Lost { start, end, why: Errno::from_io_error(&error).unwrap_or(Errno::IO) });
+            // There may be room later, and more of it is not needed before the end.
+            Err(error) => {
+                tail.refused = tail.pending.len();
+                tail.why = Some(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            }
         }
-        (tail.written, tail.refused) = (end, 0);
-        tail.pending.clear();
-        tail.pending.shrink_to(2 * BLOCK_BYTES);
     }
 
-    /// All that were added, last first.
+    /// All that are not lost, last first.
     pub fn finish(&self) -> Backwards<'_> {
         let tail = lock(&self.tail);
         let end = tail.written + tail.pending.len() as u64;
-        Backwards { spool: self, end, block: tail.pending.clone(), start: tail.written, lost: tail.lost }
+        Backwards { spool: self, end, block: tail.pending.clone(), start: tail.written }
+    }
+
+    /// How many are lost, and why, if any are.
+    pub fn lost(&self) -> Option<(u64, Errno)> {
+        let tail = lock(&self.tail);
+        (tail.lost > 0).then(|| (tail.lost, tail.why.unwrap_or(Errno::IO)))
     }
 
     /// Looks records up by their id.
@@ -169,17 +180,12 @@ impl Lookup<'_> {
             return Ok(found);
         }
         let tail = lock(&self.spool.tail);
-        let (written, lost) = (tail.written, tail.lost);
+        let written = tail.written;
         if id.0 >= written {
             return record_at(&tail.pending, written, id).ok_or(Errno::IO);
         }
         drop(tail);
-        let known = match lost {
-            Some(Lost { start, .. }) if id.0 < start => start,
-            Some(Lost { end, why, .. }) if id.0 < end => return Err(why),
-            _ => written,
-        };
-        let end = id.0.saturating_add(RECORD_BYTES_MAX).min(known);
+        let end = id.0.saturating_add(RECORD_BYTES_MAX).min(written);
         self.start = end.saturating_sub(BLOCK_BYTES as u64);
         self.block.resize((end - self.start) as usize, 0);
         self.spool.read_exact(&mut self.block, self.start)?;
@@ -206,7 +212,6 @@ pub(crate) struct Backwards<'a> {
     /// Bytes from `start` on: first those that are not in the file, then of the file.
     block: Vec<u8>,
     start: u64,
-    lost: Option<Lost>,
 }
 
 impl Backwards<'_> {
@@ -243,19 +248,11 @@ impl Iterator for Backwards<'_> {
     type Item = Result<(RecordId, Record)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(Lost { start, end, .. }) = self.lost
-            && (start..=end).contains(&self.end)
-        {
-            self.end = start;
-        }
         if self.end == 0 {
-            return self.lost.take().map(|lost| Err(lost.why));
+            return None;
         }
         let step = self.step();
-        Some(step.inspect_err(|_| {
-            self.end = 0;
-            self.lost = None;
-        }))
+        Some(step.inspect_err(|_| self.end = 0))
     }
 }
 
@@ -351,7 +348,7 @@ mod tests {
             let tokens = TokenMaker::new([0; 6], [0; 4]);
             let mut spool = Spool::create(scratch.path(), &tokens).unwrap();
             let file = |number| match room.contains(&number) {
-                true => spool_file(&scratch, "kept"),
+                true => spool_file(&scratch, &format!("{room:?}")),
                 false => full(),
             };
             let mut ids = vec![RecordId::HOLDER];
@@ -372,37 +369,37 @@ mod tests {
         }
     }
 
+    /// Those before have their parents; who was lost has nobody below.
     #[test]
-    fn records_that_nothing_has_room_for_are_told_and_the_others_come_all_the_same() {
+    fn beyond_what_has_room_in_memory_new_records_are_lost_until_the_file_takes_them() {
         let scratch = tempfile::tempdir().unwrap();
         let mut spool = Spool::create(scratch.path(), &TokenMaker::new([0; 6], [0; 4])).unwrap();
-        let long = |number| Record { name: vec![b'n'; 255].into(), ..record(RecordId::HOLDER, number) };
-        let add = |spool: &Spool, bytes: usize| {
-            let (mut first, mut last) = (None, RecordId::HOLDER);
-            for number in 0..(bytes / 310) as u64 {
-                last = spool.append(&long(number));
-                first.get_or_insert(last);
-            }
-            (first.unwrap(), last)
+        let add = |spool: &Spool, parent, bytes: usize| -> Vec<RecordId> {
+            let long = |number| Record { name: vec![b'n'; 255].into(), ..record(parent, number) };
+            (0..(bytes / 310) as u64).map(|number| spool.append(&long(number))).collect()
         };
-        let early = add(&spool, 3 * BLOCK_BYTES);
+        let early = add(&spool, RecordId::HOLDER, 3 * BLOCK_BYTES);
         spool.flush(&mut lock(&spool.tail));
         let kept = std::mem::replace(&mut spool.file, full());
-        let lost = add(&spool, 2 * PENDING_BYTES_MAX + PENDING_BYTES_MAX / 2);
-        assert!(lock(&spool.tail).pending.len() <= PENDING_BYTES_MAX);
+        let many = add(&spool, early[0], 2 * PENDING_BYTES_MAX);
+        let in_memory = many.partition_point(|id| *id != RecordId::LOST);
+        assert!(
+            in_memory * 330 > PENDING_BYTES_MAX && many[in_memory..].iter().all(|id| *id == RecordId::LOST)
+        );
+        assert!(lock(&spool.tail).pending.len() < PENDING_BYTES_MAX + BLOCK_BYTES);
         spool.file = kept;
-        let late = add(&spool, 3 * BLOCK_BYTES);
-        let steps: Vec<_> = spool.finish().collect();
-        assert_eq!(steps.last(), Some(&Err(Errno::NOSPC)));
-        let ids: Vec<_> = steps.iter().flatten().map(|(id, _)| *id).collect();
-        assert!(ids.is_sorted_by(|one, other| one.0 > other.0));
-        for id in [early.0, early.1, late.0, late.1] {
-            assert!(ids.contains(&id));
+        let late = add(&spool, many[0], 3 * BLOCK_BYTES);
+        let before = late.partition_point(|id| *id == RecordId::LOST);
+        assert!(before < TRIED_EVERY as usize, "{before}");
+        assert_eq!(spool.append(&record(RecordId::LOST, 1)), RecordId::LOST, "it cannot be reached");
+        let lost = many.len() - in_memory + before + 1;
+        assert_eq!(spool.lost(), Some((lost as u64, Errno::NOSPC)));
+        let expected: Vec<_> = [&early, &many[..in_memory], &late[before..]].concat();
+        let read: Vec<_> = spool.finish().map(|step| step.unwrap().0).collect();
+        assert!(read.iter().eq(expected.iter().rev()));
+        for id in read {
             assert!(spool.lookup().get(id).is_ok());
         }
-        assert!(!ids.contains(&lost.0));
-        assert_eq!(spool.lookup().get(lost.0), Err(Errno::NOSPC));
-        assert_eq!(steps.len() - 1, ids.len(), "only that some are lost is told");
     }
 
     fn full() -> File {
