@@ -132,6 +132,89 @@ fn a_copy_that_has_the_number_of_the_original_is_read_before_it_is_believed() {
     }
 }
 
+/// What a backup has kept of it, and puts back into the file that is there, with its times (`cp -a`, `rsync -a --inplace`).
+struct Kept(Vec<(std::path::PathBuf, Vec<u8>, std::time::SystemTime)>);
+
+impl Kept {
+    fn of(scratch: &Scratch, token: Token, suffixes: &[&str]) -> Kept {
+        let path = |suffix: &&str| scratch.path(format!("top/.haul-{token}{suffix}").as_bytes());
+        let kept = |path: std::path::PathBuf| {
+            let (bytes, modified) =
+                (fs::read(&path).unwrap(), fs::metadata(&path).unwrap().modified().unwrap());
+            (path, bytes, modified)
+        };
+        Kept(suffixes.iter().map(|suffix| kept(path(suffix))).collect())
+    }
+
+    fn put_back(&self) {
+        for (path, bytes, modified) in &self.0 {
+            let file = File::options().write(true).truncate(true).open(path).unwrap();
+            file.write_all_at(bytes, 0).unwrap();
+            file.set_modified(*modified).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_put_back_from_a_backup_is_read_before_it_is_believed() {
+    let bytes = content(7, 4 * OBJECT as usize - 5);
+    for (kept_after, suffixes, sessions, is_whole) in [
+        (2, &["", ".sums"][..], 0, false),
+        (2, &[""], 0, false),
+        (2, &["", ".sums"], 1, false),
+        (4, &["", ".sums"], 0, true),
+        (4, &[""], 1, true),
+    ] {
+        let scratch = Scratch::fast(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = file_of(&driver, top, &bytes);
+        let (token, mut kept) = (driver.start(&file), None);
+        for index in 0..4 {
+            assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+            assert_eq!(driver.sync(&[file.id]), []);
+            if index + 1 == kept_after {
+                kept = Some(Kept::of(&scratch, token, suffixes));
+            }
+        }
+        drop(driver);
+        kept.unwrap().put_back();
+        // What one writes hides that the times were set.
+        for _ in 0..sessions {
+            let (driver, file) = resumed(&scratch, token, &bytes);
+            assert_eq!(driver.write_object(&file, token, &bytes, 3), Ok(()));
+            assert_eq!(driver.sync(&[file.id]), []);
+        }
+        let (driver, file) = resumed(&scratch, token, &bytes);
+        let sealed = driver.seal(&file, token, None).map(drop);
+        let expected = if is_whole { Ok(()) } else { Err(Code::HashMismatch.into()) };
+        assert_eq!(sealed, expected, "{kept_after} {suffixes:?} {sessions}");
+    }
+}
+
+#[test]
+fn what_was_put_back_and_has_no_hashes_begins_anew() {
+    for objects in [1, 3] {
+        let bytes = content(7, objects * OBJECT as usize - 5);
+        let scratch = Scratch::fast(SyncMode::EachFile);
+        let (driver, top) = scratch.session(ONE);
+        let file = file_of(&driver, top, &bytes);
+        let token = driver.start(&file);
+        for index in 0..objects as u64 {
+            assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+        }
+        assert_eq!(driver.sync(&[file.id]), []);
+        drop(driver);
+        let claim = || {
+            let (driver, top) = scratch.session(TWO);
+            let file = file_of(&driver, top, &bytes);
+            driver.prepare(&file, Some(token), true)
+        };
+        assert_eq!(claim(), Prepared::Resume(token), "it is as it was written");
+        Kept::of(&scratch, token, &[""]).put_back();
+        assert!(matches!(claim(), Prepared::Start(other) if other != token), "{objects}");
+    }
+}
+
 #[test]
 fn what_was_written_gets_its_name_and_not_what_is_in_its_place() {
     let bytes = content(7, 3 * OBJECT as usize);

@@ -23,6 +23,7 @@ use super::spool::{Record, RecordId};
 use super::tokens::TempName;
 use super::{PosixSink, State, lock};
 use crate::confine::{self, sink_failure};
+use crate::local;
 
 /// What a batch came to.
 #[derive(Default)]
@@ -337,6 +338,7 @@ impl PosixSink {
         if !is_ours || present.size != entry.size() {
             return Ok(false);
         }
+        let is_put_back = was_put_back(&file, entry);
         let hide = || -> rustix::io::Result<()> {
             if !is_own {
                 fs::fchown(&file, Some(rustix::process::geteuid()), None)?;
@@ -355,6 +357,11 @@ impl PosixSink {
             Err(_) => return Ok(false),
             Ok(()) => {}
         }
+        let found = Unfinished::resumed(entry, token, object_bytes, Arc::clone(directory), &present);
+        // Without its hashes nothing tells what is missing in it.
+        if is_put_back && !self.distrust(&found)? {
+            return Ok(false);
+        }
         let mut states = lock(&self.states);
         let known = match states.get(&entry.id) {
             Some(State::Unfinished(file)) if file.token == token => {
@@ -365,8 +372,7 @@ impl PosixSink {
             _ => false,
         };
         if !known {
-            let file = Unfinished::resumed(entry, token, object_bytes, Arc::clone(directory), &present);
-            states.insert(entry.id, State::Unfinished(Arc::new(file)));
+            states.insert(entry.id, State::Unfinished(Arc::new(found)));
         }
         drop(states);
         lock(&self.resumed).insert(token);
@@ -629,6 +635,18 @@ fn is_what_is_led_to(parent: BorrowedFd<'_>, target: &[u8], present: &Status) ->
 fn leads_to(parent: BorrowedFd<'_>, name: &[u8], target: &[u8]) -> bool {
     let mut buffer = [const { MaybeUninit::<u8>::uninit() }; LINK_TARGET_BYTES_MAX];
     fs::readlinkat_raw(parent, name, &mut buffer).is_ok_and(|(found, _)| found == target)
+}
+
+/// Somebody has set its times, as programs do that put back what they have kept (`cp -a`, `rsync -a`, `tar`), also into the file that is
+/// there: what was written since they kept it is missing. A write sets both times to one moment, and a file that is complete has
+/// its final one.
+fn was_put_back(file: &OwnedFd, entry: &Entry) -> bool {
+    let Ok(found) = fs::fstat(file) else { return false };
+    let (written, changed) = ((found.st_mtime, found.st_mtime_nsec), (found.st_ctime, found.st_ctime_nsec));
+    #[allow(clippy::unnecessary_cast)]
+    let is_final = found.st_mtime as i64 == entry.attributes.mtime.seconds;
+    // Others have times of their servers, or of their own making.
+    written != changed && !is_final && local::may_be_lent(file).unwrap_or(false)
 }
 
 #[cfg(test)]

@@ -255,6 +255,18 @@ impl PosixSink {
         Some(inode(contents).is_some_and(|found| found.is(&written_to)))
     }
 
+    /// From now on nothing of the file is believed that does not have its hash in the table, whoever goes on with it. No, where there is
+    /// no table.
+    pub(super) fn distrust(&self, file: &Unfinished) -> Result<bool, Failure> {
+        let _alone = lock(&file.table_changes);
+        let cut = file.cut();
+        let Some(table) = self.table(file).filter(|_| !cut.is_single()) else { return Ok(false) };
+        let none = Inode { number: 0, born: None };
+        let entry = sums::encode_inode(file.token, cut, none);
+        write_all_at(&table, &entry, inode_place(cut)).map_err(sink_failure)?;
+        Ok(true)
+    }
+
     /// The file goes, or has its final name.
     pub(super) fn remove_table(&self, file: &Unfinished) {
         if file.cut().count() > 1
