@@ -71,16 +71,22 @@ impl PosixSink {
         reread: &mut Reread<'_>,
     ) -> Result<Hash, Failure> {
         let table = self.table(file);
-        let is_of_it = table.as_deref().and_then(|table| self.is_of_this_inode(table, file, contents));
+        let told = table.as_deref().and_then(|table| self.is_of_this_inode(table, file, contents));
+        let is_of_it = told.map(|(is_of_it, _)| is_of_it);
         let mut combiner = Combiner::new(self.hash);
         entries_of(table.as_deref(), cut, |index, entry| {
             let gathered = lock(&file.hashes).gathered(index);
             let saved = sums::decode(file.token, cut, index, entry);
             combiner.push(match gathered.or(saved.filter(|_| is_of_it == Some(true))) {
                 Some(hash) => hash,
-                // What is durable of a file with a table is in that, but for want of room. All of it is gone: its device, or its
-                // server, has gone back to what it was before.
-                None if saved.is_none() && is_of_it == Some(true) && is_hole(contents, cut.range(index)) => {
+                // What is durable of a file with a table is in that, but for want of room. It is gone: the file, its device or its
+                // server has gone back to what it was before.
+                None if saved.is_none()
+                    && is_of_it == Some(true)
+                    && !lock(&file.hashes).is_unknown(index)
+                    && (told == Some((true, false)) && sums::is_none(entry)
+                        || is_hole(contents, cut.range(index))) =>
+                {
                     return Err(Code::HashMismatch.into());
                 }
                 None => {

@@ -5,7 +5,8 @@
 //! another file or cut does not pass its check, and its object is hashed again from the file.
 //!
 //! Behind the last one an entry of the same form says which inode the objects were written to: where others have a hash it has the inode's
-//! number (8 bytes), and where the file system tells when it was made 1 (1), the seconds (8) and the nanoseconds (4) of that.
+//! number (8 bytes), and where the file system tells when it was made 1 (1), the seconds (8) and the nanoseconds (4) of that; then 1 (1)
+//! where hashes of objects that are durable may be missing in the table.
 
 use haul_model::{Hash, Timestamp, Token};
 
@@ -13,6 +14,14 @@ use super::hashes::Cut;
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 40;
+
+/// In the place of one that holds no longer: the object's hash is that of what is in the file.
+pub(crate) const FORGOTTEN: [u8; ENTRY_BYTES] = [0xff; ENTRY_BYTES];
+
+/// There was none yet, neither a whole one nor one that is torn, damaged or forgotten.
+pub(crate) fn is_none(entry: &[u8]) -> bool {
+    entry.iter().all(|byte| *byte == 0)
+}
 
 /// The entry of one object.
 pub(crate) fn encode(token: Token, cut: Cut, index: u64, hash: Hash) -> [u8; ENTRY_BYTES] {
@@ -37,6 +46,14 @@ pub(crate) struct Inode {
     pub born: Option<Timestamp>,
 }
 
+/// What the entry behind the last one says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Of {
+    pub inode: Inode,
+    /// Not each object that is durable has its hash in the table.
+    pub lacks: bool,
+}
+
 impl Inode {
     /// Is it that one? Numbers alone count where one of the two does not say when it was made.
     pub fn is(&self, other: &Inode) -> bool {
@@ -45,9 +62,10 @@ impl Inode {
     }
 }
 
-/// The entry behind the last one: which inode it is.
-pub(crate) fn encode_inode(token: Token, cut: Cut, inode: Inode) -> [u8; ENTRY_BYTES] {
+/// The entry behind the last one.
+pub(crate) fn encode_of(token: Token, cut: Cut, Of { inode, lacks }: Of) -> [u8; ENTRY_BYTES] {
     let mut hash = [0; 32];
+    hash[21] = u8::from(lacks);
     hash[..8].copy_from_slice(&inode.number.to_le_bytes());
     if let Some(Timestamp { seconds, nanos }) = inode.born {
         hash[8] = 1;
@@ -57,15 +75,17 @@ pub(crate) fn encode_inode(token: Token, cut: Cut, inode: Inode) -> [u8; ENTRY_B
     encode(token, cut, cut.count(), Hash(hash))
 }
 
-/// Which inode it is, if its entry is whole.
-pub(crate) fn decode_inode(token: Token, cut: Cut, entry: &[u8]) -> Option<Inode> {
+/// What it says, if it is whole.
+pub(crate) fn decode_of(token: Token, cut: Cut, entry: &[u8]) -> Option<Of> {
     let hash = decode(token, cut, cut.count(), entry)?;
     let (number, rest) = hash.0.split_first_chunk()?;
     let (is_told, rest) = rest.split_first()?;
     let (seconds, rest) = rest.split_first_chunk()?;
-    let (seconds, nanos) = (i64::from_le_bytes(*seconds), u32::from_le_bytes(*rest.first_chunk()?));
+    let (nanos, rest) = rest.split_first_chunk()?;
+    let (seconds, nanos) = (i64::from_le_bytes(*seconds), u32::from_le_bytes(*nanos));
     let born = (*is_told == 1).then_some(Timestamp { seconds, nanos });
-    Some(Inode { number: u64::from_le_bytes(*number), born })
+    let inode = Inode { number: u64::from_le_bytes(*number), born };
+    Some(Of { inode, lacks: *rest.first()? == 1 })
 }
 
 fn check(token: Token, cut: Cut, index: u64, hash: &Hash) -> [u8; 8] {
@@ -95,15 +115,15 @@ mod tests {
         assert_eq!(decode(token, Cut { size: 1 << 21, ..cut }, 3, &entry), None);
         assert_eq!(decode(token, cut, 3, &entry[..39]), None);
         assert_eq!(decode(token, cut, 0, &[0; ENTRY_BYTES]), None, "a hole");
-        for born in [None, Some(Timestamp { seconds: -3, nanos: 999_999_999 })] {
-            let inode = Inode { number: 9, born };
-            let entry = encode_inode(token, cut, inode);
-            assert_eq!(
-                (decode(token, cut, 3, &entry), decode_inode(token, cut, &entry)),
-                (None, Some(inode))
-            );
+        assert_eq!(decode(token, cut, 0, &FORGOTTEN), None);
+        assert!(is_none(&[0; ENTRY_BYTES]) && !is_none(&FORGOTTEN) && !is_none(&entry));
+        let born = [None, Some(Timestamp { seconds: -3, nanos: 999_999_999 })];
+        for (born, lacks) in born.into_iter().flat_map(|born| [(born, false), (born, true)]) {
+            let of = Of { inode: Inode { number: 9, born }, lacks };
+            let entry = encode_of(token, cut, of);
+            assert_eq!((decode(token, cut, 3, &entry), decode_of(token, cut, &entry)), (None, Some(of)));
         }
-        assert_eq!(decode_inode(token, cut, &entry), None, "of no object");
+        assert_eq!(decode_of(token, cut, &entry), None, "of no object");
         for bit in 0..ENTRY_BYTES * 8 {
             let mut damaged = entry;
             damaged[bit / 8] ^= 1 << (bit % 8);

@@ -5,7 +5,7 @@
 //! sync of a whole file and its name costs that its objects are hashed again from the file, and they are few: no more than may
 //! wait to be synced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::attributes::status;
 use super::hashes::Cut;
 use super::objects::{PRIVATE, Unfinished};
 use super::seal::read_at;
-use super::sums::Inode;
+use super::sums::{Inode, Of};
 use super::tokens::TempName;
 use super::{PosixSink, lock, sums};
 use crate::carry::write_all_at;
@@ -30,6 +30,10 @@ pub(super) struct Hashes {
     gathered: BTreeMap<u64, Hash>,
     /// Objects that threads are writing.
     writing: BTreeMap<u64, Writing>,
+    /// Objects that were written, and nobody knows their hash.
+    unknown: BTreeSet<u64>,
+    /// A table that is made now has not those of all objects: of an earlier session, or of a table that was of no use.
+    lacks_earlier: bool,
     /// It was synced before it was whole, so there may be a table.
     in_parts: bool,
     /// Which are in it; of no length before the first is.
@@ -52,6 +56,7 @@ impl Hashes {
     /// An object is to be written: what was known of it holds no longer. Is there perhaps a table that knows something of it, too?
     pub fn begin(&mut self, index: u64) -> bool {
         self.gathered.remove(&index);
+        self.unknown.remove(&index);
         let writing = self.writing.entry(index).or_default();
         writing.threads += 1;
         writing.at_once |= writing.threads > 1;
@@ -62,8 +67,10 @@ impl Hashes {
     pub fn end(&mut self, index: u64, hash: Option<Hash>) {
         let Some(writing) = self.writing.get_mut(&index) else { return };
         writing.threads -= 1;
-        if let Some(hash) = hash.filter(|_| !writing.at_once) {
-            self.gathered.insert(index, hash);
+        match hash {
+            Some(hash) if !writing.at_once => _ = self.gathered.insert(index, hash),
+            Some(_) => _ = self.unknown.insert(index),
+            None => {}
         }
         if writing.threads == 0 {
             self.writing.remove(&index);
@@ -87,6 +94,11 @@ impl Hashes {
         }
     }
 
+    /// It was written by two threads at a time: what it is now tells the file alone.
+    pub fn is_unknown(&self, index: u64) -> bool {
+        self.unknown.contains(&index)
+    }
+
     /// Of an object that is not in the table.
     pub fn gathered(&self, index: u64) -> Option<Hash> {
         self.gathered.get(&index).copied()
@@ -94,7 +106,7 @@ impl Hashes {
 
     /// An earlier session may have left one.
     pub fn has_table(&mut self) {
-        (self.in_parts, self.is_unread) = (true, true);
+        (self.in_parts, self.is_unread, self.lacks_earlier) = (true, true, true);
     }
 
     /// What was not synced is lost.
@@ -123,7 +135,7 @@ impl PosixSink {
     pub(super) fn save_hashes(&self, file: &Unfinished) -> Result<(), Failure> {
         let cut = file.cut();
         let _alone = lock(&file.table_changes);
-        let gathered = {
+        let (gathered, lacks) = {
             let mut hashes = lock(&file.hashes);
             if cut.is_single() || hashes.is_whole(cut) {
                 return Ok(());
@@ -131,16 +143,29 @@ impl PosixSink {
             hashes.in_parts = true;
             let gathered = std::mem::take(&mut hashes.gathered);
             hashes.save(cut, gathered.keys().copied());
-            gathered
+            (gathered, !hashes.unknown.is_empty())
         };
-        if gathered.is_empty() || self.hash == HashKind::None {
+        if self.hash == HashKind::None {
             return Ok(());
         }
-        let written = self.write_table(file, &gathered);
+        let written = if gathered.is_empty() { Ok(()) } else { self.write_table(file, &gathered) };
         if written.is_err() {
             lock(&file.hashes).keep(gathered);
         }
+        if written.is_err() || lacks {
+            // It has its place already, so that takes no room.
+            let _ = self.write_of(file, |of| Of { lacks: true, ..of });
+        }
         written
+    }
+
+    /// Changes what the table says of itself. No, where there is none that says anything.
+    fn write_of(&self, file: &Unfinished, change: impl FnOnce(Of) -> Of) -> Result<bool, Failure> {
+        let Some(table) = self.table(file) else { return Ok(false) };
+        let Some(of) = table_of(&table, file) else { return Ok(false) };
+        let entry = sums::encode_of(file.token, file.cut(), change(of));
+        write_all_at(&table, &entry, place_of(file.cut())).map_err(sink_failure)?;
+        Ok(true)
     }
 
     fn write_table(&self, file: &Unfinished, hashes: &BTreeMap<u64, Hash>) -> Result<(), Failure> {
@@ -176,6 +201,7 @@ impl PosixSink {
                 Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {
                     let mut hashes = lock(&file.hashes);
                     (hashes.is_unread, hashes.saved) = (false, ObjectSet::default());
+                    hashes.lacks_earlier = true;
                     Ok(())
                 }
                 Err(errno) => Err(sink_failure(errno)),
@@ -194,7 +220,7 @@ impl PosixSink {
         }
         if lock(&file.hashes).saved.contains(index) {
             let place = index * sums::ENTRY_BYTES as u64;
-            write_all_at(&table, &[0; sums::ENTRY_BYTES], place).map_err(sink_failure)?;
+            write_all_at(&table, &sums::FORGOTTEN, place).map_err(sink_failure)?;
             lock(&file.hashes).saved.remove(index);
         }
         Ok(())
@@ -227,9 +253,10 @@ impl PosixSink {
         let create = || confine::open_beneath(held.as_fd(), name.as_bytes(), flags, PRIVATE);
         let made = self.directories.retry_without_cache(create).map_err(sink_failure)?;
         if let Some(inode) = self.contents(file).ok().and_then(|contents| inode(&contents)) {
-            let entry = sums::encode_inode(file.token, file.cut(), inode);
+            let lacks = lock(&file.hashes).lacks_earlier;
+            let entry = sums::encode_of(file.token, file.cut(), Of { inode, lacks });
             let written = self.hooks.before_table();
-            let written = written.and_then(|()| write_all_at(&made, &entry, inode_place(file.cut())));
+            let written = written.and_then(|()| write_all_at(&made, &entry, place_of(file.cut())));
             written.map_err(|errno| {
                 // Later ones would go into one that does not say what it is of.
                 let _ = fs::unlinkat(&held, name.as_c_str(), AtFlags::empty());
@@ -242,29 +269,26 @@ impl PosixSink {
     }
 
     /// Whether a table is of this very file, and not of one that this is a copy of: what was written after it was copied would be
-    /// missing here, and in the table. None where it does not say.
+    /// missing here, and in the table. And whether it lacks some hashes. None where it does not say.
     pub(super) fn is_of_this_inode(
         &self,
         table: &OwnedFd,
         file: &Unfinished,
         contents: &OwnedFd,
-    ) -> Option<bool> {
-        let mut entry = [0; sums::ENTRY_BYTES];
-        read_at(table, &mut entry, inode_place(file.cut())).ok()?;
-        let written_to = sums::decode_inode(file.token, file.cut(), &entry)?;
-        Some(inode(contents).is_some_and(|found| found.is(&written_to)))
+    ) -> Option<(bool, bool)> {
+        let Of { inode: written_to, lacks } = table_of(table, file)?;
+        Some((inode(contents).is_some_and(|found| found.is(&written_to)), lacks))
     }
 
     /// From now on nothing of the file is believed that does not have its hash in the table, whoever goes on with it. No, where there is
     /// no table.
     pub(super) fn distrust(&self, file: &Unfinished) -> Result<bool, Failure> {
         let _alone = lock(&file.table_changes);
-        let cut = file.cut();
-        let Some(table) = self.table(file).filter(|_| !cut.is_single()) else { return Ok(false) };
         let none = Inode { number: 0, born: None };
-        let entry = sums::encode_inode(file.token, cut, none);
-        write_all_at(&table, &entry, inode_place(cut)).map_err(sink_failure)?;
-        Ok(true)
+        if file.cut().is_single() {
+            return Ok(false);
+        }
+        self.write_of(file, |of| Of { inode: none, ..of })
     }
 
     /// The file goes, or has its final name.
@@ -285,7 +309,14 @@ fn inode(contents: &OwnedFd) -> Option<Inode> {
     Some(Inode { number: told.stx_ino, born })
 }
 
-fn inode_place(cut: Cut) -> u64 {
+/// What the table says of itself.
+fn table_of(table: &OwnedFd, file: &Unfinished) -> Option<Of> {
+    let mut entry = [0; sums::ENTRY_BYTES];
+    read_at(table, &mut entry, place_of(file.cut())).ok()?;
+    sums::decode_of(file.token, file.cut(), &entry)
+}
+
+fn place_of(cut: Cut) -> u64 {
     cut.count() * sums::ENTRY_BYTES as u64
 }
 
