@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use serde_json::json;
 
 use crate::alike;
+use crate::ends::{read_layout_file, spill_error};
 use crate::engines;
 use crate::job::{Record, directory, places, read_record, state_directory};
 use crate::options::{Congestion, Copy, HashWord, LogMechanism, Seating};
@@ -26,7 +27,7 @@ use crate::plan::{
     root_error,
 };
 use crate::report::{self, ended, locked};
-use crate::session::{lends, read_layout_file, spill_error};
+use crate::session::lends;
 use crate::settings::{Settings, slots_far_here};
 use crate::ssh::split_command;
 use crate::told::{counted, size};

@@ -1,7 +1,7 @@
 //! `haul`: moves datasets between file systems and hosts, and never loses its place.
 //!
 //! The binary only parses, plans and reports. `options` is the command line, `settings` finds each value and its origin,
-//! `plan` makes a job of it, `job` keeps the job's record, `session` runs it (here, or with a far end started over ssh by
+//! `plan` makes a job of it, `job` keeps the job's record, `ends` makes its ends ready, `session` runs it (here, or with a far end started over ssh by
 //! `ssh` and greeted by `bootstrap`) until it has ended or `interrupt` ends it, `serve` is that far end, `report` tells the
 //! user, of paths as they were `typed`;
 //! `within` finds a directory that would be copied into itself; `log_show` shows what `log_document` has read of object
@@ -13,6 +13,7 @@ mod bench;
 mod bootstrap;
 mod congestion;
 mod elsewhere;
+mod ends;
 mod engines;
 mod explain;
 mod initiator;

@@ -315,7 +315,7 @@ impl Reporter {
                 self.typed.at_source(path)
             }
             Blame::Source => self.typed.at_source(path),
-            // What a session tells of a path there, its directories had no place for.
+            // There was no place for what directories there are to look like.
             _ if failure.code == Code::StateUnwritable => self.typed.at_destination(path),
             Blame::Sink => self.typed.at_destination(path),
             _ => None,

@@ -28,6 +28,7 @@ use haul_transport::{Identity, Listener, Role, Session, StreamKey, tcp};
 use crate::bootstrap::{self, Line, Refusal, Request, TuningWords};
 use crate::congestion::policy_of;
 use crate::elsewhere::{bring_log_along, bring_log_back, substitute, used_last, why_not};
+use crate::ends::{EndEngines, Ends, Spill};
 use crate::initiator::bind;
 use crate::job::state_directory;
 use crate::options;
@@ -36,7 +37,7 @@ use crate::plan::{
     check_can_become, check_tree_can_become, decision, decision_of, is_file, is_something_else, is_tree,
     labels,
 };
-use crate::session::{EndEngines, Ends, Spill, greeting_bytes, response};
+use crate::session::{greeting_bytes, response};
 use crate::settings::{HANG_AFTER_SECONDS, RECONNECT_SECONDS_MAX, slots_far_here, slots_here};
 use crate::within::{self, Marker};
 use crate::{placement, policy, report};

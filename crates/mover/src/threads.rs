@@ -9,7 +9,7 @@ use crate::error::Error;
 /// What an end has open at any rate beside its streams, whatever it copies, and somewhat more. With fewer, each file would wait for one,
 /// mostly in vain.
 const DESCRIPTORS_MIN: usize = 28;
-/// A stream has two ends, which may be in one process; between two, a quarter of the descriptors is set aside.
+/// A stream has two ends, which may be in one process.
 const DESCRIPTORS_PER_STREAM: usize = 2;
 
 /// So many threads at storage are among what is open at any rate; each of the others has a file open, too, and its directory.

@@ -1,8 +1,9 @@
 //! The hashes of the objects of an unfinished file, beside it in `.haul-<token>.sums`.
 //!
 //! A table with one entry of 40 bytes for each object, at 40 times its number: the object's hash, and 8 bytes of a
-//! check over the token, the object size, the number and the hash. An entry that is torn, damaged, missing or of
-//! another file or cut does not pass its check, and its object is hashed again from the file.
+//! check over the token, the object size, the number and the hash. An entry that is torn, damaged, forgotten or of
+//! another file or cut does not pass its check, and its object is hashed again from the file. Where there is none the object was
+//! not durable, unless the table says that it may lack some.
 //!
 //! Behind the last one an entry of the same form says which inode the objects were written to: where others have a hash it has the inode's
 //! number (8 bytes), and where the file system tells when it was made 1 (1), the seconds (8) and the nanoseconds (4) of that; then 1 (1)
@@ -46,20 +47,20 @@ pub(crate) struct Inode {
     pub born: Option<Timestamp>,
 }
 
-/// What the entry behind the last one says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Of {
-    pub inode: Inode,
-    /// Not each object that is durable has its hash in the table.
-    pub lacks: bool,
-}
-
 impl Inode {
     /// Is it that one? Numbers alone count where one of the two does not say when it was made.
     pub fn is(&self, other: &Inode) -> bool {
         let born = self.born.zip(other.born);
         self.number == other.number && born.is_none_or(|(one, other)| one == other)
     }
+}
+
+/// What the entry behind the last one says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Of {
+    pub inode: Inode,
+    /// Not each object that is durable has its hash in the table.
+    pub lacks: bool,
 }
 
 /// The entry behind the last one.
@@ -130,6 +131,7 @@ mod tests {
             assert_eq!(decode(token, cut, 3, &damaged), None, "bit {bit}");
         }
     }
+
     #[test]
     fn an_inode_is_known_by_its_number_and_when_it_was_made() {
         let at = |nanos| Some(Timestamp { seconds: 5, nanos });
