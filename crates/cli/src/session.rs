@@ -270,7 +270,7 @@ fn run_local(plan: &Plan, job: &mut Job, reporter: &Shared, interrupt: &Interrup
         reports,
         placer: placer.with_waiting(waiting),
     };
-    let lender = begun.as_ref().filter(|_| ends.lends).map(|reading| reading.lender());
+    let lender = begun.as_ref().map(|reading| reading.lender());
     let sink = common(Box::new(accept), reporter.neighbours(End::Sink), WITHIN_PROCESS);
     let sink = ends.sink(sink, decided, lender)?;
     let waiting = if ends.lends { LENDS } else { WITHIN_PROCESS };

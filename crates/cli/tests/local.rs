@@ -1,7 +1,7 @@
 //! `haul cp` within one host: contents go from file to file, and everything else is as between hosts.
 
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -376,4 +376,43 @@ fn holes_stay_holes_where_none_can_be_made_in_what_is_there() {
         let used = filesystem.statistics().bytes_used.saturating_sub(before);
         assert!(used < 6 * MIB as u64, "{used} bytes more, killed: {is_killed}");
     }
+}
+
+/// As where somebody collects links to files in one directory, and copies them to where the files are.
+#[test]
+fn a_symlink_does_not_take_the_place_of_the_file_that_it_leads_to_where_it_is() {
+    let bed = Bed::together();
+    let way = |name: &str| bed.from.path().join(name);
+    for directory in ["run/day/links", "store", "data"] {
+        fs::create_dir_all(way(directory)).unwrap();
+    }
+    for (file, link, target) in [
+        ("store/far", "run/day/links/far", "../../../store/far"),
+        ("data/alone", "alone", "data/alone"),
+        ("raw", "data/raw", "../raw"),
+    ] {
+        fs::write(way(file), b"precious").unwrap();
+        symlink(target, way(link)).unwrap();
+    }
+    symlink("nowhere", way("run/day/links/dangling")).unwrap();
+    for (source, destination, file) in [
+        ("run/day/links/.", "store", "store/far"),
+        ("alone", "data/alone", "data/alone"),
+        ("data/raw", ".", "raw"),
+    ] {
+        let mut command = alone(env!("CARGO_BIN_EXE_haul"), bed.to.path());
+        command.current_dir(bed.from.path()).args(["cp", "-r", source, destination]);
+        let ended = command.output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.code() == Some(3) && told.contains("leads to the very file"), "{source}: {told}");
+        assert!(!fs::symlink_metadata(way(file)).unwrap().is_symlink(), "{source}");
+        assert_eq!(fs::read(way(file)).unwrap(), b"precious", "{source}");
+    }
+    // Nothing is lost where the file has another name.
+    fs::hard_link(way("store/far"), way("store/again")).unwrap();
+    let mut command = alone(env!("CARGO_BIN_EXE_haul"), bed.to.path());
+    command.current_dir(bed.from.path()).args(["cp", "-r", "run/day/links/.", "store"]);
+    assert!(command.status().unwrap().success());
+    assert_eq!(fs::read(way("store/again")).unwrap(), b"precious");
+    assert!(fs::symlink_metadata(way("store/far")).unwrap().is_symlink());
 }

@@ -6,30 +6,33 @@
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use crate::page_cache::{self, drop_range, holds_none_of, is_counted};
+use crate::page_cache::{drop_all, drop_range, holds_none_of, is_counted, pages};
 
 /// What was read less than so many bytes ago may still be on its way from the cache to the other end.
 pub(crate) const NEAR_BYTES: u64 = 1 << 30;
 /// A file is looked at in so many pieces at most, or in so many where a few pages of each are asked for.
 const PIECES: u64 = 4096;
 const PIECES_ASKED: u64 = 64;
-/// Of so many bytes at least.
-const PIECE_BYTES: u64 = 1 << 20;
+/// Of so many bytes at least: about what the kernel reads for somebody who looks at a header.
+const PIECE_BYTES: u64 = 16 << 10;
 
 /// Parts of a file, in their order.
+#[derive(Default)]
 pub(crate) struct Absent(Vec<Range<u64>>);
+
+const ALL: Range<u64> = 0..u64::MAX;
 
 impl Absent {
     /// Before anything is read of a file of which so many pages are in the cache, if the kernel can tell.
     pub fn of(file: impl AsFd, size: u64, cached: Option<u64>) -> Absent {
         let page = rustix::param::page_size() as u64;
         match cached {
-            Some(0) => Absent(std::iter::once(0..u64::MAX).collect()),
+            Some(0) => Absent(vec![ALL]),
             Some(cached) if cached < size.div_ceil(page) => {
                 let pieces = if is_counted(&file) { PIECES } else { PIECES_ASKED };
                 Absent::in_pieces(file, size, size.div_ceil(pieces).next_power_of_two().max(PIECE_BYTES))
             }
-            _ => Absent(Vec::new()),
+            _ => Absent::default(),
         }
     }
 
@@ -62,9 +65,39 @@ impl Absent {
     /// Drops all of them.
     pub fn drop_all(&self, file: impl AsFd) {
         match &self.0[..] {
-            [Range { start: 0, end: u64::MAX }] => page_cache::drop_all(file),
+            [all] if *all == ALL => drop_all(file),
             parts => parts.iter().for_each(|part| drop_range(&file, part.start, part.end - part.start)),
         }
+    }
+}
+
+/// A file that is read once, as a whole. What was not in the cache does not stay there.
+pub(crate) struct Passing<F: AsFd> {
+    file: F,
+    absent: Absent,
+}
+
+impl<F: AsFd> Passing<F> {
+    /// Before it is read.
+    pub fn new(file: F, size: u64) -> Passing<F> {
+        let absent = Absent::of(&file, size, pages(&file));
+        Passing { file, absent }
+    }
+
+    /// Before one is read that is nowhere but in the cache.
+    pub fn in_memory(file: F) -> Passing<F> {
+        Passing { file, absent: Absent::default() }
+    }
+
+    /// Something of it was not in the cache.
+    pub fn goes(&self) -> bool {
+        !self.absent.0.is_empty()
+    }
+}
+
+impl<F: AsFd> Drop for Passing<F> {
+    fn drop(&mut self) {
+        self.absent.drop_all(&self.file);
     }
 }
 
@@ -76,7 +109,7 @@ mod tests {
     use rustix::fs::Advice;
 
     use super::*;
-    use crate::page_cache::{counted_pages, pages};
+    use crate::page_cache::{counted_pages, is_emptied};
 
     /// Holes have pages, too, once they are read.
     fn file_of(bytes: u64) -> Option<(tempfile::TempDir, File)> {
@@ -85,7 +118,7 @@ mod tests {
         let file = File::open(scratch.path().join("long")).unwrap();
         rustix::fs::fadvise(&file, 0, None, Advice::Random).unwrap();
         read(&file, 0, 1);
-        page_cache::is_emptied(&file).then_some((scratch, file))
+        is_emptied(&file).then_some((scratch, file))
     }
 
     fn read(file: &File, offset: u64, pages: usize) {
@@ -119,14 +152,15 @@ mod tests {
             read(&file, 0, 1);
             read(&file, 5 << 20, 300);
             let absent = Absent::of(&file, size, pages(&file));
-            let mib = |from: u64, to: u64| from << 20..to << 20;
-            cached_eq!(absent.0, [mib(1, 5), mib(7, 12).start..size]);
+            let kib = |from: u64, to: u64| from << 10..to << 10;
+            cached_eq!(absent.0, [kib(16, 5 << 10), kib((5 << 10) + 1200, 0).start..size]);
             let all = size.div_ceil(4096) as usize;
             read(&file, 0, all);
             absent.drop_all(&file);
             // The pieces in which something was.
-            let left = [0, 5, 6].map(|piece| counted_pages(&file, piece << 20, 1 << 20).unwrap());
-            cached_eq!((left, pages(&file)), ([256; 3], Some(3 * 256)));
+            let left = [(0, 16 << 10), (5 << 20, 1200 << 10)]
+                .map(|(start, length)| counted_pages(&file, start, length).unwrap());
+            cached_eq!((left, pages(&file)), ([4, 300], Some(304)));
 
             read(&file, 0, all);
             let absent = Absent::of(&file, size, pages(&file));

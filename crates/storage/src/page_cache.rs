@@ -244,39 +244,6 @@ impl Samples {
     }
 }
 
-/// Nothing of the file is in the cache, so nothing that it is read for need stay there.
-pub(crate) fn is_absent(file: impl AsFd) -> bool {
-    pages(file) == Some(0)
-}
-
-/// A file that is read once. Nothing of it stays in the cache where nothing was.
-pub(crate) struct Passing<F: AsFd>(Option<F>);
-
-impl<F: AsFd> Passing<F> {
-    /// Before it is read.
-    pub fn new(file: F) -> Passing<F> {
-        Passing(is_absent(&file).then_some(file))
-    }
-
-    /// Before one is read that is nowhere but in the cache.
-    pub fn in_memory() -> Passing<F> {
-        Passing(None)
-    }
-}
-
-impl<F: AsFd> Passing<F> {
-    /// Nothing of it was in the cache.
-    pub fn was_absent(&self) -> bool {
-        self.0.is_some()
-    }
-}
-
-impl<F: AsFd> Drop for Passing<F> {
-    fn drop(&mut self) {
-        self.0.as_ref().into_iter().for_each(drop_all);
-    }
-}
-
 /// Drops what can be dropped of the whole file.
 pub(crate) fn drop_all(file: impl AsFd) {
     let _ = fadvise(file, 0, None, Advice::DontNeed);
@@ -577,8 +544,7 @@ mod tests {
                 // SAFETY: this thread alone becomes somebody else (the C library would change all), and ends as such.
                 let became = unsafe { libc::syscall(libc::SYS_setresuid, -1, 65534, -1) };
                 assert_eq!(became, 0);
-                cached!(is_absent(&file), "nothing of it is there");
-                cached!(Passing::new(&file).was_absent());
+                cached_eq!(pages(&file), Some(0), "nothing of it is there");
                 rustix::io::pread(&file, &mut vec![0; SIZE][..], 0).unwrap();
                 cached_eq!(pages(&file), Some(101));
                 cached!(holds_most_of(&file, 0, SIZE as u32));
@@ -587,7 +553,6 @@ mod tests {
                 scope.spawn(as_somebody_else).join().unwrap_or_else(|why| std::panic::resume_unwind(why))
             });
             cached_eq!(pages(&file), Some(101));
-            cached!(!is_absent(&file));
         });
     }
 

@@ -117,7 +117,7 @@ pub struct SinkSettings {
     pub placing: Option<Arc<Placing>>,
     /// How new files are to be striped where that is possible; by their size if nobody says.
     pub stripe: Option<StripeSpec>,
-    /// The source is in this process and lends what it does not read.
+    /// The source is in this process: it may lend what it does not read, and shows what symlinks lead to there.
     pub lender: Option<Lender>,
     /// Instead of what the environment asks for.
     #[cfg(feature = "faults")]

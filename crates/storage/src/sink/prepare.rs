@@ -447,7 +447,7 @@ impl PosixSink {
                     self.fix_symlink(&directory, held.as_fd(), name, entry, &present)?;
                     return Ok(Prepared::Skip);
                 }
-                Ok(present) if is_what_is_led_to(held.as_fd(), target, &present) => {
+                Ok(present) if self.is_what_is_led_to(held.as_fd(), entry, &present) => {
                     return Err(Code::LinkToItself.into());
                 }
                 Ok(_) | Err(Errno::NOENT) => {}
@@ -457,6 +457,22 @@ impl PosixSink {
         }
         lock(&self.states).insert(entry.id, State::Named(directory, failures));
         Ok(Prepared::Made)
+    }
+
+    /// A symlink leads to the file that it would take the place of, which has no other name: it would be lost, and the symlink lead
+    /// to itself, or nowhere. Does it do so here, or where it is at the source? Looked at only; what is behind a symlink is never
+    /// opened.
+    fn is_what_is_led_to(&self, parent: BorrowedFd<'_>, entry: &Entry, present: &Status) -> bool {
+        if present.kind != FileType::RegularFile || present.links > 1 {
+            return false;
+        }
+        let here = || {
+            let found = fs::statat(parent, &*entry.link_target, AtFlags::empty()).map(Status::from).ok()?;
+            Some((found.device, found.inode))
+        };
+        let there = || self.lender.as_ref()?.led_to(entry);
+        let place = Some((present.device, present.inode));
+        here() == place || there() == place
     }
 
     fn fix_symlink(
@@ -620,16 +636,6 @@ pub(super) fn open_whatever_its_mode(
         }
         other => other,
     }
-}
-
-/// A symlink would lead to the file that it takes the place of, which has no other name: it would be lost, and the symlink
-/// lead to itself. Looked at only; what is behind a symlink is never opened.
-fn is_what_is_led_to(parent: BorrowedFd<'_>, target: &[u8], present: &Status) -> bool {
-    present.kind == FileType::RegularFile
-        && present.links <= 1
-        && fs::statat(parent, target, AtFlags::empty())
-            .map(Status::from)
-            .is_ok_and(|it| (it.device, it.inode) == (present.device, present.inode))
 }
 
 fn leads_to(parent: BorrowedFd<'_>, name: &[u8], target: &[u8]) -> bool {

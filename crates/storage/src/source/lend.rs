@@ -4,6 +4,8 @@
 //! source says [`Hash::LENT`](haul_model::Hash::LENT) of an object or a bundle without a look at its bytes, and the sink's
 //! thread takes them from here. Whatever it finds wrong with the source it answers as if the bytes had arrived damaged: it is
 //! asked for them again, and the second time they go through a slot, where the source's own thread sees what is wrong.
+//!
+//! The sink also sees here what a symlink leads to where it is, before it takes the place of that.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -19,15 +21,15 @@ use super::PosixSource;
 use super::Status;
 use super::files::{OpenFile, check_version};
 use super::members::{MemberReader, Staying};
+use crate::absent::Passing;
 use crate::local;
-use crate::page_cache::Passing;
 
 /// What a sink takes contents from. Entries are those of the source's scan.
 #[derive(Clone)]
 pub struct Lender(Arc<PosixSource>);
 
 impl Lender {
-    /// Of a source with [`SourceOptions::lend`](super::SourceOptions::lend).
+    /// Contents only of a source with [`SourceOptions::lend`](super::SourceOptions::lend).
     pub fn new(source: &Arc<PosixSource>) -> Lender {
         Lender(Arc::clone(source))
     }
@@ -35,6 +37,13 @@ impl Lender {
     /// The file whose objects the source has lent; none if it has been released since.
     pub(crate) fn file(&self, entry: &Entry) -> Option<Arc<OpenFile>> {
         self.0.files.get(entry)
+    }
+
+    /// Device and inode number of what a symlink leads to at the source. Looked at only.
+    pub(crate) fn led_to(&self, entry: &Entry) -> Option<(u64, u64)> {
+        let location = self.0.directories.locate(entry).ok()?;
+        let status = Status::of_name(location.directory(), location.name, true).ok()?;
+        Some((status.place().device, status.place().inode))
     }
 
     /// Opens members of one bundle.

@@ -20,11 +20,11 @@ use super::early::{EarlyHashes, FILE_BYTES_MIN};
 use super::files::{Noatime, check_version, open_regular};
 use super::objects::{Wanted, hash_object};
 use super::status::{self, Status};
+use crate::absent::Passing;
 use crate::confine::{check_name, source_failure};
 use crate::hashing::{ObjectHasher, TOGETHER_BYTES, are_better_together, whole_hash, whole_hashes};
 use crate::leases::{Leases, patiently};
-use crate::page_cache::{self, Passing};
-use crate::{faults, local};
+use crate::{faults, local, page_cache};
 
 /// Lets `read` fill one space after the other in the slot: as many bytes as the entry has, and none where it fails.
 ///
@@ -215,7 +215,7 @@ impl<'a> MemberReader<'a> {
         }
         let passing = self.passing(&file, &status);
         // What is still in its file when it is sent cannot be dropped from the page cache here.
-        let stays = large(self.staying.hashed) && !passing.was_absent();
+        let stays = large(self.staying.hashed) && !passing.goes();
         if stays && local::is_known(&file).unwrap_or(false) {
             drop(passing);
             self.left -= 1;
@@ -274,7 +274,7 @@ impl<'a> MemberReader<'a> {
             _ => local::is_memory(file).unwrap_or(false),
         };
         self.memory = Some((device, in_memory));
-        if in_memory { Passing::in_memory() } else { Passing::new(file) }
+        if in_memory { Passing::in_memory(file) } else { Passing::new(file, status.identity().size) }
     }
 
     fn locate<'e>(&mut self, entry: &'e Entry) -> Result<Location<'e>, Failure>
@@ -622,8 +622,8 @@ mod tests {
         if !local::is_disk(&on_disk.0).unwrap() {
             return haul_testkit::lacks_here(haul_testkit::DISK);
         }
-        assert!(!reader.passing(&in_memory.0, &in_memory.1).was_absent());
-        assert!(reader.passing(&on_disk.0, &on_disk.1).was_absent(), "it is dropped once it was read");
+        assert!(!reader.passing(&in_memory.0, &in_memory.1).goes());
+        assert!(reader.passing(&on_disk.0, &on_disk.1).goes(), "it is dropped once it was read");
     }
 
     #[test]
