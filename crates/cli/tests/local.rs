@@ -404,7 +404,10 @@ fn a_symlink_does_not_take_the_place_of_the_file_that_it_leads_to_where_it_is() 
         command.current_dir(bed.from.path()).args(["cp", "-r", source, destination]);
         let ended = command.output().unwrap();
         let told = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.code() == Some(3) && told.contains("leads to the very file"), "{source}: {told}");
+        assert!(
+            ended.status.code() == Some(3) && told.contains("leads to the very file"),
+            "{source}: {told}"
+        );
         assert!(!fs::symlink_metadata(way(file)).unwrap().is_symlink(), "{source}");
         assert_eq!(fs::read(way(file)).unwrap(), b"precious", "{source}");
     }

@@ -285,6 +285,17 @@ fn slow_syncs() {
     assert_slow("sink-sync", ["sink", "sync"], "sync=400000", &[]);
 }
 
+/// Making the files keeps more threads busy than the syncs do; but nobody waits for those.
+#[test]
+fn slow_syncs_of_many_small_files() {
+    let bed = Bed::new();
+    let source = bed.files("many", 6000, 500);
+    assert_named("sink-sync", ["sink", "sync"], |sink| {
+        let options = ["--json", "--io-threads", "16"];
+        bed.push([None, Some("sync=300000")], &options, &source, &bed.path(sink))
+    });
+}
+
 #[test]
 fn the_user_is_told_in_two_lines_and_in_full_when_asked() {
     let bed = Bed::new();

@@ -252,9 +252,10 @@ impl Waits {
         let part = explained / (write + sync).max(1.0);
         self.divide(write * part, &writing);
         self.divide(sync * part, &[(Bottleneck::SinkSync, 1.0)]);
+        // It is writing, or waits for names, as long as anything is being made: `Stage::Create` is no part of this.
         let finishing = [
             (Bottleneck::SinkSync, busy(sink, Stage::Sync).max(1.0)),
-            (Bottleneck::SinkMetadata, busy(sink, Stage::Names) + busy(sink, Stage::Create)),
+            (Bottleneck::SinkMetadata, busy(sink, Stage::Names)),
         ];
         self.divide(settling, &finishing);
         // What that does not explain was on its way, in the hands of the threads that take it from there as well.
@@ -273,7 +274,8 @@ impl Waits {
         self.divide(working, &[by_system, by_cipher]);
         self.divide(arriving - working, &[(Bottleneck::Network, 1.0)]);
         let answers = waited(source, Waiting::Answers);
-        let names = answers.min(busy(sink, Stage::Names));
+        // Large files are made before they are answered, by other threads than names.
+        let names = answers.min(busy(sink, Stage::Names).max(waited(sink, Waiting::Names)));
         self.divide(names, &[(Bottleneck::SinkMetadata, 1.0)]);
         self.divide(answers - names, &[(Bottleneck::Network, 1.0)]);
     }
@@ -469,6 +471,8 @@ mod tests {
             (Answers, Payload, &busy, Bottleneck::Network),
             (Settle, Settle, &[(Stage::Sync, 9, 0), (Stage::Names, 1, 0)], Bottleneck::SinkSync),
             (Settle, Settle, &[(Stage::Sync, 1, 0), (Stage::Names, 9, 0)], Bottleneck::SinkMetadata),
+            (Settle, Settle, &[(Stage::Sync, 3, 0), (Stage::Create, 15, 0)], Bottleneck::SinkSync),
+            (Answers, Names, &[(Stage::Create, 9, 1)], Bottleneck::SinkMetadata),
             (Settle, Write, &busy, Bottleneck::SinkWrite),
             (Settle, Payload, &busy, Bottleneck::Network),
         ] {

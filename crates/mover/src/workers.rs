@@ -315,8 +315,9 @@ fn at_sink(op: &SinkOp) -> At {
             at.count(members.len() as u64);
             at
         }
-        SinkOp::Lay { .. } | SinkOp::Seal { .. } => haul_meter::at(Stage::Create),
+        SinkOp::Lay { .. } => haul_meter::at(Stage::Create),
         SinkOp::Prepare { .. }
+        | SinkOp::Seal { .. }
         | SinkOp::Publish { .. }
         | SinkOp::Discard { .. }
         | SinkOp::Forget { .. }

@@ -322,6 +322,32 @@ fn what_got_into_a_table_that_had_no_room_for_all_is_forgotten_with_its_object()
     assert_eq!(sealed, driver.seal(&file, token, None));
 }
 
+/// A file system that writes nothing in place (btrfs) has no room then even for a word that there was none.
+#[test]
+fn a_table_that_cannot_even_say_that_it_lacks_hashes_goes() {
+    let bytes = content(7, 4 * OBJECT as usize - 5);
+    let scratch = Scratch::new(SyncMode::EachFile);
+    // The inode, the first object; the second one, and what it lacks.
+    let faults = Faults::default().fail(Fault::Table, 3, ENOSPC).fail(Fault::Table, 4, ENOSPC);
+    let (driver, top) =
+        scratch.session_with(SinkSettings { faults: Some(Arc::new(faults)), ..scratch.settings(ONE) });
+    let file = file_of(&driver, top, &bytes);
+    let token = driver.start(&file);
+    for index in 0..2 {
+        assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+        assert_eq!(driver.sync(&[file.id]), [], "the objects are durable all the same");
+    }
+    drop(driver);
+    let (driver, file) = resumed(&scratch, token, &bytes);
+    for index in 2..4 {
+        assert_eq!(driver.write_object(&file, token, &bytes, index), Ok(()));
+        assert_eq!(driver.sync(&[file.id]), []);
+    }
+    assert!(driver.seal(&file, token, None).is_ok(), "they are hashed again from the file");
+    driver.settle(&[file.id]);
+    assert_eq!(fs::read(scratch.path(b"top/large")).unwrap(), bytes);
+}
+
 /// A table that could not be written once says later what it could not say then, and what it is of.
 #[test]
 fn hashes_that_found_no_room_are_kept_for_the_next_group() {

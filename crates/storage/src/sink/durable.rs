@@ -70,12 +70,11 @@ impl Work {
 impl PosixSink {
     pub(super) fn sync_files(&self, files: &[EntryId]) -> Vec<(EntryId, Failure)> {
         let group = self.take_work(files);
-        for (_, work) in &group {
-            if let Work::File(file) = work {
-                // What is not in the table is put there with a later group, or hashed again from the file.
-                let _ = self.save_hashes(file);
-            }
-        }
+        let save = |(_, work): &(EntryId, Work)| match work {
+            Work::File(file) => self.save_hashes(file),
+            Work::Member { .. } | Work::Done | Work::Unknown => Ok(()),
+        };
+        let saved: Vec<Result<(), Failure>> = group.iter().map(save).collect();
         let mut whole = Wholes::default();
         if self.sync != SyncMode::Never {
             let systems = group.iter().filter_map(|(_, work)| work.file_system());
@@ -90,6 +89,9 @@ impl PosixSink {
         };
         let threads = threads_for(group.iter().filter(each).count());
         let mut results = in_parallel(&group, threads, |(_, work)| self.sync_one(work, &whole));
+        for (result, saved) in results.iter_mut().zip(saved).filter(|(_, saved)| saved.is_err()) {
+            *result = saved;
+        }
         self.sync_temporary_names(&group, &mut results);
         self.note_synced_members(&group, &results);
         self.drop_members(&group, &results);

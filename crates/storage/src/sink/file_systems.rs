@@ -13,7 +13,7 @@ use haul_model::{Attributes, Timestamp};
 use rustix::fs::{self, AtFlags, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Result;
 
-use super::attributes::{same_time, status, timestamps};
+use super::attributes::{Status, same_time, status, timestamps};
 use super::faults::{Hooks, Reach, SyncPoint};
 use super::lock;
 use super::tokens::{TempName, TokenMaker};
@@ -56,6 +56,8 @@ pub(crate) struct FileSystem {
     pub names_late: OnceLock<bool>,
     /// Files can have any name that Linux knows, once it was tried.
     pub any_name: OnceLock<bool>,
+    /// What is set on a symlink is set on that, once it was tried.
+    sets_links: OnceLock<bool>,
 }
 
 impl FileSystem {
@@ -78,6 +80,7 @@ impl FileSystem {
             measured: OnceLock::new(),
             names_late: OnceLock::new(),
             any_name: OnceLock::new(),
+            sets_links: OnceLock::new(),
         })
     }
 
@@ -134,6 +137,12 @@ impl FileSystem {
         self.measured(directory, tokens).is_none_or(|measured| measured.modes)
     }
 
+    /// Does a symlink get what is set on it? Over sshfs the file that it leads to does, wherever that is. Tried once, where nobody knows.
+    pub fn sets_links(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> bool {
+        let knows = || local::numbers_stay(&self.anchor).unwrap_or(false);
+        *self.sets_links.get_or_init(|| knows() || sets_links(directory, tokens).unwrap_or(true))
+    }
+
     /// None if nothing can be made in this directory; the next one may do.
     fn measured(&self, directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Option<Measured> {
         self.try_measured(directory, tokens).ok()
@@ -173,6 +182,18 @@ pub(crate) struct Times {
 impl Times {
     const ANY: Times = Times { unit_nanos: 1, first: i64::MIN, last: i64::MAX };
 
+    /// What became of [`PROBE`], and of a time far in the past and one far in the future, in seconds. Where those do not become the
+    /// first and the last one (over sshfs, on NTFS in user space) they are of another kind: what remains of numbers with too many digits.
+    fn of(probe: Timestamp, first: i64, last: i64) -> Times {
+        let unit_nanos = unit_of(probe);
+        if first > *STORED_ANYWHERE.start() || last < *STORED_ANYWHERE.end() {
+            return Times { unit_nanos, ..Times::ANY };
+        }
+        let (first, last) =
+            (if first == -FAR { i64::MIN } else { first }, if last == FAR { i64::MAX } else { last });
+        Times { unit_nanos, first, last }
+    }
+
     /// What becomes of a time, but for the unit.
     fn nearest(self, time: Timestamp) -> Timestamp {
         match time.seconds.clamp(self.first, self.last) {
@@ -201,11 +222,9 @@ fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
         fs::futimens(&file, &timestamps(&attributes)?).and_then(|()| status(file.as_fd()))
     };
     let probe = stored(PROBE);
-    let [first, last] = [(-FAR, i64::MIN), (FAR, i64::MAX)].map(|(seconds, any)| {
-        // One that refuses it says so of each such file.
-        let found = stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds);
-        if found == seconds { any } else { found }
-    });
+    // One that refuses it says so of each such file.
+    let [first, last] = [-FAR, FAR]
+        .map(|seconds| stored(Timestamp { seconds, nanos: 0 }).map_or(seconds, |found| found.mtime.seconds));
     let modes = [0o751, 0o640].into_iter().all(|mode| {
         let set = fs::fchmod(&file, Mode::from_raw_mode(mode)).and_then(|()| status(file.as_fd()));
         set.is_ok_and(|found| found.mode == mode)
@@ -214,10 +233,29 @@ fn measure(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<Measured> {
     fs::unlinkat(directory, name.as_c_str(), AtFlags::empty())?;
     // One that refuses times says so of each file.
     let times = match probe {
-        Ok(probe) => Times { unit_nanos: unit_of(probe.mtime), first, last },
+        Ok(probe) => Times::of(probe.mtime, first, last),
         Err(_) => Times::ANY,
     };
     Ok(Measured { times, owner: owner?, modes })
+}
+
+/// Tried with a symlink that leads to nothing that anybody has.
+fn sets_links(directory: BorrowedFd<'_>, tokens: &TokenMaker) -> Result<bool> {
+    let [file, link] = [(); 2].map(|()| TempName::contents(tokens.make()));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    drop(fs::openat(directory, file.as_c_str(), flags, Mode::from_raw_mode(0o600))?);
+    let set = || {
+        fs::symlinkat(file.as_c_str(), directory, link.as_c_str())?;
+        let attributes = Attributes { mtime: PROBE, atime: PROBE, ..Attributes::default() };
+        fs::utimensat(directory, link.as_c_str(), &timestamps(&attributes)?, AtFlags::SYMLINK_NOFOLLOW)?;
+        let found = Status::from(fs::statat(directory, link.as_c_str(), AtFlags::SYMLINK_NOFOLLOW)?);
+        Ok(found.mtime.seconds.abs_diff(PROBE.seconds) <= 2)
+    };
+    let set = set();
+    for name in [link, file] {
+        let _ = fs::unlinkat(directory, name.as_c_str(), AtFlags::empty());
+    }
+    set
 }
 
 /// The unit to which [`PROBE`] was cut, if it was stored as `stored`.
@@ -307,6 +345,29 @@ mod tests {
         assert_eq!(ext4.nearest(time(16_725_225_600, 7)), time(15_032_385_535, 0));
         assert_eq!(ext4.nearest(time(-3_786_825_600, 7)), time(-(1 << 31), 0));
         assert_eq!(ext4.nearest(time(-1, 7)), time(-1, 7));
+    }
+
+    #[test]
+    fn what_remains_of_far_times_over_sshfs_and_on_ntfs_is_no_limit() {
+        let limits = |first: i64, last: i64| {
+            let times = Times::of(PROBE, first, last);
+            (times.first, times.last)
+        };
+        let none = (i64::MIN, i64::MAX);
+        assert_eq!(limits(-FAR, FAR), none);
+        assert_eq!(limits(0, 0), none, "sshfs and fuse2fs");
+        assert_eq!(limits(745_162_779_594, -745_162_779_594), none, "ntfs-3g");
+        assert_eq!(limits(-(1 << 31), 15_032_385_535), (-(1 << 31), 15_032_385_535), "ext4");
+        assert_eq!(limits(315_532_800, 4_354_819_198), (315_532_800, 4_354_819_198), "FAT");
+    }
+
+    #[test]
+    fn a_symlink_has_what_is_set_on_it_and_trying_leaves_nothing() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = fs::open(scratch.path(), OFlags::RDONLY, Mode::empty()).unwrap();
+        let tokens = TokenMaker::new([1; 6], [2; 4]);
+        assert_eq!(sets_links(directory.as_fd(), &tokens), Ok(true));
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
     }
 
     #[test]

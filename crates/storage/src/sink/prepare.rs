@@ -434,7 +434,7 @@ impl PosixSink {
                 Err(Errno::EXIST) => return Err(Code::NameTaken.into()),
                 Err(errno) => return Err(making_failure(held.as_fd(), errno)),
             }
-            self.complete_symlink(held.as_fd(), name, &entry.attributes)?;
+            self.complete_symlink(&directory, held.as_fd(), name, &entry.attributes)?;
         } else {
             match fs::statat(&held, name, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) {
                 Ok(present) if !may_be_replaced(present.kind) => {
@@ -488,15 +488,19 @@ impl PosixSink {
         if same_time && !self.preserve.differs_in_owner(present, wanted) {
             return Ok(());
         }
-        self.complete_symlink(held, name, wanted)
+        self.complete_symlink(directory, held, name, wanted)
     }
 
     fn complete_symlink(
         &self,
+        directory: &Directory,
         held: BorrowedFd<'_>,
         name: impl rustix::path::Arg + Copy,
         wanted: &Attributes,
     ) -> Result<(), Failure> {
+        if !directory.file_system.sets_links(held, &self.tokens) {
+            return Ok(());
+        }
         let complete = || self.preserve.complete_symlink(held, name, wanted);
         self.directories.retry_without_cache(complete).map_err(attributes_failure)
     }
@@ -512,7 +516,7 @@ impl PosixSink {
         let temporary = self.temporary_name(entry, directory, self.tokens.make());
         let made = fs::symlinkat(&*entry.link_target, held, temporary.as_c_str());
         made.map_err(|errno| making_failure(held, errno))?;
-        let attributes = self.complete_symlink(held, temporary.as_c_str(), &entry.attributes);
+        let attributes = self.complete_symlink(directory, held, temporary.as_c_str(), &entry.attributes);
         let named = attributes.and_then(|()| {
             self.claim_name(directory, held, name, temporary.as_bytes())?;
             rename(held, temporary.as_c_str(), name, RenameFlags::empty()).map_err(name_failure)

@@ -131,7 +131,8 @@ impl Hashes {
 }
 
 impl PosixSink {
-    /// Before a sync: what has gathered goes into the table, unless the file is whole.
+    /// Before a sync: what has gathered goes into the table, unless the file is whole. What finds no room there comes with a later
+    /// group, or is hashed again from the file; this fails where a table would stay that does not say so.
     pub(super) fn save_hashes(&self, file: &Unfinished) -> Result<(), Failure> {
         let cut = file.cut();
         let _alone = lock(&file.table_changes);
@@ -152,11 +153,31 @@ impl PosixSink {
         if written.is_err() {
             lock(&file.hashes).keep(gathered);
         }
-        if written.is_err() || lacks {
-            // It has its place already, so that takes no room.
-            let _ = self.write_of(file, |of| Of { lacks: true, ..of });
+        if written.is_err() || lacks { self.tell_lack(file) } else { Ok(()) }
+    }
+
+    /// What is durable of this file may have no hash in the table, which says so, or goes.
+    fn tell_lack(&self, file: &Unfinished) -> Result<(), Failure> {
+        // It has its place already; but a file system that writes nothing in place (btrfs) has no room for that either.
+        match self.write_of(file, |of| Of { lacks: true, ..of }) {
+            Ok(_) => Ok(()),
+            Err(_) => self.drop_table(file),
         }
-        written
+    }
+
+    /// There is none, or none that can be used, and nobody is to believe it later.
+    fn drop_table(&self, file: &Unfinished) -> Result<(), Failure> {
+        let held = self.directories.descriptor(&file.directory)?;
+        match fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty()) {
+            // A directory is nobody's table.
+            Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {
+                let mut hashes = lock(&file.hashes);
+                (hashes.is_unread, hashes.saved, hashes.table) = (false, ObjectSet::default(), None);
+                hashes.lacks_earlier = true;
+                Ok(())
+            }
+            Err(errno) => Err(sink_failure(errno)),
+        }
     }
 
     /// Changes what the table says of itself. No, where there is none that says anything.
@@ -164,7 +185,8 @@ impl PosixSink {
         let Some(table) = self.table(file) else { return Ok(false) };
         let Some(of) = table_of(&table, file) else { return Ok(false) };
         let entry = sums::encode_of(file.token, file.cut(), change(of));
-        write_all_at(&table, &entry, place_of(file.cut())).map_err(sink_failure)?;
+        let written = self.hooks.before_table();
+        written.and_then(|()| write_all_at(&table, &entry, place_of(file.cut()))).map_err(sink_failure)?;
         Ok(true)
     }
 
@@ -193,19 +215,7 @@ impl PosixSink {
     pub(super) fn forget_hash(&self, file: &Unfinished, index: u64) -> Result<(), Failure> {
         let _alone = lock(&file.table_changes);
         let Some(table) = self.table(file) else {
-            // There is none, or none that can be used, and nobody is to believe it later.
-            let held = self.directories.descriptor(&file.directory)?;
-            let removed = fs::unlinkat(&held, TempName::sums(file.token).as_c_str(), AtFlags::empty());
-            return match removed {
-                // A directory is nobody's table.
-                Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => {
-                    let mut hashes = lock(&file.hashes);
-                    (hashes.is_unread, hashes.saved) = (false, ObjectSet::default());
-                    hashes.lacks_earlier = true;
-                    Ok(())
-                }
-                Err(errno) => Err(sink_failure(errno)),
-            };
+            return self.drop_table(file);
         };
         let cut = file.cut();
         if lock(&file.hashes).is_unread {
