@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use haul_storage::engine::{Direction, Note, Told, Way, Wish, is_measured, rings_are_allowed};
+use haul_storage::engine::{Direction, Engine, Note, Told, Way, Wish, is_measured, rings_are_allowed};
 use serde_json::{Value, json};
 
 use crate::told::size;
@@ -51,20 +51,27 @@ pub fn forecast(wish: Wish, path: &Path) -> String {
     let there = path
         .ancestors()
         .find_map(|path| is_measured(if path.as_os_str().is_empty() { Path::new(".") } else { path }));
-    let ways: Vec<String> = match (wish == Wish::default(), there) {
+    match (wish == Wish::default(), there) {
         (true, Some(false)) => return format!("{}: in memory, or no local disk that is known", Way::USUAL),
         (true, None) => return "as the device there is".into(),
-        _ => wish.ways().iter().map(ToString::to_string).collect(),
-    };
-    let rings = match rings_are_allowed() {
-        Err(errno) if wish.engine != Some(haul_storage::engine::Engine::Posix) => {
-            format!("; io_uring is not available ({errno})")
-        }
+        _ => {}
+    }
+    let rings = rings_are_allowed();
+    let can_be = |way: &Way| rings.is_ok() || way.engine != Engine::Uring;
+    let mut ways: Vec<Way> = wish.ways().into_iter().filter(can_be).collect();
+    if ways.is_empty() {
+        ways.push(wish.instead().iter().copied().find(can_be).unwrap_or(Way::USUAL));
+    }
+    let rings = match rings {
+        Err(errno) if wish.engine != Some(Engine::Posix) => format!("; io_uring is not available ({errno})"),
         _ => String::new(),
     };
     match &ways[..] {
         [only] => format!("{only}{rings}"),
-        _ => format!("the best of {}{rings}", ways.join(" / ")),
+        _ => {
+            let ways: Vec<String> = ways.iter().map(ToString::to_string).collect();
+            format!("the best of {}{rings}", ways.join(" / "))
+        }
     }
 }
 

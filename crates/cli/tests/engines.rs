@@ -138,6 +138,9 @@ fn what_the_machine_cannot_do_is_said_to_whom_asked_for_it() {
     let (said, summary) = with("no-ring", &["--engine", "uring", "--io", "direct"]);
     assert_eq!(said.matches("haul: io_uring is not available").count(), 1, "{said}");
     assert_eq!(summary["engines"][0]["chosen"]["engine"], "posix", "{summary}");
+    let can_be_direct = !said.contains("haul: the file system on device");
+    let expected = if can_be_direct { "direct" } else { "buffered" };
+    assert_eq!(summary["engines"][0]["chosen"]["io"], expected, "the other wish: {summary}");
     let (said, _) = with("no-direct", &["--engine", "posix", "--io", "direct"]);
     assert_eq!(
         said.lines().filter(|line| line.starts_with("haul: the file system on device")).count(),

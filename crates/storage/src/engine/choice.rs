@@ -71,6 +71,8 @@ struct Measured {
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     trials: Vec<Trial>,
+    /// What is left where all of these are refused, the better one first.
+    instead: Vec<Way>,
     processors: u32,
     /// Whose turn it is, and how often all had theirs; `None`: it is decided.
     turn: Option<(usize, u32)>,
@@ -86,6 +88,7 @@ impl Choice {
         let trial = |way: &Way| Trial { way: *way, refused: false, cost: None, rate: 0.0 };
         let mut choice = Choice {
             trials: ways.iter().map(trial).collect(),
+            instead: Vec::new(),
             processors: processors.max(1),
             turn: None,
             measured: Measured::default(),
@@ -95,6 +98,11 @@ impl Choice {
         };
         choice.measure();
         choice
+    }
+
+    /// Where none of them can be had, these are used, with nothing to be measured.
+    pub fn or(self, instead: &[Way]) -> Choice {
+        Choice { instead: instead.to_vec(), ..self }
     }
 
     /// There is nothing to choose, and nothing unusual.
@@ -149,6 +157,7 @@ impl Choice {
     /// These cannot be used here.
     pub fn refuse(&mut self, refused: impl Fn(Way) -> bool) {
         self.trials.iter_mut().filter(|trial| refused(trial.way)).for_each(|trial| trial.refused = true);
+        self.instead.retain(|way| !refused(*way));
         match self.turn {
             Some((trial, _)) if self.trials[trial].refused => self.next_turn(),
             None if self.trials[self.chosen].refused => self.decide(),
@@ -169,7 +178,8 @@ impl Choice {
 
     /// If all are refused, what always works.
     fn chosen_way(&self) -> Way {
-        self.trials.get(self.chosen).filter(|trial| !trial.refused).map_or(Way::USUAL, |trial| trial.way)
+        let chosen = self.trials.get(self.chosen).filter(|trial| !trial.refused).map(|trial| trial.way);
+        chosen.or(self.instead.first().copied()).unwrap_or(Way::USUAL)
     }
 
     fn measure(&mut self) {
@@ -248,6 +258,14 @@ impl Wish {
                 && (self != Wish::default() || *way != Way::URING_BUFFERED)
         };
         all.into_iter().filter(wished).collect()
+    }
+
+    /// What is wished in two ways may be had in one.
+    pub fn instead(self) -> &'static [Way] {
+        match self.ways()[..] {
+            [Way::URING_DIRECT] => &[Way::POSIX_DIRECT, Way::URING_BUFFERED],
+            _ => &[],
+        }
     }
 }
 
@@ -417,6 +435,15 @@ mod tests {
         assert_eq!((forced.decided(), forced.is_usual()), (Some(Way::URING_DIRECT), false));
         forced.refuse(|_| true);
         assert_eq!(forced.decided(), Some(Way::USUAL), "something always works");
+        let forced = |refused: fn(Way) -> bool| {
+            let wish = Wish { engine: Some(Engine::Uring), io: Some(Io::Direct) };
+            let mut forced = Choice::new(&wish.ways(), 1).or(wish.instead());
+            forced.refuse(refused);
+            forced.decided()
+        };
+        assert_eq!(forced(|way| way.engine == Engine::Uring), Some(Way::POSIX_DIRECT), "one wish can be met");
+        assert_eq!(forced(|way| way.io == Io::Direct), Some(Way::URING_BUFFERED));
+        assert_eq!(forced(|_| true), Some(Way::USUAL));
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Engines {
         let known = lock(&self.devices).get(&device).cloned();
         let device = known.unwrap_or_else(|| {
             let ways = if self.is_worth_a_look(file) { self.wish.ways() } else { vec![Way::USUAL] };
-            let choice = Choice::new(&ways, self.processors);
+            let choice = Choice::new(&ways, self.processors).or(self.wish.instead());
             let (usual, choice) = (choice.is_usual(), Mutex::new(choice));
             let new = Device {
                 number: device,
