@@ -18,10 +18,13 @@ PROFILE := checked
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BUILT := $(TARGET)/$(PROFILE)
 RELEASED := $(TARGET)/release
+# What the loops run is built first, as it is. `make test` gives them what its tests have built, so that nothing is built twice: that has
+# the feature `faults`, of which nothing happens unless somebody asks for it.
+BUILD := build
 # Namespaces and loop devices are root's.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 
-.PHONY: help deps build release test lint unit sim torture crash syncs striped gluster ceph bench faults congestion fuzz demo clean
+.PHONY: help deps build tests release test lint unit sim torture crash syncs striped gluster ceph bench faults congestion fuzz demo clean
 
 help: ## List the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,46 +39,46 @@ release: ## Build the program
 	@lab/deps.sh release
 	$(CARGO) build --locked --release -p haul
 
+tests: deps
+	$(CARGO) test --locked --profile $(PROFILE) --workspace --no-run
+
 test: lint unit ## Everything: lint, unit, property, golden, conformance, simulator, end to end, kill loop, power cuts, striped file systems, GlusterFS
-	$(MAKE) --no-print-directory sim HISTORIES=60000
-	$(MAKE) --no-print-directory torture ROUNDS=50
-	$(MAKE) --no-print-directory crash CRASH_ROUNDS=30
+	$(MAKE) --no-print-directory sim BUILD=tests HISTORIES=60000
+	$(MAKE) --no-print-directory torture BUILD=tests ROUNDS=50
+	$(MAKE) --no-print-directory crash BUILD=tests CRASH_ROUNDS=30
 	$(MAKE) --no-print-directory syncs
-	$(MAKE) --no-print-directory striped
-	$(MAKE) --no-print-directory gluster
+	$(MAKE) --no-print-directory striped BUILD=tests
+	$(MAKE) --no-print-directory gluster BUILD=tests
 	@echo "make test: all parts ran and passed"
 
-lint: ## Format and lints
+lint: ## Format and lints, also without what tests add to the program
 	@lab/deps.sh build
 	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --profile $(PROFILE) --workspace -- -D warnings
 	$(CARGO) clippy --locked --profile $(PROFILE) --workspace --all-targets -- -D warnings
 
-unit: build ## Unit, property, golden, conformance and end-to-end tests
+unit: tests ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
 	$(CARGO) test --locked --profile $(PROFILE) --features haul-sim/planted-bugs --test planted_bugs --test planted_scheduler_bugs --test planted_neighbour_bugs
 
-sim: ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
-	@lab/deps.sh build
-	$(CARGO) run --locked --profile $(PROFILE) --bin haul-sim -- --histories $(HISTORIES) --seed $(SEED) --threads 2
-	$(CARGO) run --locked --profile $(PROFILE) --bin haul-sim -- --scheduler --histories $(SCHEDULER_HISTORIES) --seed $(SEED) --threads 2
+sim: $(BUILD) ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
+	$(BUILT)/haul-sim --histories $(HISTORIES) --seed $(SEED) --threads 2
+	$(BUILT)/haul-sim --scheduler --histories $(SCHEDULER_HISTORIES) --seed $(SEED) --threads 2
 
-torture: build ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
+torture: $(BUILD) ## Kill loop over loopback ssh: ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed torture --haul $(BUILT)/haul --rounds $(ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
-crash: build ## Power cuts on file systems that lose what was not synced (as root or with sudo -n, for ext4 and XFS images): ROUNDS=n SEED=s REPORT=directory
+crash: $(BUILD) ## Power cuts on file systems that lose what was not synced (as root or with sudo -n, for ext4 and XFS images): ROUNDS=n SEED=s REPORT=directory
 	$(BUILT)/testbed crash --haul $(BUILT)/haul --rounds $(CRASH_ROUNDS) --seed $(SEED) $(if $(REPORT),--report "$(REPORT)")
 
 # The program that tests start has the feature `faults`.
-syncs: build ## Remove each sync from the program in turn: a power cut must show it (as root or with sudo -n, for an ext4 image)
-	$(CARGO) test --locked --profile $(PROFILE) --workspace --test cp --no-run
-	cp $(BUILT)/haul $(BUILT)/haul-faults
-	$(CARGO) build --locked --profile $(PROFILE) --workspace
-	$(BUILT)/testbed syncs --haul $(BUILT)/haul-faults
+syncs: tests ## Remove each sync from the program in turn: a power cut must show it (as root or with sudo -n, for an ext4 image)
+	$(BUILT)/testbed syncs --haul $(BUILT)/haul
 
-striped: build ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root or with sudo -n, for FUSE)
+striped: $(BUILD) ## Copy between emulated parallel file systems whose targets are slow, fail or hang (as root or with sudo -n, for FUSE)
 	$(AS_ROOT) $(BUILT)/testbed striped --haul $(BUILT)/haul
 
-gluster: build ## Copy to, from and between GlusterFS volumes of this machine; kill haul, kill and stop bricks (as root or with sudo -n)
+gluster: $(BUILD) ## Copy to, from and between GlusterFS volumes of this machine; kill haul, kill and stop bricks (as root or with sudo -n)
 	lab/deps.sh gluster
 	$(AS_ROOT) $(BUILT)/testbed gluster --haul $(BUILT)/haul
 
