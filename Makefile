@@ -57,6 +57,8 @@ lint: ## Format and lints, also without what tests add to the program
 	$(CARGO) clippy --locked --profile $(PROFILE) --workspace -- -D warnings
 	$(CARGO) clippy --locked --profile $(PROFILE) --workspace --all-targets -- -D warnings
 
+# End to end they mostly wait for one another's ends; those that are measured see to it themselves that they are alone.
+unit: export RUST_TEST_THREADS ?= $(shell expr 2 '*' "$$(nproc)")
 unit: tests ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
 	$(CARGO) test --locked --profile $(PROFILE) --features haul-sim/planted-bugs --test planted_bugs --test planted_scheduler_bugs --test planted_neighbour_bugs
