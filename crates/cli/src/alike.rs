@@ -89,7 +89,7 @@ pub fn typed_otherwise(identity: &Identity<'_>) -> Otherwise {
     let may_be_link = |(host, path): &(&str, Vec<u8>)| !host.is_empty() || is_link(path);
     let slash = identity.sources.first().is_some_and(|(_, path)| path.ends_with(b"/"));
     let is_one_elsewhere = matches!(&identity.sources[..], [(host, _)] if !host.is_empty());
-    let (ends, unless_link): (&[&str], &[&str]) =
+    let (ends, unless_link): (&[&'static str], &[&'static str]) =
         match identity.recursive && identity.sources.iter().any(may_be_link) {
             false => (&["", "/"], &[]),
             true if slash => (&["/"], if is_one_elsewhere { &[""] } else { &[] }),
@@ -106,29 +106,28 @@ pub fn typed_otherwise(identity: &Identity<'_>) -> Otherwise {
 }
 
 /// With these ends of SOURCEs, and `-p` or not.
-fn typed(identity: &Identity<'_>, ends: &[&str], preserve: bool) -> Vec<JobId> {
+fn typed(identity: &Identity<'_>, ends: &[&'static str], preserve: bool) -> Vec<JobId> {
     let here = std::env::current_dir().unwrap_or_default();
     let here = here.as_os_str().as_bytes();
     let (host, destination) = &identity.destination;
     // A dot at the end of a SOURCE means what is in it; of DEST it says nothing.
     let destination = Typed::of(here, host, destination, true);
+    let destinations = ways(host, &["", "/", "/."], std::slice::from_ref(&destination));
+    let mut destinations: Vec<_> = destinations.into_iter().map(|way| destination.spelled(way)).collect();
+    destinations.sort_unstable();
+    destinations.dedup();
     let source = |(host, path): &'_ (&str, Vec<u8>)| Typed::of(here, host, path, false);
     let sources: Vec<_> = identity.sources.iter().map(source).collect();
+    let of_sources = identity.sources.first().map_or("", |(host, _)| host);
     let own = identity.id();
     let mut ids = Vec::new();
-    for begin in ["", "./"] {
-        for end in ends {
-            let mut spelled = Vec::with_capacity(sources.len());
-            for (typed, (host, _)) in sources.iter().zip(&identity.sources) {
-                spelled.push((*host, typed.spelled(begin, end)));
-            }
-            for begin in ["", "./"] {
-                for end in ["", "/", "/."] {
-                    let destination = (*host, destination.spelled(begin, end));
-                    let (sources, host) = (spelled.clone(), identity.host.clone());
-                    ids.push(Identity { sources, destination, host, preserve, ..*identity }.id());
-                }
-            }
+    for way in ways(of_sources, ends, &sources) {
+        let spelled = sources.iter().zip(&identity.sources);
+        let spelled: Vec<_> = spelled.map(|(typed, (host, _))| (*host, typed.spelled(way))).collect();
+        for destination in &destinations {
+            let (sources, destination) = (spelled.clone(), (*host, destination.clone()));
+            let host = identity.host.clone();
+            ids.push(Identity { sources, destination, host, preserve, ..*identity }.id());
         }
     }
     ids.sort_unstable_by_key(|id| id.0);
@@ -137,45 +136,84 @@ fn typed(identity: &Identity<'_>, ends: &[&str], preserve: bool) -> Vec<JobId> {
     ids
 }
 
+/// What stands before a path and behind it, and which one it is of those that name [`Typed::whole`].
+type Way = (&'static str, &'static str, usize);
+
+/// All ways to type these paths of a host, with these ends.
+fn ways(host: &str, ends: &[&'static str], paths: &[Typed]) -> Vec<Way> {
+    let begins: &[&str] = if host.is_empty() { &["", "./"] } else { &["", "./", "~/"] };
+    let wholes = paths.iter().map(|path| path.whole.len()).max().unwrap_or(0).max(1);
+    let around = begins.iter().flat_map(|begin| ends.iter().map(move |end| (*begin, *end)));
+    around.flat_map(|(begin, end)| (0..wholes).map(move |whole| (begin, end, whole))).collect()
+}
+
 /// A path in its parts.
 struct Typed {
     /// The working directory and a slash, if the path is in it.
     here: Vec<u8>,
-    /// Without `./` before and slashes behind.
+    /// Without `./` or `~/` before and slashes behind.
     plain: Vec<u8>,
-    /// It is typed with all that leads to it, or is nothing but such signs.
-    is_fixed: [bool; 2],
+    /// It is typed with all that leads to it.
+    is_absolute: bool,
+    /// On another host, where it is a home directory unless something stands before it.
+    is_tilde: bool,
+    /// Of what is nothing but such signs, all ways to type it: the directory itself from which others count, or `/`.
+    whole: Vec<Vec<u8>>,
 }
 
 impl Typed {
-    fn of(here: &[u8], host: &str, path: &[u8], ends_in_dot: bool) -> Typed {
-        let here = [here, b"/"].concat();
-        let below = path.strip_prefix(&here[..]).filter(|_| host.is_empty());
+    fn of(here: &[u8], host: &str, path: &[u8], is_destination: bool) -> Typed {
+        let (is_here, inside) = (host.is_empty(), [here, b"/"].concat());
+        let below = match is_here {
+            true if is_destination && path == here => Some(&b""[..]),
+            true => path.strip_prefix(&inside[..]),
+            false => path.strip_prefix(b"~").filter(|below| matches!(below, [] | [b'/', ..])),
+        };
+        // A SOURCE that is typed as the working directory's path has its name.
+        let below =
+            below.map(without_slashes).filter(|below| !is_here || is_destination || !below.is_empty());
+        let is_absolute = below.is_none() && path.starts_with(b"/");
         let mut plain = below.unwrap_or(path);
         while let Some(rest) = plain.strip_prefix(b"./") {
-            plain = rest;
-            while let [b'/', rest @ ..] = plain {
-                plain = rest;
-            }
+            plain = without_slashes(rest);
         }
         loop {
             plain = match plain {
                 [rest @ .., b'/'] => rest,
-                [rest @ .., b'/', b'.'] if ends_in_dot => rest,
+                [rest @ .., b'/', b'.'] if is_destination => rest,
                 _ => break,
             }
         }
         let is_nothing = plain.is_empty() || plain == b".";
-        let here = if below.is_some() { here } else { Vec::new() };
-        let plain = if is_nothing { below.unwrap_or(path) } else { plain };
-        Typed { here, plain: plain.to_vec(), is_fixed: [is_nothing || plain.starts_with(b"/"), is_nothing] }
+        let (before, signs): (&[u8], &[&str]) = match is_nothing {
+            false => (b"", &[]),
+            true if is_absolute => (path, &[""]),
+            true if !is_here => (b"", &[".", "./", "./.", "~", "~/", "~/."]),
+            true if is_destination => (here, &["", "/", "/.", "/./", "/.//", "/./."]),
+            true => (&inside, &[".", "./", ".//", "./."]),
+        };
+        let whole = signs.iter().map(|sign| [before, sign.as_bytes()].concat()).collect();
+        let is_tilde = !is_here && plain.starts_with(b"~");
+        let here = if is_here && below.is_some() { inside } else { Vec::new() };
+        Typed { here, plain: plain.to_vec(), is_absolute, is_tilde, whole }
     }
 
-    fn spelled(&self, begin: &str, end: &str) -> Vec<u8> {
-        let [begin, end] = [(begin, self.is_fixed[0]), (end, self.is_fixed[1])]
-            .map(|(sign, is_fixed)| if is_fixed { "" } else { sign });
+    fn spelled(&self, (begin, end, whole): Way) -> Vec<u8> {
+        if let Some(path) = self.whole.get(whole).or(self.whole.last()) {
+            return path.clone();
+        }
+        let begin = match begin {
+            _ if self.is_absolute => "",
+            "" if self.is_tilde => "./",
+            begin => begin,
+        };
         [&self.here, begin.as_bytes(), &self.plain, end.as_bytes()].concat()
     }
+}
+
+fn without_slashes(path: &[u8]) -> &[u8] {
+    let begin = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+    &path[begin..]
 }
 
 fn is_link(path: &[u8]) -> bool {
@@ -245,6 +283,44 @@ mod tests {
         // A home directory is nobody's root.
         let home = |path| identity(("", "/a"), ("host", path), true);
         assert!(["/", "/.", "//"].iter().all(|root| !is_alike(&home(""), &home(root))));
+    }
+
+    #[test]
+    fn the_directory_from_which_paths_count_is_found_however_it_is_typed() {
+        let here = std::env::current_dir().unwrap();
+        let below = |signs: &str| format!("{}{signs}", here.display());
+        let at_home = [".", "./", "./.", "~", "~/", "~/."].map(str::to_owned);
+        // Whether it is SOURCE, its host, how it is typed, and what is something else.
+        let ways: [(bool, &str, Vec<String>, Vec<String>); 4] = [
+            (false, "", ["", "/", "/.", "/./", "/.//"].map(below).into(), vec!["/".into(), below("/a")]),
+            (
+                true,
+                "",
+                ["/.", "/./", "/.//", "/./."].map(below).into(),
+                vec!["/".into(), below(""), below("/"), below("/a/.")],
+            ),
+            (false, "host", at_home.to_vec(), vec!["/".into(), "/.".into(), "./~".into(), "a".into()]),
+            (true, "host", at_home.to_vec(), vec!["/".into(), "/.".into(), "./~".into(), "a/.".into()]),
+        ];
+        for (is_source, host, typed, others) in &ways {
+            let of = |path| match is_source {
+                true => identity((host, path), ("", "/b"), true),
+                false => identity(("", "/a"), (host, path), true),
+            };
+            for one in typed {
+                for other in typed.iter().filter(|other| *other != one) {
+                    assert!(is_alike(&of(one), &of(other)), "{is_source} {host} {one} {other}");
+                }
+                for other in others {
+                    assert!(!is_alike(&of(one), &of(other)), "{is_source} {host} {one} {other}");
+                    assert!(!is_alike(&of(other), &of(one)), "{is_source} {host} {other} {one}");
+                }
+            }
+        }
+        let far = |path| identity(("", "/a"), ("host", path), true);
+        assert!(is_alike(&far("~/a"), &far("a")) && is_alike(&far("./a/"), &far("~/a")));
+        assert!(is_alike(&far("~/~a"), &far("./~a")), "a name that begins like that");
+        assert!(!is_alike(&far("~/a"), &far("./~/a")) && !is_alike(&far("./~"), &far("~")));
     }
 
     #[test]

@@ -39,6 +39,58 @@ fn an_unfinished_transfer_that_is_typed_otherwise_is_not_begun_anew() {
     assert_eq!(code(&bed.haul(&["cp", "-r", "data", "copy"])), 0);
 }
 
+/// What is typed for the directory that paths count from stands for it alone, and nothing else of the path tells that it is the same.
+#[test]
+fn the_directory_from_which_paths_count_is_the_same_however_it_is_typed() {
+    let bed = Bed::new();
+    bed.write("from/data/x/one", b"1");
+    bed.write("from/data/y", b"2");
+    let haul = env!("CARGO_BIN_EXE_haul");
+    let shell = format!("'{haul}' bench shell");
+    let copy = |within: &str, from: &str, to: &str| {
+        let mut command = bed.command();
+        command.current_dir(bed.path(within)).args(["cp", "-r", "-q", "--ssh", &shell]);
+        command.args(["--haul-path", haul, from, to]).output().unwrap()
+    };
+    let here = |within: &str, signs: &str| format!("{}{signs}", bed.path(within).display());
+    // `$PWD/.` is what `.` is, and `host:.` what `host:` is.
+    let at_home: Vec<_> = ["", "./", "./.", "~", "~/"].map(|path| format!("localhost:{path}")).into();
+    let dest = [".".to_owned(), "./".into(), ".//".into(), here("to", ""), here("to", "/")].to_vec();
+    let source = [".".to_owned(), "./".into(), "./.".into()].to_vec();
+    let there = format!("localhost:{}", here("copy", ""));
+    // What is in the way, where the command is typed, whether DEST varies, what does not, and how the other one is typed.
+    let cases = [
+        ("to/data/y", "to", true, "../from/data", &dest),
+        ("copy/data/y", "from", false, "../copy", &source),
+        ("copy/data/y", "from", false, &there, &source),
+        ("home/data/y", "from", true, "data", &at_home),
+        ("copy/home/from/data/y", "from", false, "../copy/home", &at_home),
+    ];
+    for (in_the_way, within, is_dest, other, typed) in cases {
+        let is_home = typed == &at_home;
+        for first in typed {
+            for directory in ["to", "copy", "home"] {
+                let _ = fs::remove_dir_all(bed.path(directory));
+            }
+            fs::create_dir_all(bed.path("to")).unwrap();
+            fs::create_dir_all(bed.path(in_the_way)).unwrap();
+            if is_home && !is_dest {
+                bed.write("home/from/data/x/one", b"1");
+                bed.write("home/from/data/y", b"2");
+            }
+            let copy = |path: &str| match is_dest {
+                true => copy(within, other, path),
+                false => copy(within, path, other),
+            };
+            let failed = copy(first);
+            assert_eq!(code(&failed), 3, "{first} {other}: {}", stderr(&failed));
+            for again in typed.iter().filter(|again| *again != first) {
+                says(&copy(again), 2, &["only in how it was typed", "haul stop "]);
+            }
+        }
+    }
+}
+
 /// Of a command that ended before it began nothing is known, and a record that says nothing may be of anything.
 #[test]
 fn what_failed_before_it_began_or_cannot_be_read_makes_no_way_for_a_second_copy() {
