@@ -72,7 +72,8 @@ impl Found {
 /// What ended so long ago is shown when it is asked for.
 const PAST_SECONDS: u64 = 86_400;
 
-fn all() -> Result<Vec<Found>, Error> {
+/// All transfers, and why some may be missing among them.
+fn all() -> Result<(Vec<Found>, Option<Error>), Error> {
     let mut all: Vec<Found> = Vec::new();
     let mut wrong = None;
     for place in places()? {
@@ -81,10 +82,8 @@ fn all() -> Result<Vec<Found>, Error> {
             Err(error) => wrong = Some(error),
         }
     }
-    match wrong {
-        Some(error) if all.is_empty() => return Err(error),
-        Some(error) => crate::report::error(&error),
-        None => {}
+    if let Some(error) = wrong.take_if(|_| all.is_empty()) {
+        return Err(error);
     }
     all.sort_by_key(|found| {
         std::cmp::Reverse((found.running, !found.record.is_unreadable(), found.record.updated))
@@ -101,7 +100,7 @@ fn all() -> Result<Vec<Found>, Error> {
     latest.sort_by(|one, other| {
         (other.record.updated, &one.record.job).cmp(&(one.record.updated, &other.record.job))
     });
-    Ok(latest)
+    Ok((latest, wrong))
 }
 
 /// The transfer of which the record is there.
@@ -137,10 +136,10 @@ fn unreadable(directory: PathBuf) -> Option<Found> {
 /// `haul status`
 pub fn status(arguments: &options::Status) -> Result<u8, Error> {
     let wanted = arguments.job.as_deref().unwrap_or("");
-    let mut found = all()?;
+    let (mut found, wrong) = all()?;
     found.retain(|found| found.record.job.starts_with(wanted));
     if found.is_empty() && !wanted.is_empty() {
-        return Err(no_such_transfer(wanted));
+        return Err(wrong.unwrap_or_else(|| no_such_transfer(wanted)));
     }
     let mut out = io::stdout().lock();
     let written = match arguments.json {
@@ -148,7 +147,11 @@ pub fn status(arguments: &options::Status) -> Result<u8, Error> {
         false => list(&mut out, found, arguments.all || !wanted.is_empty()),
     };
     ended(written)?;
-    Ok(0)
+    // A script must not take what is told for all that there is.
+    Ok(wrong.map_or(0, |error| {
+        crate::report::error(&error);
+        error.failure.code.exit()
+    }))
 }
 
 fn event(found: &Found) -> serde_json::Value {
@@ -263,8 +266,10 @@ pub fn stop(arguments: &options::Stop) -> Result<u8, Error> {
     if arguments.job.is_empty() {
         return Err(Error::new(Code::Usage, "the id of a transfer is empty").hint("haul status lists them"));
     }
+    let (all, wrong) = all()?;
+    wrong.iter().for_each(crate::report::error);
     let mut matching: Vec<_> =
-        all()?.into_iter().filter(|found| found.record.job.starts_with(&arguments.job)).collect();
+        all.into_iter().filter(|found| found.record.job.starts_with(&arguments.job)).collect();
     let found = match (matching.pop(), matching.is_empty()) {
         (Some(found), true) => found,
         (Some(_), false) => {

@@ -403,6 +403,33 @@ fn a_pull_that_goes_on_counts_what_was_there() {
     assert!((first - (4 << 20)..64 << 20).contains(&second), "{second}, and {first} before");
 }
 
+#[test]
+fn a_list_that_may_lack_transfers_is_no_success() {
+    let bed = Bed::new();
+    bed.write("file", b"content");
+    bed.write("no-directory", b"");
+    fs::create_dir(bed.path("tmp")).unwrap();
+    let haul = |state: &str, words: &[&str]| {
+        let mut command = bed.command();
+        command.env("HAUL_STATE_DIR", bed.path(state)).env("TMPDIR", bed.path("tmp"));
+        command.args(words).output().unwrap()
+    };
+    // What cannot be listed by anybody, also by root.
+    fs::create_dir(bed.path("state")).unwrap();
+    symlink("jobs", bed.path("state/jobs")).unwrap();
+    says(&haul("state", &["status"]), 1, &["state/jobs"]);
+    assert_eq!(code(&haul("no-directory/state", &["cp", "-q", "file", "copy"])), 0);
+    let is_listed = |words: &[&str]| {
+        let output = haul("state", words);
+        says(&output, 1, &["state/jobs"]);
+        stdout(&output).contains("copy")
+    };
+    assert!(is_listed(&["status"]) && is_listed(&["status", "--json"]));
+    // It may be one of those.
+    assert!(!is_listed(&["status", "zzz"]));
+    assert_eq!(code(&haul("no-directory/state", &["status"])), 0);
+}
+
 /// Somebody else than who runs the tests, if that is root: root may read everything.
 const USER: u32 = 1_987_654_322;
 
