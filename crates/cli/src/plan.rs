@@ -88,7 +88,11 @@ impl Plan {
         if places.len() > SOURCES_MAX {
             return Err(Error::new(Code::Usage, format!("more than {SOURCES_MAX} SOURCEs")));
         }
-        let direction = direction(&places, &destination)?;
+        let colon_here = places.iter().chain([&destination]).find_map(colon_here);
+        let direction = direction(&places, &destination).map_err(|error| match &colon_here {
+            Some(name) => error.hint(format!("a file of the name {name} is here: ./{name}")),
+            None => error,
+        })?;
         let sources = places.iter().map(key).collect::<Result<Vec<_>, Error>>()?;
         let here: Vec<&Place> = places.iter().chain([&destination]).collect();
         let of_this_host = here.iter().any(|place| is_of_this_host(place));
@@ -125,7 +129,7 @@ impl Plan {
             recursive: arguments.recursive,
             preserve: arguments.preserve,
             verbose: arguments.verbose,
-            colon_here: places.iter().chain([&destination]).find_map(colon_here),
+            colon_here,
             measure: Measure::default(),
         })
     }

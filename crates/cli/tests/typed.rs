@@ -185,3 +185,21 @@ fn a_slip_leaves_no_transfer_and_is_told_for_what_it_is() {
     let status = String::from_utf8(bed.haul(&["status", "--all"]).stdout).unwrap();
     assert!(!status.contains("nowhere"), "{status}");
 }
+
+/// As WRF calls its output.
+#[test]
+fn who_names_files_with_colons_is_told_how_to_type_them() {
+    let bed = Bed::new();
+    let files = ["wrfout_d01_2005-08-28_00:00:00", "wrfout_d01_2005-08-28_06:00:00"];
+    files.iter().for_each(|file| drop(bed.write(file, b"content")));
+    for (from, to) in [(&files[..], "cluster:"), (&files[..1], "cluster:"), (&files[..], "copy")] {
+        for verb in ["cp", "explain"] {
+            let output = bed.haul(&[&[verb], from, &[to]].concat());
+            let told = format!("a file of the name {0} is here: ./{0}", files[0]);
+            says(&output, 2, &["must be on ", &told]);
+        }
+    }
+    let others = bed.haul(&["cp", "one:file", "other:file", "copy"]);
+    says(&others, 2, &["must be on the same host"]);
+    assert!(!stderr(&others).contains("is here"), "{}", stderr(&others));
+}
