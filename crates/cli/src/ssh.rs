@@ -408,9 +408,14 @@ impl Ssh {
     }
 
     fn missing(&self) -> Error {
-        let (host, path) = (&self.host, &self.haul_path);
+        let (host, path, by_hand) = (&self.host, &self.haul_path, &self.by_hand);
+        // What else `--ssh` says, scp would not know.
+        let copy = match *by_hand == format!("ssh {}", ssh_host(host)) {
+            true => format!("scp $(command -v haul) {host}:haul"),
+            false => format!("{by_hand} 'cat > haul && chmod +x haul' < $(command -v haul)"),
+        };
         Error::new(Code::PeerMissing, format!("{host}: {path}"))
-            .hint(format!("copy it there: scp $(command -v haul) {host}:haul, then add --haul-path ./haul"))
+            .hint(format!("copy it there: {copy}, then add --haul-path ./haul"))
     }
 
     fn wait(&mut self, time: Duration) -> Option<i32> {

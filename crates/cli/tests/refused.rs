@@ -350,7 +350,19 @@ fn a_haul_that_csh_does_not_find_is_missing() {
     let output = bed.haul(&["cp", "--ssh", &program, "file", "host:copy"]);
     let said = stderr(&output);
     assert_eq!(code(&output), 4, "{said}");
-    assert!(said.contains("copy it there: scp") && said.contains("--haul-path"), "{said}");
+    // scp would not be told what this ssh is.
+    let told = format!("copy it there: {program} host 'cat > haul && chmod +x haul' < $(command -v haul), ");
+    assert!(said.contains(&told) && said.contains("--haul-path") && !said.contains("scp"), "{said}");
+    let directory = bed.write("bin/ssh", &fs::read(bed.path("ssh")).unwrap()).parent().unwrap().to_owned();
+    fs::set_permissions(directory.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let searched = std::env::join_paths([directory.as_path(), "/bin".as_ref(), "/usr/bin".as_ref()]).unwrap();
+    for (ssh, copied) in [("ssh", "scp $(command -v haul) host:haul,"), ("ssh -F x", "ssh -F x host 'cat >")]
+    {
+        let mut command = bed.command();
+        command.env("PATH", &searched);
+        let said = stderr(&command.args(["cp", "--ssh", ssh, "file", "host:copy"]).output().unwrap());
+        assert!(said.contains(&format!("copy it there: {copied}")), "{said}");
+    }
 }
 
 /// What a copy to this host says that goes through a script in the place of ssh, and fails as a whole; the script is made of what
