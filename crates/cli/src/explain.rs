@@ -81,16 +81,25 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
         };
     }
     setting!("object-size", object_bytes, size(settings.object_bytes.value));
-    let tuning = settings.tuning(false);
+    let mut tuning = settings.tuning(false);
+    let wanted = tuning.slots;
+    // The second end finds what the first one has left. Nothing stays of either.
+    let ends = if plan.direction == Direction::Local { 2 } else { 1 };
+    let pools = (0..ends).map(|_| tuning.pool(wanted)).collect::<Result<Vec<_>, Error>>();
+    let pools = pools.map(|pools| {
+        let told = pools.iter().map(|pool| (pool.count(), pool.bytes(), pool.locked_bytes()));
+        told.min().unwrap_or_default()
+    });
+    tuning.slots = pools.as_ref().map_or(wanted, |(count, ..)| wanted.min(*count));
     let (least, most) = (tuning.slots_least(), tuning.slots);
     let of_slots = |slots: u32| size(u64::from(slots) * u64::from(tuning.object_bytes));
     // No end has more slots than that.
-    let is_cut = most == SLOTS_MAX;
-    let bytes = if is_cut { of_slots(most) } else { size(settings.memory.value) };
+    let (is_cut, is_short) = (most == SLOTS_MAX, most < wanted);
+    let bytes = if is_cut || is_short { of_slots(most) } else { size(settings.memory.value) };
     let slots = format!("at most {bytes} ({least} to {most} slots, as the path needs)");
     let far = match &plan.direction {
         _ if !settings.memory_grows() => String::new(),
-        _ if is_cut => String::new(),
+        _ if is_cut || is_short => String::new(),
         Direction::Local => String::new(),
         Direction::Push(host) => format!("; {host} more, if the network is long and it has the memory"),
         Direction::Pull(_) => match slots_far_here(most, tuning.object_bytes) {
@@ -98,11 +107,17 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
             far => format!("; here up to {}, if the network is long", of_slots(far)),
         },
     };
-    let bound = if is_cut { "; no end has more slots" } else { "" };
+    let bound = match (is_cut, is_short) {
+        (true, _) => "; no end has more slots",
+        (_, true) => "; as this process may have few addresses (ulimit -v)",
+        _ => "",
+    };
     setting!("memory", memory, slots + &far + bound);
-    if let Ok((bytes, locked_bytes)) = tuning.lockable() {
-        row("buffers", locked(bytes, locked_bytes), "here".into());
-    }
+    let buffers = match &pools {
+        Ok((_, bytes, locked_bytes)) => locked(*bytes, *locked_bytes),
+        Err(error) => error.to_string(),
+    };
+    row("buffers", buffers, "here".into());
     let bundle = match tuning.bundle_bytes_max {
         below if below < settings.bundle_below.value => {
             format!("{}, as an object holds no more", size(below))
@@ -200,6 +215,7 @@ pub fn explain(arguments: &Copy) -> Result<u8, Error> {
     let checked = plan
         .check_policy()
         .and_then(|()| crate::job::known(&job).map(drop))
+        .and_then(|()| pools.map(drop))
         .and_then(|()| check_state(&plan))
         .and_then(|()| check_ssh(&plan))
         .and_then(|()| check_files_of_settings(&plan))

@@ -233,6 +233,34 @@ fn with_few_addresses_there_are_fewer_buffers() {
     }
 }
 
+#[test]
+fn buffers_for_which_there_are_no_addresses_are_not_promised() {
+    let bed = tempfile::tempdir().unwrap();
+    fs::write(bed.path().join("file"), b"content").unwrap();
+    let explain = |kilobytes: &str, options: &[&str], to: &str| {
+        let mut command = haul_testkit::alone("bash", bed.path());
+        command.args(["-c", "ulimit -v \"$0\" && exec \"$@\"", kilobytes, env!("CARGO_BIN_EXE_haul")]);
+        let explained = command.arg("explain").args(options).args(["file", to]).output().unwrap();
+        let said = String::from_utf8(explained.stdout).unwrap();
+        let row = |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or("").to_owned();
+        (explained.status.code(), row("memory"), row("buffers"), String::from_utf8(explained.stderr).unwrap())
+    };
+    let usual = ["--memory", "256MiB", "--io-threads", "2"];
+    for to in ["copy", "localhost:copy", "localhost:/copy"] {
+        let (code, memory, buffers, said) = explain("700000", &usual, to);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(memory.contains("as this process may have few addresses (ulimit -v)"), "{memory}");
+        assert!(!memory.contains("256") && !memory.contains("64 slots"), "{memory}");
+        assert!(!buffers.contains("256"), "{buffers}");
+        let (_, memory, ..) = explain("unlimited", &usual, to);
+        assert!(memory.contains("256") && memory.contains("5 to 64 slots"), "{memory}");
+    }
+    let large = ["--memory", "512MiB", "--object-size", "64MiB"];
+    let (code, _, buffers, said) = explain("200000", &large, "copy");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(!buffers.is_empty() && said.contains("ulimit -v") && said.contains("--object-size"), "{said}");
+}
+
 /// Memory that may not be locked is no reason to stop, and is told to each user once.
 #[test]
 fn without_locked_memory_it_goes_on_and_says_so_once() {

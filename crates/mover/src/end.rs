@@ -80,10 +80,27 @@ impl Tuning {
         (self.io_threads * SLOTS_PER_THREAD + SLOTS_BETWEEN).min(self.slots as usize) as u32
     }
 
-    /// Bytes of all slots, and of those that this user may lock; nothing stays of it.
-    pub fn lockable(&self) -> std::io::Result<(usize, usize)> {
-        let pool = Pool::new(self.slots, self.object_bytes)?;
-        Ok((pool.bytes(), pool.locked_bytes()))
+    /// A pool of so many slots; of those that are always wanted, or fewer, where there is no room for so many addresses.
+    pub fn pool(&self, slots: u32) -> Result<Arc<Pool>, Error> {
+        const SLOTS_MIN: u32 = 2;
+        let Tuning { object_bytes, slots: always, .. } = *self;
+        let halved = |from: u32, to: u32| {
+            std::iter::successors(Some(from), move |slots| (*slots > to).then(|| (slots / 2).max(to)))
+        };
+        let least = self.slots_least();
+        let many = std::iter::once(slots.max(always)).chain(halved(always, least));
+        let tries = many.map(|slots| (slots, ADDRESSES_SPARE));
+        let tries = tries.chain(halved(least, SLOTS_MIN).map(|slots| (slots, ADDRESSES_SPARE_LEAST)));
+        // Beside it there may be as large a one of the other end, in this process.
+        let room = |(slots, spare)| (slots, slots as usize * object_bytes as usize + spare);
+        let mut refused = std::io::ErrorKind::OutOfMemory.into();
+        let found = tries.map(room).chain([(SLOTS_MIN, 0)]).find_map(|(slots, spare_bytes)| {
+            Pool::beside(slots, object_bytes, spare_bytes).map_err(|error| refused = error).ok()
+        });
+        found.ok_or_else(|| {
+            Error::os(Code::SystemRefused, "allocating the slot pool", &refused)
+                .hint("this process may have too few addresses (ulimit -v): try a smaller --object-size")
+        })
     }
 }
 
@@ -283,29 +300,10 @@ impl Common {
         Some(Neighbours::start(shared?, u64::from_le_bytes(*number), inputs.clone()))
     }
 
-    /// Of so many slots; of those that are always wanted, or fewer, where there is no room for so many addresses. No more slots
-    /// than it has are used.
+    /// As [`Tuning::pool`] finds it. No more slots than it has are used.
     fn pool(&mut self, slots: u32) -> Result<Arc<Pool>, Error> {
-        const SLOTS_MIN: u32 = 2;
-        let Tuning { object_bytes, slots: always, .. } = self.tuning;
-        let halved = |from: u32, to: u32| {
-            std::iter::successors(Some(from), move |slots| (*slots > to).then(|| (slots / 2).max(to)))
-        };
-        let least = self.tuning.slots_least();
-        let many = std::iter::once(slots.max(always)).chain(halved(always, least));
-        let tries = many.map(|slots| (slots, ADDRESSES_SPARE));
-        let tries = tries.chain(halved(least, SLOTS_MIN).map(|slots| (slots, ADDRESSES_SPARE_LEAST)));
-        // Beside it there may be as large a one of the other end, in this process.
-        let room = |(slots, spare)| (slots, slots as usize * object_bytes as usize + spare);
-        let mut refused = std::io::ErrorKind::OutOfMemory.into();
-        let found = tries.map(room).chain([(SLOTS_MIN, 0)]).find_map(|(slots, spare_bytes)| {
-            Pool::beside(slots, object_bytes, spare_bytes).map_err(|error| refused = error).ok()
-        });
-        let Some(pool) = found else {
-            return Err(Error::os(Code::SystemRefused, "allocating the slot pool", &refused)
-                .hint("this process may have too few addresses (ulimit -v): try a smaller --object-size"));
-        };
-        self.tuning.slots = always.min(pool.count());
+        let pool = self.tuning.pool(slots)?;
+        self.tuning.slots = self.tuning.slots.min(pool.count());
         (self.reports)(Report::Buffers { bytes: pool.bytes(), locked_bytes: pool.locked_bytes() });
         Ok(pool)
     }
