@@ -59,3 +59,29 @@ fn what_ssh_says_does_not_tear_the_progress_line() {
     assert!(torn.is_empty(), "{seen:?}");
     assert!(fs::read(path("sink/big")).unwrap().len() == 6 << 20);
 }
+
+/// The prompt stands there, and what is typed behind it.
+#[test]
+fn a_job_in_the_background_leaves_the_terminal_to_the_shell() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name);
+    fs::write(path("file"), vec![5; 6 << 20]).unwrap();
+    let copied = |how: &str| {
+        let _ = fs::remove_file(path("copy"));
+        let (mut ours, theirs) = terminal();
+        let mut command = alone("setsid", scratch.path());
+        command.env("TERM", "xterm").env("haul", env!("CARGO_BIN_EXE_haul")).args(["--ctty", "bash", "-c"]);
+        command.arg(format!("set -m; \"$haul\" cp --bandwidth 3MB/s file copy >told {how}"));
+        let errors = theirs.try_clone().unwrap();
+        command.stdin(theirs).stdout(Stdio::null()).stderr(errors);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut seen = Vec::new();
+        let _ = ours.read_to_end(&mut seen);
+        assert!(child.wait().unwrap().success());
+        String::from_utf8_lossy(&seen).into_owned()
+    };
+    assert!(copied("").contains("MiB"), "it has a progress line");
+    let seen = copied("& wait $!");
+    assert!(!seen.contains("MiB") && !seen.contains('\x1b'), "{seen:?}");
+}
