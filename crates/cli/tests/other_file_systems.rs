@@ -94,14 +94,38 @@ fn where_modes_cannot_be_set_files_arrive_without() {
 /// Neither of two names takes the place of the other, whether DEST is new, or was found, or is what an earlier run has left.
 #[test]
 fn where_case_does_not_count_no_file_takes_the_place_of_another() {
+    check_that_none_takes_the_place_of_another("paths=alike");
+}
+
+/// As libfuse gives them to file systems that know only paths (exfat-fuse).
+#[test]
+fn neither_does_it_where_each_form_of_a_name_has_a_number() {
+    check_that_none_takes_the_place_of_another("paths=numbered");
+}
+
+fn check_that_none_takes_the_place_of_another(numbers: &str) {
     let bed = Bed::new();
     control::execute(&bed.filesystem, "case=ignored").unwrap();
+    control::execute(&bed.filesystem, numbers).unwrap();
     let source = bed.path("source");
-    let pairs = [("README", "Readme", 1000), ("BIG.dat", "big.dat", 9 << 20), ("Data/f", "data/f", 100)];
+    let pairs = [
+        ("README", "Readme", 1000),
+        ("BIG.dat", "big.dat", 9 << 20),
+        ("Data/f", "data/f", 100),
+        ("\u{c4}rger.txt", "\u{e4}rger.txt", 500),
+        // In a directory with nothing else.
+        ("only/\u{c9}", "only/\u{e9}", 200),
+        ("same/A", "same/a", 300),
+    ];
     for (one, other, bytes) in pairs {
         for (seed, name) in [one, other].into_iter().enumerate() {
+            let is_same = name.starts_with("same/");
             fs::create_dir_all(source.join(name).parent().unwrap()).unwrap();
-            fs::write(source.join(name), contents(bytes, seed)).unwrap();
+            fs::write(source.join(name), contents(bytes, if is_same { 0 } else { seed })).unwrap();
+            if is_same {
+                let file = fs::File::options().write(true).open(source.join(name)).unwrap();
+                file.set_modified(std::time::UNIX_EPOCH).unwrap();
+            }
         }
     }
     std::os::unix::fs::symlink("nowhere", source.join("Link")).unwrap();
@@ -119,14 +143,16 @@ fn where_case_does_not_count_no_file_takes_the_place_of_another() {
             let taken = failed.iter().filter(|(code, _)| code == "name-taken");
             let taken: BTreeSet<String> =
                 taken.map(|(_, path)| path.rsplit('/').next().unwrap().to_lowercase()).collect();
-            let expected = ["big.dat", "data", "link", "readme"].map(String::from);
+            let expected =
+                ["a", "big.dat", "data", "link", "readme", "\u{e4}rger.txt", "\u{e9}"].map(String::from);
             assert_eq!(taken, BTreeSet::from(expected), "{told}");
-            assert_eq!(failed.len(), 5, "and what is in the directory: {told}");
+            assert_eq!(failed.len(), 8, "and what is in the directory: {told}");
             for (one, other, bytes) in pairs {
                 let lost = |name: &str| failed.iter().any(|(_, path)| path.ends_with(name));
                 assert!(lost(one) != lost(other), "{one} {told}");
                 let there = fs::read(bed.path(&sink).join(one)).unwrap();
-                assert!(there == contents(bytes, usize::from(lost(one))), "{one} {told}");
+                let seed = usize::from(lost(one) && !one.starts_with("same/"));
+                assert!(there == contents(bytes, seed), "{one} {told}");
             }
         }
     }
@@ -134,8 +160,18 @@ fn where_case_does_not_count_no_file_takes_the_place_of_another() {
 
 #[test]
 fn names_that_the_file_system_does_not_take_are_told_before_anything_is_sent() {
+    check_that_colons_are_told("colons=refused");
+}
+
+/// As exfat-fuse does it.
+#[test]
+fn so_are_those_of_which_it_says_that_they_are_not_there() {
+    check_that_colons_are_told("colons=missed");
+}
+
+fn check_that_colons_are_told(how: &str) {
     let bed = Bed::new();
-    control::execute(&bed.filesystem, "colons=refused").unwrap();
+    control::execute(&bed.filesystem, how).unwrap();
     let source = bed.path("source");
     fs::create_dir_all(source.join("12:00")).unwrap();
     for (name, bytes) in [("run_12:00:00.nc", 9 << 20), ("12:00/small", 10), ("small:er", 10), ("good", 10)] {
@@ -154,6 +190,35 @@ fn names_that_the_file_system_does_not_take_are_told_before_anything_is_sent() {
             let there: Vec<_> =
                 fs::read_dir(bed.path(&sink)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
             assert_eq!(there, ["good"]);
+        }
+    }
+}
+
+#[test]
+fn names_that_windows_does_not_take_are_told_before_anything_is_sent() {
+    let bed = Bed::new();
+    control::execute(&bed.filesystem, "colons=refused").unwrap();
+    control::execute(&bed.filesystem, "devices=refused").unwrap();
+    let source = bed.path("source");
+    fs::create_dir_all(source.join("Aux")).unwrap();
+    for name in ["big.", "blank ", "aux.dat", "COM1", "Aux/file", "com0.nc", "auxiliary"] {
+        fs::write(source.join(name), contents(5 << 20, 0)).unwrap();
+    }
+    for is_far in [false, true] {
+        let sink = format!("striped/sink-{is_far}");
+        for run in 0..2 {
+            let (events, code) = events(&bed.copy(&["--json"], "source", &sink, is_far));
+            let failed = failed(&events);
+            assert_eq!(code, Some(3), "{failed:?}");
+            let invalid = failed.iter().filter(|(code, _)| code == "name-invalid").count();
+            assert_eq!((invalid, failed.len()), (5, 6), "{failed:?}");
+            let sent = events.last().unwrap()["bytes_sent"].as_u64().unwrap();
+            assert!(sent < [11 << 20, 1000][run], "{sent} bytes");
+            let there = fs::read_dir(bed.path(&sink)).unwrap().map(|entry| entry.unwrap().file_name());
+            assert_eq!(
+                there.collect::<BTreeSet<_>>(),
+                BTreeSet::from(["auxiliary".into(), "com0.nc".into()])
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Where a file has its number no longer than the kernel remembers it (FAT, much of FUSE), another number is no other file.
+//! Where a file has its number no longer than the kernel remembers it (FAT, much of FUSE), another number is no other file. What such
+//! file systems do with names that are the same to them, or that they do not take.
 
 mod sink_support;
 
@@ -11,9 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use haul_buffers::Pool;
-use haul_model::EntryId;
-use haul_model::op::SinkOp;
-use haul_storage::conformance_sink::Driver;
+use haul_model::op::{Prepared, SinkOp};
+use haul_model::{Code, EntryId, Token};
+use haul_storage::conformance_sink::{Driver, OBJECT, content};
 use haul_storage::conformance_source::{confirm, read_members, read_object, restat, scan_all};
 use haul_storage::sink::{Decision, PosixSink, SinkRoot, SourceName, SyncMode};
 use haul_storage::source::{PosixSource, Root, SourceOptions};
@@ -36,6 +37,21 @@ impl Mounted {
         fs::create_dir(at("data")).unwrap();
         let mount = Mount::new(&filesystem, &at("data")).expect("FUSE can be mounted");
         Mounted { _mount: mount, filesystem, data: at("data"), _scratch: scratch }
+    }
+
+    /// A session that puts what it gets into the directory.
+    fn driver(&self, scratch: &Scratch, session_tag: [u8; 4]) -> Driver {
+        let root = SinkRoot::open(&self.data, Decision::Into, &[SourceName::Contents]).unwrap();
+        Driver::new(Box::new(PosixSink::open(root, scratch.settings(session_tag)).unwrap()))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let listed = fs::read_dir(&self.data).unwrap();
+        listed.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    fn turn(&self, knob: &str) {
+        control::execute(&self.filesystem, knob).unwrap();
     }
 
     /// From now on all have other numbers.
@@ -126,5 +142,80 @@ fn a_directory_with_another_number_was_not_moved() {
     for name in ["top", "top/below"] {
         let found = fs::metadata(mounted.data.join(name)).unwrap();
         assert_eq!((found.permissions().mode() & 0o7777, found.mtime()), (0o755, 1_500_000_000), "{name}");
+    }
+}
+
+const BYTES: usize = 2 * OBJECT as usize;
+
+/// A session with an unfinished file of this name, which ends there.
+fn killed_midway(mounted: &Mounted, scratch: &Scratch, name: &[u8]) -> Token {
+    let driver = mounted.driver(scratch, *b"one.");
+    let top = driver.directory(EntryId::root(0), b"");
+    let file = driver.file(top, name, BYTES);
+    let token = driver.start(&file);
+    driver.put_member(top, b"README", b"content");
+    assert_eq!(driver.write_object(&file, token, &content(1, BYTES), 0), Ok(()));
+    token
+}
+
+#[test]
+fn what_goes_on_does_not_take_the_place_of_a_file_whose_name_is_the_same() {
+    let mounted = Mounted::new();
+    let scratch = Scratch::new(SyncMode::Measured);
+    mounted.turn("case=ignored");
+    mounted.turn("paths=numbered");
+    let token = killed_midway(&mounted, &scratch, b"Readme");
+    let driver = mounted.driver(&scratch, *b"two.");
+    let top = driver.directory(EntryId::root(0), b"");
+    assert_eq!(driver.prepare(&driver.file(top, b"README", 7), None, false), Prepared::Skip);
+    let file = driver.file(top, b"Readme", BYTES);
+    assert_eq!(driver.prepare(&file, Some(token), true), Prepared::Fail(Code::NameTaken.into()));
+    // Nor do two that both come now, in either order; where letters are told apart each has its own.
+    for (first, second, is_same) in
+        [("new", "New", true), ("\u{3c3}", "\u{3c2}", false), ("\u{e9}", "\u{c9}", true)]
+    {
+        let [first, second] = [first, second].map(|name| driver.file(top, name.as_bytes(), 1));
+        let written = driver.write_members(&[(&first, b"1"), (&second, b"2")]);
+        assert_eq!(written, [Ok(()), Ok(())]);
+        let ids = [first.id, second.id];
+        assert_eq!(driver.sync(&ids), []);
+        let failed: Vec<_> = is_same.then_some((second.id, Code::NameTaken.into())).into_iter().collect();
+        assert_eq!(driver.publish(&ids), failed);
+        failed.iter().for_each(|(id, _)| driver.discard(*id, Token::NONE));
+    }
+    assert_eq!(fs::read(mounted.data.join("README")).unwrap(), b"content");
+}
+
+#[test]
+fn an_unfinished_file_that_can_never_have_its_name_goes() {
+    for how in ["colons=refused", "colons=missed"] {
+        let mounted = Mounted::new();
+        let scratch = Scratch::new(SyncMode::Measured);
+        let token = killed_midway(&mounted, &scratch, b"12:00");
+        assert_eq!(mounted.names().len(), 2);
+        mounted.turn(how);
+        let driver = mounted.driver(&scratch, *b"two.");
+        let top = driver.directory(EntryId::root(0), b"");
+        let told = driver.prepare(&driver.file(top, b"12:00", BYTES), Some(token), true);
+        assert!(matches!(told, Prepared::Fail(failure) if failure.code == Code::NameInvalid), "{told:?}");
+        driver.end(top);
+        assert_eq!(driver.finish(), []);
+        assert_eq!(mounted.names(), ["README"]);
+        // It takes it no longer when all is there.
+        for switch in ["colons=taken", "colons=found"] {
+            mounted.turn(switch);
+        }
+        let driver = mounted.driver(&scratch, *b"thr.");
+        let top = driver.directory(EntryId::root(0), b"");
+        let file = driver.file(top, b"12:00", BYTES);
+        let token = driver.start(&file);
+        driver.write_objects(&file, token, &content(1, BYTES));
+        driver.seal(&file, token, None).unwrap();
+        assert_eq!(driver.sync(&[file.id]), []);
+        mounted.turn(how);
+        let failed = driver.publish(&[file.id]);
+        assert!(matches!(failed[..], [(_, failure)] if failure.code == Code::NameInvalid), "{failed:?}");
+        driver.let_go(file.id, token, true);
+        assert_eq!(mounted.names(), ["README"]);
     }
 }

@@ -8,7 +8,7 @@ use haul_fuse::times;
 use rustix::fs::{FileType, Stat, Timespec};
 use rustix::io::Errno;
 
-use crate::names::{OTHER, Owner, ROOT};
+use crate::names::{Owner, ROOT};
 use crate::node::{NOW, Node};
 
 /// All changes pass the kernel, so it may believe what it knows; not for long, because sizes grow while others write.
@@ -29,9 +29,10 @@ pub(crate) fn answer_entry(reply: ReplyEntry, (node, status): Found) {
     reply.entry(&FRESH, &attributes_of(node.number, &status), Generation(0));
 }
 
-/// The same of a name that was there, perhaps as if it had a number of its own for each time that the kernel comes to know it.
-pub(crate) fn answer_looked_up(reply: ReplyEntry, (node, status): Found, other: bool) {
-    let number = if other && node.number != ROOT { node.number | OTHER } else { node.number };
+/// The same of a name that was there, perhaps as if it had a number of its own for each time that the kernel comes to know it, or
+/// for each name.
+pub(crate) fn answer_looked_up(reply: ReplyEntry, (node, status): Found, more: u64) {
+    let number = if node.number != ROOT { node.number | more } else { node.number };
     reply.entry(&FRESH, &attributes_of(number, &status), Generation(0));
 }
 

@@ -10,9 +10,12 @@
 //! | `group_lock=held`, `=free` | whoever reads or writes with `O_NONBLOCK` is refused with `EAGAIN`; others need not wait |
 //! | `sizes=told`, `=halved` | files show their size, or half of it |
 //! | `numbers=stay`, `=pass` | what is looked up again has the same inode number, or another one |
+//! | `paths=alike`, `=numbered` | where case does not count: a file has one inode number, or one for each spelling of its name |
 //! | `modes=kept`, `=refused` | modes can be set, or are refused with `EPERM` and always 0755 |
-//! | `case=kept`, `=ignored` | names that differ in the case of ASCII letters are different, or the same |
+//! | `case=kept`, `=ignored` | names that differ in case are different, or the same |
 //! | `colons=taken`, `=refused` | names may have colons in them, or are refused with `EINVAL` |
+//! | `colons=found`, `=missed` | the same with `ENOENT` |
+//! | `devices=taken`, `=refused` | names may end in a dot or a blank and be `aux` or `com1`, or are refused with `EINVAL` |
 //! | `stats` | the clock of the trace, and counters of every target and the metadata server, as JSON; flushes the trace |
 //!
 //! | word | what it does |
@@ -73,10 +76,16 @@ fn behaviour(word: &str) -> Option<(Switch, bool)> {
         "sizes=halved" => (|it| &it.behaviour.halve_sizes, true),
         "numbers=stay" => (|it| &it.behaviour.other_numbers, false),
         "numbers=pass" => (|it| &it.behaviour.other_numbers, true),
+        "paths=alike" => (|it| &it.behaviour.numbers_by_path, false),
+        "paths=numbered" => (|it| &it.behaviour.numbers_by_path, true),
         "case=kept" => (|it| &it.names.fold_case, false),
         "case=ignored" => (|it| &it.names.fold_case, true),
         "colons=taken" => (|it| &it.names.refuse_colons, false),
         "colons=refused" => (|it| &it.names.refuse_colons, true),
+        "colons=found" => (|it| &it.names.miss_colons, false),
+        "colons=missed" => (|it| &it.names.miss_colons, true),
+        "devices=taken" => (|it| &it.names.refuse_devices, false),
+        "devices=refused" => (|it| &it.names.refuse_devices, true),
         "group_lock=free" => (|it| &it.behaviour.group_lock, false),
         "group_lock=held" => (|it| &it.behaviour.group_lock, true),
         _ => return None,

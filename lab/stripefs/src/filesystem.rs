@@ -99,6 +99,8 @@ pub(crate) struct Behaviour {
     pub halve_sizes: AtomicBool,
     /// What is looked up from now on has another inode number than before.
     pub other_numbers: AtomicBool,
+    /// What is looked up under another spelling than that which is kept has another inode number.
+    pub numbers_by_path: AtomicBool,
 }
 
 pub(crate) struct Shared {

@@ -27,7 +27,7 @@ use crate::answers::{
 use crate::buffers::REQUEST_BYTES_MAX;
 use crate::filesystem::StripeFs;
 use crate::knobs::Kind;
-use crate::names::{Listed, Owner};
+use crate::names::{Listed, OTHER, Owner};
 use crate::node::Node;
 use crate::xattrs;
 
@@ -158,10 +158,17 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.node(parent).and_then(|parent| self.filesystem.shared().names.lookup(&parent, name)) {
-            Ok((node, status)) => {
-                let other = self.filesystem.shared().behaviour.other_numbers.load(Ordering::Relaxed);
-                answer_looked_up(reply, (node, self.shown(status)), other);
+        let shared = self.filesystem.shared();
+        let found = self.node(parent).and_then(|parent| {
+            let found = shared.names.lookup(&parent, name)?;
+            let by_path = shared.behaviour.numbers_by_path.load(Ordering::Relaxed);
+            Ok((found, if by_path { shared.names.spelling(&parent, name) } else { 0 }))
+        });
+        match found {
+            Ok(((node, status), spelling)) => {
+                let other = shared.behaviour.other_numbers.load(Ordering::Relaxed);
+                let more = if other { OTHER } else { spelling };
+                answer_looked_up(reply, (node, self.shown(status)), more);
             }
             Err(errno) => reply.error(refusal(errno)),
         }

@@ -26,6 +26,9 @@ const NUMBERS_AT_ONCE: u64 = 10_000;
 pub const ROOT: u64 = 1;
 /// In the second number of a node.
 pub const OTHER: u64 = 1 << 62;
+/// Numbers of a node under other spellings of its name have something here.
+const SPELLING: u64 = 0x3FFF << SPELLING_SHIFT;
+const SPELLING_SHIFT: u32 = 48;
 
 /// Who makes something, and how it is protected.
 #[derive(Clone, Copy, Debug)]
@@ -61,10 +64,14 @@ pub struct Names {
     nodes: Mutex<HashMap<u64, (Arc<Node>, u64)>>,
     numbers: Mutex<Numbers>,
     tree: OwnedFd,
-    /// Names that differ in the case of ASCII letters are the same.
+    /// Names that differ in case are the same.
     pub fold_case: AtomicBool,
     /// Names with a colon are refused.
     pub refuse_colons: AtomicBool,
+    /// So are they, with the error of what is not there.
+    pub miss_colons: AtomicBool,
+    /// Names that end in a dot or a blank, or are those of devices, are refused.
+    pub refuse_devices: AtomicBool,
 }
 
 impl Names {
@@ -89,27 +96,43 @@ impl Names {
             tree,
             fold_case: AtomicBool::new(false),
             refuse_colons: AtomicBool::new(false),
+            miss_colons: AtomicBool::new(false),
+            refuse_devices: AtomicBool::new(false),
         })
     }
 
     /// A node that the kernel knows. `ESTALE` if it does not.
     pub fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
         let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.get(&(number & !OTHER)).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
+        nodes.get(&own(number)).map(|(node, _)| Arc::clone(node)).ok_or(Errno::STALE)
     }
 
     /// The name as it is kept, or will be.
     fn kept<'a>(&self, parent: &Node, name: &'a OsStr) -> Result<Cow<'a, OsStr>, Errno> {
-        if self.refuse_colons.load(Ordering::Relaxed) && name.as_bytes().contains(&b':') {
+        let has_colon = name.as_bytes().contains(&b':');
+        if self.miss_colons.load(Ordering::Relaxed) && has_colon {
+            return Err(Errno::NOENT);
+        }
+        let refuse_devices = self.refuse_devices.load(Ordering::Relaxed);
+        let is_refused = self.refuse_colons.load(Ordering::Relaxed) && has_colon;
+        if is_refused || refuse_devices && is_of_device(name.as_bytes()) {
             return Err(Errno::INVAL);
         }
         if self.fold_case.load(Ordering::Relaxed) {
+            let folded = without_case(name.as_bytes());
             let listed = self.list(parent)?;
-            if let Some(same) = listed.into_iter().find(|it| it.name.eq_ignore_ascii_case(name.as_bytes())) {
+            if let Some(same) = listed.into_iter().find(|it| without_case(&it.name) == folded) {
                 return Ok(OsString::from_vec(same.name).into());
             }
         }
         Ok(name.into())
+    }
+
+    /// What the number of a node has in it under this name, where numbers go by path; nothing under the name as it is kept.
+    pub fn spelling(&self, parent: &Node, name: &OsStr) -> u64 {
+        let is_kept = self.kept(parent, name).is_ok_and(|kept| &*kept == name);
+        let folded = name.as_bytes().iter().fold(1u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte));
+        if is_kept { 0 } else { (folded << SPELLING_SHIFT & SPELLING).max(1 << SPELLING_SHIFT) }
     }
 
     /// What has this name; the kernel is told of it.
@@ -125,12 +148,12 @@ impl Names {
     /// The kernel forgets so many of the times that it was told.
     pub fn forget(&self, number: u64, times: u64) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, count)) = nodes.get_mut(&(number & !OTHER))
+        if let Some((_, count)) = nodes.get_mut(&own(number))
             && number != ROOT
         {
             *count = count.saturating_sub(times);
             if *count == 0 {
-                nodes.remove(&(number & !OTHER));
+                nodes.remove(&own(number));
             }
         }
     }
@@ -284,6 +307,23 @@ impl Names {
         numbers.next += 1;
         Ok(numbers.next - 1)
     }
+}
+
+/// The number that it has whatever it is called.
+fn own(number: u64) -> u64 {
+    number & !(OTHER | SPELLING)
+}
+
+fn without_case(name: &[u8]) -> Vec<u8> {
+    std::str::from_utf8(name).map_or_else(|_| name.to_ascii_lowercase(), |it| it.to_lowercase().into_bytes())
+}
+
+/// As Windows sees it, as far as tests need it.
+fn is_of_device(name: &[u8]) -> bool {
+    let stem = name.split(|byte| *byte == b'.').next().unwrap_or_default();
+    let is_dots = name.iter().all(|byte| *byte == b'.');
+    !is_dots && matches!(name.last(), Some(b'.' | b' '))
+        || [&b"aux"[..], b"com1"].iter().any(|it| it.eq_ignore_ascii_case(stem))
 }
 
 const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -4,9 +4,11 @@
 //! an earlier run left, to be replaced; so there the session remembers which names its entries have, but only where names
 //! that differ in case are the same (FAT, exFAT, SMB, ext4 with casefold). Each directory is asked once, with a name that
 //! something has in it.
+//!
+//! Two names of one file have one inode number, but where libfuse numbers paths (exfat-fuse) they have two. Where numbers may be of
+//! that kind a file is made for a moment, and looked for under the other form of its name.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 use std::os::fd::BorrowedFd;
 use std::sync::Mutex;
 
@@ -16,9 +18,10 @@ use rustix::io::Errno;
 
 use super::attributes::Status;
 use super::directories::Directory;
-use super::tokens::TempName;
+use super::tokens::{TempName, parse};
 use super::{PosixSink, lock};
 use crate::confine::sink_failure;
+use crate::local;
 
 /// Characters that FAT, exFAT, NTFS or SMB servers do not store, and bytes that are no text.
 const UNUSUAL: &[u8] = b"x\x01\"*:<>?\\|\xff";
@@ -30,21 +33,33 @@ const SHORT: usize = 143;
 #[derive(Default)]
 pub(super) struct Names(Mutex<HashMap<(u64, u64), Spellings>>);
 
-/// Of one directory: by the name without its case.
-type Spellings = HashMap<Vec<u8>, Box<[u8]>>;
+/// Of one directory: by the name without its case. There is more than one where the file system tells letters apart that have one
+/// form without case.
+type Spellings = HashMap<Vec<u8>, Vec<Box<[u8]>>>;
 
 impl Names {
     /// Whether another entry has this name already, under another one of its forms.
-    fn is_taken(&self, directory: (u64, u64), name: &[u8], is_same: impl FnOnce(&[u8]) -> bool) -> bool {
-        let taken = match lock(&self.0).entry(directory).or_default().entry(without_case(name)) {
-            Slot::Vacant(free) => {
-                free.insert(name.into());
+    fn is_taken(&self, directory: (u64, u64), name: &[u8], is_same: impl Fn(&[u8]) -> bool) -> bool {
+        let folded = without_case(name);
+        let mut seen = 0;
+        loop {
+            let mut names = lock(&self.0);
+            let spellings = names.entry(directory).or_default().entry(folded.clone()).or_default();
+            if spellings.iter().any(|taken| **taken == *name) {
                 return false;
             }
-            Slot::Occupied(taken) => taken.get().clone(),
-        };
-        // Storage is asked without the lock.
-        *taken != *name && (taken.eq_ignore_ascii_case(name) || is_same(&taken))
+            let others = spellings.get(seen..).unwrap_or_default().to_vec();
+            if others.is_empty() {
+                spellings.push(name.into());
+                return false;
+            }
+            seen = spellings.len();
+            // Storage is asked without the lock.
+            drop(names);
+            if others.iter().any(|taken| taken.eq_ignore_ascii_case(name) || is_same(taken)) {
+                return true;
+            }
+        }
     }
 
     /// Nothing more gets a name in this directory.
@@ -53,9 +68,13 @@ impl Names {
     }
 }
 
+/// Letter by letter, as file systems do it: of letters with two small forms (the Greek sigma) by way of the capital.
 fn without_case(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
-        Ok(text) => text.to_lowercase().into_bytes(),
+        Ok(text) => {
+            let capitals = text.chars().flat_map(char::to_uppercase);
+            capitals.flat_map(char::to_lowercase).collect::<String>().into_bytes()
+        }
         Err(_) => name.to_ascii_lowercase(),
     }
 }
@@ -71,17 +90,49 @@ impl PosixSink {
     ) -> Result<(), Failure> {
         let folds = match directory.folds.get() {
             Some(folds) => *folds,
-            None => match folds(held, there) {
+            None => match self.folds(held, there) {
                 Some(folds) => *directory.folds.get_or_init(|| folds),
                 // Nothing can be told by it, nor can it have another form in ASCII.
                 None => false,
             },
         };
-        let is_same = |other: &[u8]| identity(held, name).is_some_and(|it| Some(it) == identity(held, other));
+        let is_same = |other: &[u8]| {
+            let is_one = || identity(held, name).is_some_and(|it| Some(it) == identity(held, other));
+            is_one() || self.takes_for_one(held, name, other).unwrap_or(false)
+        };
         if folds && self.names.is_taken(directory.identity, name, is_same) {
             return Err(Code::NameTaken.into());
         }
         Ok(())
+    }
+
+    /// Whether names that differ in case are the same here. None where nothing is called `there`, it has no case, or it does not
+    /// tell.
+    fn folds(&self, held: BorrowedFd<'_>, there: &[u8]) -> Option<bool> {
+        let other = swapped(there)?;
+        let it = identity(held, there)?;
+        let Ok(found) = fs::statat(held, &*other, AtFlags::SYMLINK_NOFOLLOW).map(Status::from) else {
+            // Where letters that are not ASCII differ, others may be the same.
+            return there.iter().any(u8::is_ascii_alphabetic).then_some(false);
+        };
+        if (found.device, found.inode) == it {
+            return Some(true);
+        }
+        if local::numbers_stay(held).unwrap_or(true) {
+            return Some(false);
+        }
+        // Nobody else makes names like that of an unfinished file: what has one with other letters is that file.
+        if parse(there).is_some() { Some(true) } else { self.takes_for_one(held, b"a", b"A") }
+    }
+
+    /// Whether a file that is called by the one name is found by the other. None where that cannot be tried.
+    fn takes_for_one(&self, held: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> Option<bool> {
+        let token = self.tokens.make();
+        let [made, other] = [TempName::around(one, token)?, TempName::around(other, token)?];
+        self.make_briefly(held, &made, || {
+            fs::statat(held, other.as_c_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        })
+        .ok()
     }
 
     /// Whether a file can have this name in the directory: better known before all its contents are there.
@@ -98,41 +149,72 @@ impl PosixSink {
             return Err(name_failure(errno));
         }
         let is_unusual = |byte: &u8| UNUSUAL[1..].contains(byte) || *byte < b' ';
-        let is_usual = std::str::from_utf8(name).is_ok() && !name.iter().any(is_unusual);
-        if is_usual
-            || *directory.file_system.any_name.get_or_init(|| self.can_be_called(held, UNUSUAL).is_ok())
-        {
+        let token = self.tokens.make();
+        let is_text = std::str::from_utf8(name).is_ok() && !name.iter().any(is_unusual);
+        let text = if is_text { None } else { TempName::around(name, token) };
+        let trials = [text, TempName::of_device(name, token), TempName::ending_as(name, token)];
+        if trials.iter().all(Option::is_none) {
             return Ok(());
         }
-        match self.can_be_called(held, name) {
-            Err(errno @ (Errno::INVAL | Errno::ILSEQ)) => Err(name_failure(errno)),
-            // Whatever else it is, the file itself will tell.
-            _ => Ok(()),
+        let takes_unusual = || {
+            let unusual = TempName::placed_as(UNUSUAL, token);
+            self.make_briefly(held, &unusual, || ()).is_ok()
+        };
+        if *directory.file_system.any_name.get_or_init(takes_unusual) {
+            return Ok(());
         }
+        for trial in trials.iter().flatten() {
+            // Whatever else it is, the file itself will tell.
+            if let Err(errno) = self.make_briefly(held, trial, || ())
+                && let failure = self.refusal(held, errno)
+                && failure.code == Code::NameInvalid
+            {
+                return Err(failure);
+            }
+        }
+        Ok(())
     }
 
-    /// Makes a file whose name has this one in it, and removes it again.
-    fn can_be_called(&self, held: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
-        let name = TempName::placed_as(name, self.tokens.make());
+    /// What could not be made, with a name of its own, in a directory that is there. Some (exfat-fuse) say of a name that they do not
+    /// take that there is no such file: it is the name if another one can be made.
+    pub(super) fn refusal(&self, held: BorrowedFd<'_>, errno: Errno) -> Failure {
+        let plain = || TempName::contents(self.tokens.make());
+        if errno == Errno::NOENT && self.make_briefly(held, &plain(), || ()).is_ok() {
+            return Code::NameInvalid.into();
+        }
+        name_failure(errno)
+    }
+
+    /// Makes a file, and removes it again.
+    fn make_briefly<T>(
+        &self,
+        held: BorrowedFd<'_>,
+        name: &TempName,
+        meanwhile: impl FnOnce() -> T,
+    ) -> rustix::io::Result<T> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let create = || fs::openat(held, name.as_c_str(), flags, Mode::from_raw_mode(0o600));
         drop(self.directories.retry_without_cache(create)?);
-        fs::unlinkat(held, name.as_c_str(), AtFlags::empty())
+        let found = meanwhile();
+        fs::unlinkat(held, name.as_c_str(), AtFlags::empty())?;
+        Ok(found)
     }
 }
 
-/// Whether names that differ in case are the same here. None where nothing is called `there`, or it has no case.
-fn folds(held: BorrowedFd<'_>, there: &[u8]) -> Option<bool> {
-    let swapped: Vec<u8> = there.iter().map(|byte| swapped(*byte)).collect();
-    if swapped == there {
-        return None;
-    }
-    let it = identity(held, there)?;
-    Some(identity(held, &swapped) == Some(it))
-}
-
-fn swapped(byte: u8) -> u8 {
-    if byte.is_ascii_lowercase() { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }
+/// The name in its other case. None if it has none.
+fn swapped(name: &[u8]) -> Option<Vec<u8>> {
+    let swap = |byte: &u8| {
+        if byte.is_ascii_lowercase() { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }
+    };
+    let other: Vec<u8> = if name.iter().any(u8::is_ascii_alphabetic) {
+        name.iter().map(swap).collect()
+    } else {
+        let text = std::str::from_utf8(name).ok()?;
+        let small = text.chars().flat_map(char::to_lowercase).collect::<String>();
+        let other = if small == text { text.chars().flat_map(char::to_uppercase).collect() } else { small };
+        other.into_bytes()
+    };
+    (other != name).then_some(other)
 }
 
 /// What it is, if it has no second name as far as its file system can tell.
@@ -154,6 +236,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_name_has_another_case_in_ascii_or_in_all_letters() {
+        let other = |name: &str| swapped(name.as_bytes()).map(|name| String::from_utf8(name).unwrap());
+        for (name, expected) in [("aB.\u{e4}", "Ab.\u{e4}"), ("\u{e4}1", "\u{c4}1"), ("\u{c4}", "\u{e4}")] {
+            assert_eq!(other(name).as_deref(), Some(expected));
+        }
+        assert_eq!((other("12"), other("\u{6f22}"), swapped(b"\xff")), (None, None, None));
+    }
+
+    #[test]
     fn a_name_is_taken_by_another_form_of_it_in_the_same_directory() {
         let names = Names::default();
         let taken = |directory, name: &str, same| names.is_taken((1, directory), name.as_bytes(), |_| same);
@@ -163,6 +254,9 @@ mod tests {
         assert!(!taken(1, "Ärger", false));
         // Only the file system knows which letters it takes for the same.
         assert!(!taken(1, "ärger", false) && taken(1, "ärger", true));
+        // Both stay known where they are two.
+        assert!(!taken(1, "\u{17f}", false) && !taken(1, "s", false) && taken(1, "S", false));
+        assert!(!taken(1, "\u{3c2}", false) && taken(1, "\u{3c3}", true), "one capital, two small letters");
         names.forget((1, 2));
         assert!(!taken(2, "Readme", false) && taken(1, "Readme", false));
         assert!(!names.is_taken((1, 1), b"\xffA", |_| false) && names.is_taken((1, 1), b"\xffa", |_| false));

@@ -104,7 +104,7 @@ impl PosixSink {
             // Made by us under another name of the same entry: this file system does not tell them apart.
             Err(Errno::EXIST) if parent.made => return Err(Code::NameTaken.into()),
             Err(Errno::EXIST) => false,
-            Err(errno) => return Err(making_failure(held.as_fd(), errno)),
+            Err(errno) => return Err(self.making_failure(held.as_fd(), errno)),
         };
         if !parent.made {
             self.claim_name(&parent, held.as_fd(), name, name)?;
@@ -163,7 +163,9 @@ impl PosixSink {
         last: &mut Option<(EntryId, Arc<Directory>)>,
     ) -> Result<Prepared, Failure> {
         let prepared = self.prepare_file_or_fail(entry, resume, object_bytes, last);
-        if let Some(token) = resume.filter(|token| prepared.is_err() && self.tokens.is_of_job(*token)) {
+        // But where it can never have its name.
+        let stays = prepared.is_err_and(|failure| failure.code != Code::NameInvalid);
+        if let Some(token) = resume.filter(|token| stays && self.tokens.is_of_job(*token)) {
             lock(&self.spared).add(token);
         }
         prepared
@@ -432,7 +434,7 @@ impl PosixSink {
                 // Asked for twice; else another entry, whose name this file system takes for the same.
                 Err(Errno::EXIST) if leads_to(held.as_fd(), name, target) => {}
                 Err(Errno::EXIST) => return Err(Code::NameTaken.into()),
-                Err(errno) => return Err(making_failure(held.as_fd(), errno)),
+                Err(errno) => return Err(self.making_failure(held.as_fd(), errno)),
             }
             self.complete_symlink(&directory, held.as_fd(), name, &entry.attributes)?;
         } else {
@@ -515,7 +517,7 @@ impl PosixSink {
     ) -> Result<(), Failure> {
         let temporary = self.temporary_name(entry, directory, self.tokens.make());
         let made = fs::symlinkat(&*entry.link_target, held, temporary.as_c_str());
-        made.map_err(|errno| making_failure(held, errno))?;
+        made.map_err(|errno| self.making_failure(held, errno))?;
         let attributes = self.complete_symlink(directory, held, temporary.as_c_str(), &entry.attributes);
         let named = attributes.and_then(|()| {
             self.claim_name(directory, held, name, temporary.as_bytes())?;
@@ -526,6 +528,14 @@ impl PosixSink {
             let _ = fs::unlinkat(held, temporary.as_c_str(), AtFlags::empty());
         }
         named
+    }
+
+    /// A new name in a directory, of which some (in `/proc`) are as if they were not there, although they are.
+    fn making_failure(&self, held: BorrowedFd<'_>, errno: Errno) -> Failure {
+        match status(held) {
+            Ok(there) if there.links > 0 => self.refusal(held, errno),
+            _ => parent_failure(errno),
+        }
     }
 
     fn directory_ended(&self, id: EntryId) {
@@ -573,14 +583,6 @@ fn parent_failure(errno: Errno) -> Failure {
     match errno {
         Errno::NOENT => Code::SinkMoved.into(),
         _ => name_failure(errno),
-    }
-}
-
-/// A new name in a directory, of which some (in `/proc`) are as if they were not there, although they are.
-fn making_failure(held: BorrowedFd<'_>, errno: Errno) -> Failure {
-    match status(held) {
-        Ok(there) if there.links > 0 => name_failure(errno),
-        _ => parent_failure(errno),
     }
 }
 

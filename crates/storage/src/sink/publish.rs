@@ -75,6 +75,11 @@ impl PosixSink {
                         file.close();
                         (Some(State::Named(Arc::clone(&file.directory), failures)), Ok(()))
                     }
+                    // Nor can any other run name it.
+                    Err(failure) if failure.code == Code::NameInvalid => {
+                        self.remove_state(State::Unfinished(file));
+                        (None, Err(failure))
+                    }
                     Err(failure) => (Some(State::Unfinished(file)), Err(failure)),
                 }
             }
@@ -119,6 +124,10 @@ impl PosixSink {
         };
         named.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => Code::NameTaken.into(),
+            // What is to be named is there: what is not there is such a name (exfat-fuse).
+            Errno::NOENT if fs::statat(&held, temporary.as_c_str(), AtFlags::SYMLINK_NOFOLLOW).is_ok() => {
+                Code::NameInvalid.into()
+            }
             _ => name_failure(errno),
         })
     }

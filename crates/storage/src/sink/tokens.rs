@@ -14,6 +14,8 @@ use haul_model::Token;
 
 const PREFIX: &[u8] = b".haul-";
 const SUMS: &[u8] = b".sums";
+/// Names that end so are none on Windows, nor where somebody sees to that (SMB, ntfs-3g with `windows_names`).
+const ODD_ENDS: [&[u8]; 2] = [b".", b" "];
 const NAME_BYTES: usize = PREFIX.len() + 32;
 /// Of file systems as they are.
 const NAME_MAX: usize = 255;
@@ -53,10 +55,25 @@ impl TempName {
     /// Of the contents of what will have this name, where it is placed by that; as ever where there is no room for it.
     pub fn placed_as(name: &[u8], token: Token) -> Self {
         let name = counting(name).unwrap_or(name);
-        if 1 + name.len() + NAME_BYTES > NAME_MAX {
-            return TempName::contents(token);
-        }
-        TempName::new().with(b".").with(name).with_token(token)
+        TempName::around(name, token).unwrap_or_else(|| TempName::contents(token))
+    }
+
+    /// With all of this name in it, if there is room for it.
+    pub fn around(name: &[u8], token: Token) -> Option<Self> {
+        let has_room = 1 + name.len() + NAME_BYTES <= NAME_MAX;
+        has_room.then(|| TempName::new().with(b".").with(name).with_token(token))
+    }
+
+    /// For a trial: begins with the name of a device, as `name` does, if it does.
+    pub fn of_device(name: &[u8], token: Token) -> Option<Self> {
+        let stem = name.split(|byte| *byte == b'.').next()?;
+        is_device(stem).then(|| TempName::new().with(stem).with_token(token))
+    }
+
+    /// For a trial: ends as `name` does, if that is in a way that Windows does not take.
+    pub fn ending_as(name: &[u8], token: Token) -> Option<Self> {
+        let end = ODD_ENDS.iter().find(|end| name.ends_with(**end))?;
+        Some(TempName::contents(token).with(end))
     }
 
     /// Of the hashes of its objects.
@@ -77,7 +94,8 @@ impl TempName {
 
 /// Which unfinished file a name belongs to, exactly as [`TempName`] writes it; `None` for every other name.
 pub(crate) fn parse(name: &[u8]) -> Option<Token> {
-    let own = placed(name).unwrap_or_else(|| name.strip_suffix(SUMS).unwrap_or(name));
+    let ends = || [SUMS].into_iter().chain(ODD_ENDS).find_map(|end| name.strip_suffix(end));
+    let own = placed(name).or_else(ends).unwrap_or(name);
     let digits = own.strip_prefix(PREFIX)?;
     if digits.len() != 32 {
         return None;
@@ -93,7 +111,17 @@ pub(crate) fn parse(name: &[u8]) -> Option<Token> {
 fn placed(name: &[u8]) -> Option<&[u8]> {
     let (before, own) = name.split_at_checked(name.len().checked_sub(NAME_BYTES)?)?;
     let is_own = own[..PREFIX.len()].eq_ignore_ascii_case(PREFIX);
-    (is_own && before.len() > 1 && before[0] == b'.').then_some(own)
+    let may_be_before = before.len() > 1 && before[0] == b'.' || is_device(before);
+    (is_own && may_be_before).then_some(own)
+}
+
+/// Names that Windows keeps for devices, whatever follows behind a dot.
+fn is_device(stem: &[u8]) -> bool {
+    let is_one_of = |names: &[&[u8]], stem: &[u8]| names.iter().any(|name| name.eq_ignore_ascii_case(stem));
+    match stem {
+        [port @ .., b'1'..=b'9'] => is_one_of(&[b"com", b"lpt"], port),
+        _ => is_one_of(&[b"con", b"prn", b"aux", b"nul"], stem),
+    }
 }
 
 /// The part of a name that places the file, where that is not all of it.
@@ -220,6 +248,31 @@ mod tests {
         assert!(is_reserved(b".Data.HAUL-000102FDFEFF6a6f622d616e642d736f"));
         assert!(!is_reserved(b"data.haul-000102fdfeff6a6f622d616e642d736f"));
         assert!(!is_reserved(b".data.haul-000102fdfeff6a6f622d616e642d736f0"));
+    }
+
+    #[test]
+    fn trials_of_names_say_their_token_too() {
+        let token = Token(*b"\x00\x01\x02\xfd\xfe\xffjob-and-so");
+        let own = ".haul-000102fdfeff6a6f622d616e642d736f";
+        let device = |name: &str| TempName::of_device(name.as_bytes(), token);
+        let ending = |name: &str| TempName::ending_as(name.as_bytes(), token);
+        let around = |name: &str| TempName::around(name.as_bytes(), token);
+        for (tried, expected) in [
+            (device("aux.dat"), format!("aux{own}")),
+            (device("Com1"), format!("Com1{own}")),
+            (device("LPT9.a.b"), format!("LPT9{own}")),
+            (ending("big."), format!("{own}.")),
+            (ending("a. "), format!("{own} ")),
+            (around(".x.y"), format!("..x.y{own}")),
+        ] {
+            let tried = tried.unwrap();
+            assert_eq!(tried.as_bytes(), expected.as_bytes());
+            assert!(parse(tried.as_bytes()) == Some(token) && is_reserved(tried.as_bytes()), "{expected}");
+        }
+        for name in ["auxiliary", "com0", "com", "com11", "lpt", "xaux", "", "config.toml", ".aux"] {
+            assert!(device(name).is_none(), "{name}");
+        }
+        assert!(ending("big.x").is_none() && around(&"x".repeat(217)).is_none());
     }
 
     #[test]
