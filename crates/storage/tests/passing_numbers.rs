@@ -6,8 +6,8 @@ mod sink_support;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -184,6 +184,40 @@ fn what_goes_on_does_not_take_the_place_of_a_file_whose_name_is_the_same() {
         failed.iter().for_each(|(id, _)| driver.discard(*id, Token::NONE));
     }
     assert_eq!(fs::read(mounted.data.join("README")).unwrap(), b"content");
+}
+
+/// As on NFS and exfat-fuse: whether a name is free is looked at first, by several at once.
+#[test]
+fn nor_does_one_of_two_at_once_where_a_name_is_given_by_replacing_only() {
+    let mounted = Mounted::new();
+    let scratch = Scratch::new(SyncMode::Measured);
+    for knob in ["case=ignored", "paths=numbered", "rename_flags=refuse", "mds latency=5ms"] {
+        mounted.turn(knob);
+    }
+    let driver = mounted.driver(&scratch, *b"one.");
+    let top = driver.directory(EntryId::root(0), b"");
+    let new = driver.directory(top, b"new");
+    for round in 0..10 {
+        for pair in [["N", "n"], ["\u{c9}", "\u{e9}"]] {
+            let files = pair.map(|name| driver.file(new, format!("{name}{round}").as_bytes(), 1));
+            let members = files.each_ref().map(|file| (file, &b"x"[..]));
+            assert_eq!(driver.write_members(&members), [Ok(()), Ok(())]);
+            let ids = files.map(|file| file.id);
+            assert_eq!(driver.sync(&ids), []);
+            let (driver, together) = (&driver, &Barrier::new(2));
+            let failed: Vec<_> = thread::scope(|scope| {
+                let publish = |id| {
+                    scope.spawn(move || {
+                        together.wait();
+                        driver.publish(&[id])
+                    })
+                };
+                ids.map(publish).into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(matches!(failed[..], [(_, failure)] if failure == Code::NameTaken.into()), "{failed:?}");
+            driver.discard(failed[0].0, Token::NONE);
+        }
+    }
 }
 
 #[test]

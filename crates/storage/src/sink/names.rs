@@ -1,6 +1,7 @@
 //! What file systems make of names: two that they take for one, and those that they do not take.
 //!
-//! In a directory that this session made, whatever has a name is an entry of the dataset. In one that was found it may be what
+//! In a directory that this session made, whatever has a name is an entry of the dataset (but where a name cannot be given without
+//! replacing it is only looked at first, and two could find it free at once). In one that was found it may be what
 //! an earlier run left, to be replaced; so there the session remembers which names its entries have, but only where names
 //! that differ in case are the same (FAT, exFAT, SMB, ext4 with casefold). Each directory is asked once, with a name that
 //! something has in it.
@@ -80,7 +81,8 @@ fn without_case(name: &[u8]) -> Vec<u8> {
 }
 
 impl PosixSink {
-    /// An entry has, or is about to have, this name in a directory that was found, in which something is called `there`.
+    /// An entry has, or is about to have, this name in a directory that was found, or where it could take the place of another one,
+    /// and in which something is called `there`.
     pub(super) fn claim_name(
         &self,
         directory: &Directory,

@@ -411,7 +411,7 @@ impl PosixSink {
         let [now, other] =
             [by_name, !by_name].map(|by_name| self.temporary_name_where(entry, by_name, token));
         now.as_bytes() != other.as_bytes()
-            && rename(held, other.as_c_str(), now.as_bytes(), RenameFlags::NOREPLACE).is_ok()
+            && rename_if_free(held, other.as_c_str(), now.as_bytes(), || Ok(())).is_ok()
     }
 
     fn prepare_symlink(&self, entry: &Entry) -> Result<Prepared, Failure> {
@@ -521,7 +521,7 @@ impl PosixSink {
         let attributes = self.complete_symlink(directory, held, temporary.as_c_str(), &entry.attributes);
         let named = attributes.and_then(|()| {
             self.claim_name(directory, held, name, temporary.as_bytes())?;
-            rename(held, temporary.as_c_str(), name, RenameFlags::empty()).map_err(name_failure)
+            fs::renameat(held, temporary.as_c_str(), held, name).map_err(name_failure)
         });
         if named.is_err() {
             // Best effort: a later session sweeps what stays.
@@ -551,21 +551,22 @@ impl PosixSink {
     }
 }
 
-/// A new name, and whether it may take the place of what has it.
+/// A new name that does not take the place of what has it.
 ///
-/// `renameat2` where it may not. File systems that know no flags (NFS, 9p) are asked first who has the name: without that, one of
-/// two names that they take for the same would silently be replaced by the other.
-pub(super) fn rename(
+/// File systems that know no flags (NFS, 9p, older FUSE) are asked first who has the name: without that, one of two names that they
+/// take for the same would silently be replaced by the other. What others are about to rename has no name yet then: so whoever
+/// calls `claim`s it before.
+pub(super) fn rename_if_free(
     held: BorrowedFd<'_>,
     from: &std::ffi::CStr,
     to: &[u8],
-    flags: RenameFlags,
+    claim: impl FnOnce() -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
-    if flags.is_empty() {
-        return fs::renameat(held, from, held, to);
-    }
-    match fs::renameat_with(held, from, held, to, flags) {
-        Err(Errno::INVAL | Errno::NOSYS) => rename_where_free(held, from, to),
+    match fs::renameat_with(held, from, held, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            claim()?;
+            rename_where_free(held, from, to)
+        }
         other => other,
     }
 }

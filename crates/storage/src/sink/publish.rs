@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use haul_model::{Code, Entry, EntryId, Failure, Token};
-use rustix::fs::{self, AtFlags, RenameFlags};
+use rustix::fs::{self, AtFlags};
 use rustix::io::Errno;
 
 use super::attributes::Status;
 use super::directories::Directory;
 use super::names::name_failure;
 use super::objects::Unfinished;
-use super::prepare::rename;
+use super::prepare::rename_if_free;
 use super::{PosixSink, State, lock};
 
 impl PosixSink {
@@ -108,19 +108,19 @@ impl PosixSink {
         let name = self.name_of(entry)?;
         let held = self.directories.descriptor(directory)?;
         let temporary = self.temporary_name(entry, directory, token);
+        let claim = || self.claim_name(directory, held.as_fd(), name, temporary.as_bytes());
+        let replace = || fs::renameat(&held, temporary.as_c_str(), &held, name);
         // In a directory that this session made, whatever has the name is another entry of the dataset whose name this
         // file system takes for the same; unless it is this one, whose name could not be made durable before.
-        let flags = if directory.made {
-            RenameFlags::NOREPLACE
-        } else {
-            self.claim_name(directory, held.as_fd(), name, temporary.as_bytes())?;
-            RenameFlags::empty()
-        };
-        let named = match rename(held.as_fd(), temporary.as_c_str(), name, flags) {
-            Err(Errno::EXIST) if lock(&self.named_in_vain).contains(&entry.id) => {
-                rename(held.as_fd(), temporary.as_c_str(), name, RenameFlags::empty())
+        let named = if directory.made {
+            let claim = || claim().map_err(|_| Errno::EXIST);
+            match rename_if_free(held.as_fd(), temporary.as_c_str(), name, claim) {
+                Err(Errno::EXIST) if lock(&self.named_in_vain).contains(&entry.id) => replace(),
+                other => other,
             }
-            other => other,
+        } else {
+            claim()?;
+            replace()
         };
         named.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => Code::NameTaken.into(),
