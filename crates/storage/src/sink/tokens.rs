@@ -72,7 +72,7 @@ impl TempName {
 
     /// For a trial: ends as `name` does, if that is in a way that Windows does not take.
     pub fn ending_as(name: &[u8], token: Token) -> Option<Self> {
-        let end = ODD_ENDS.iter().find(|end| name.ends_with(**end))?;
+        let end = ODD_ENDS.iter().find(|end| name.ends_with(end))?;
         Some(TempName::contents(token).with(end))
     }
 
