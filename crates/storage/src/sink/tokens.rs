@@ -4,6 +4,9 @@
 //! (of what begins with a dot and ends with another one and what is behind it, only what is between them counts), and to name
 //! the complete file moves nothing and leaves no pointer on another brick.
 //!
+//! Files that are made for a moment, to see which names are taken, have one of these, or one that ends in a dot or a blank, or has
+//! the name of a device (`aux`) in front.
+//!
 //! A token is never derived from the file's own name, and no entry of a dataset may have a name of these forms: so nothing
 //! that a source sends can be, or become, an unfinished file.
 
