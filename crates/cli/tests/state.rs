@@ -231,6 +231,7 @@ fn a_transfer_that_something_starts_again_at_once_is_not_one_that_does_not_end()
     let id = loop {
         if let Some(job) = job()
             && fs::read_to_string(job.path().join("lock")).is_ok_and(|text| text.ends_with('\n'))
+            && job.path().join("job.json").exists()
         {
             break job.file_name().into_string().unwrap();
         }
