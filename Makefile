@@ -63,7 +63,9 @@ unit: tests ## Unit, property, golden, conformance and end-to-end tests
 	$(CARGO) test --locked --profile $(PROFILE) --workspace
 	$(CARGO) test --locked --profile $(PROFILE) --features haul-sim/planted-bugs --test planted_bugs --test planted_scheduler_bugs --test planted_neighbour_bugs
 
-sim: $(BUILD) ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
+# Without what end-to-end tests need (FUSE).
+sim: $(filter tests,$(BUILD)) ## Simulators: HISTORIES=n SCHEDULER_HISTORIES=n SEED=s
+	$(if $(filter tests,$(BUILD)),,@lab/deps.sh build && $(CARGO) build --locked --profile $(PROFILE) --bin haul-sim)
 	$(BUILT)/haul-sim --histories $(HISTORIES) --seed $(SEED) --threads 2
 	$(BUILT)/haul-sim --scheduler --histories $(SCHEDULER_HISTORIES) --seed $(SEED) --threads 2
 
